@@ -1,0 +1,69 @@
+"""Files that are either whole or absent."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from roundelay.core.errors import UserError
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`.
+
+    A kill, an exception or a full disk leaves the previous file untouched and no temporary file behind (a kill may leave
+    one, named `.NAME.PID.part`, which nothing ever reads).
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written; names the path.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """Say which file could not be written, why, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command again.")
+    return UserError(f"{path}: cannot be written ({error.strerror or error}). Check the folder and its permissions.")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` (UTF-8) atomically."""
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON document.
+
+    Raises:
+        UserError: the file is missing or is not JSON; names file, line and column.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}:{error.colno}: not valid JSON ({error.msg}).") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from error

@@ -1,0 +1,19 @@
+"""What long work tells whoever watches it; the command line draws it, tests ignore it."""
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """A bar: `start` names the work and its size, `advance` moves it, `finish` closes it."""
+
+    def start(self, what: str, total: int | None = None) -> None: ...
+    def advance(self, n: int = 1, note: str = "") -> None: ...
+    def finish(self) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def start(self, what: str, total: int | None = None) -> None: ...
+    def advance(self, n: int = 1, note: str = "") -> None: ...
+    def finish(self) -> None: ...

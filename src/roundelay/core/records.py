@@ -1,0 +1,255 @@
+"""The schema of everything a run writes: `events.jsonl` (a record per line) and `results.json` (one summary).
+
+Every record has `kind` (the class, in snake case), `wall_s` (seconds since the run first started, interruptions left out)
+and `virtual_s` (simulated seconds, null on real learners). Units are in the names. Readers ignore fields they do not know,
+so fields may be added; none is renamed or given another meaning without raising SCHEMA.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from roundelay.core.errors import UserError
+
+SCHEMA = 1
+
+R = TypeVar("R", bound="Record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What every record carries."""
+
+    wall_s: float
+    virtual_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Record):
+    """The first record, and again after every resume."""
+
+    schema: int = SCHEMA
+    strategy: str  # "adpsgd"
+    label: str  # "adpsgd random-ring", for people
+    runtime: str  # "procs" or "sim"
+    learners: int
+    seed: int
+    commit: str
+    machine: str
+    parameters: int
+    minibatch_frames: int  # total over all learners
+    train_frames: int
+    resumed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(Record):
+    """One stretch of training between two evaluations."""
+
+    epoch: int  # from 0
+    learning_rate: float
+    frames: int  # trained so far, all learners, since the beginning of the run
+    loss: float  # mean training cross-entropy of this segment, nats per frame
+    accuracy: float  # mean training frame accuracy of this segment, 0 to 1
+    frames_per_second: float
+    learner_frames: list[int]  # of this segment, by rank
+    learner_steps: list[int]  # minibatches of this segment, by rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """The model that would be kept, on held-out frames."""
+
+    epoch: int  # -1: before training
+    split: str
+    frames: int  # trained so far
+    cross_entropy: float  # nats per frame
+    accuracy: float  # 0 to 1
+    consensus_distance: float  # root mean square over parameters and learners of (row - mean of rows)
+    accepted: bool  # False: the schedule went back to the model before this epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staleness(Record):
+    """How old gradients were when they were applied, in versions of the learner's own row, over one segment."""
+
+    epoch: int
+    histogram: list[int]  # histogram[s] = gradients with staleness s; the last bin collects all above
+    largest: int
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanges(Record):
+    """Who exchanged with whom in one segment: matrix[i][j] = exchanges that learner i began with row j."""
+
+    epoch: int
+    matrix: list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointWritten(Record):
+    """The state after this segment is on disk."""
+
+    epoch: int
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerLost(Record):
+    """A learner died; asynchronous strategies go on without it."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Record):
+    """The user stopped the run; a checkpoint was written first."""
+
+    epoch: int
+    frames: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded(Record):
+    """A split was decoded and scored."""
+
+    split: str
+    wer: float  # percent
+    errors: dict[str, int]  # ins, del, sub, ref
+    acoustic_scale: float
+    real_time_factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Record):
+    """The last record of a run that came to its end."""
+
+    frames: int
+    reason: str  # why the schedule stopped
+
+
+KINDS: tuple[type[Record], ...] = (
+    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, Interrupted, Decoded, Finished,
+)  # fmt: skip
+
+
+def kind_of(record: Record | type[Record]) -> str:
+    """`CheckpointWritten` -> `checkpoint_written`."""
+    cls = record if isinstance(record, type) else type(record)
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in KINDS}
+
+
+def to_line(record: Record) -> str:
+    """One line of JSON; `kind` first."""
+    return json.dumps({"kind": kind_of(record), **dataclasses.asdict(record)}, separators=(",", ":"))
+
+
+def from_mapping(value: Mapping[str, Any]) -> Record | None:
+    """The record a mapping describes; None for a kind this version does not know (written by a newer one)."""
+    cls = BY_KIND.get(str(value.get("kind")))
+    if cls is None:
+        return None
+    names = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{key: item for key, item in value.items() if key in names})
+
+
+def read_events(path: Path) -> list[Record]:
+    """All records of an `events.jsonl`.
+
+    A last line cut short by a kill is dropped; the run that wrote it repeats that segment on resume.
+
+    Raises:
+        UserError: missing file, or a broken line before the last one; names file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file. Is {path.parent} a run directory?") from None
+    return list(_parse(path, lines))
+
+
+def _parse(path: Path, lines: list[str]) -> Iterator[Record]:
+    for number, line in enumerate(lines, 1):
+        try:
+            record = from_mapping(json.loads(line))
+        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                return
+            raise UserError(f"{path}:{number}: not a record ({error}). Restore the file or start a new run directory.") from error
+        if record is not None:
+            yield record
+
+
+def of_kind(records: Iterable[Record], cls: type[R]) -> list[R]:
+    """The records of one kind, in order."""
+    return [record for record in records if isinstance(record, cls)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordErrors:
+    """Word errors of one split, as counts; `wer` in percent."""
+
+    wer: float
+    ins: int
+    del_: int
+    sub: int
+    ref: int
+    utterances: int
+    acoustic_scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """`results.json`: one run in one page, for machines."""
+
+    FILE: ClassVar[str] = "results.json"
+
+    schema: int = SCHEMA
+    name: str  # the run directory's own name
+    strategy: str
+    label: str
+    learners: int
+    runtime: str
+    corpus: str
+    seed: int
+    commit: str
+    machine: str
+    parameters: int
+    minibatch_frames: int
+    epochs: int
+    frames_seen: int
+    frame_cross_entropy: dict[str, float]  # by split, nats per frame
+    frame_accuracy: dict[str, float]  # by split, 0 to 1
+    wall_seconds: float
+    virtual_seconds: float | None
+    staleness: dict[str, float]  # mean, largest (versions of the own row)
+    consensus_distance: float
+    stopped: str
+    wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain mapping; the key `del_` is written `del`."""
+        value = dataclasses.asdict(self)
+        for errors in value["wer"].values():
+            errors["del"] = errors.pop("del_")
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Results":
+        """The inverse of `to_json`; unknown keys are ignored."""
+        names = {f.name for f in dataclasses.fields(cls)}
+        known = {key: item for key, item in value.items() if key in names}
+        known["wer"] = {
+            split: WordErrors(**{("del_" if key == "del" else key): item for key, item in errors.items()})
+            for split, errors in value.get("wer", {}).items()
+        }
+        return cls(**known)
