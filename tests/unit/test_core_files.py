@@ -1,0 +1,142 @@
+"""A file is whole or absent, whatever happens while it is written."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, read_json, write_json, write_text
+
+
+def run_python(program: str, *args: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, since a kill or a limit on file size cannot be taken back."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_file_appears_only_when_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    with atomic_write(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+        file.write(b" and half")
+    assert path.read_bytes() == b"half and half"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_exception_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def spoil() -> None:
+        with atomic_write(path) as file:
+            file.write(b"new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        spoil()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_the_users_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(_: int) -> None:  # delayed allocation: the disk may say so only here
+        raise OSError(code, os.strerror(code))
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"file: the disk is full.*free some space"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_the_system_cuts_short_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    program = """
+        import resource, sys
+        from pathlib import Path
+        from roundelay.core.errors import UserError
+        from roundelay.core.files import atomic_write
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            with atomic_write(Path(sys.argv[1])) as file:
+                file.write(bytes(1_000_000))
+        except UserError as error:
+            print(error)
+    """
+    done = run_python(program, path)
+    assert done.stderr == ""
+    assert f"{path}: cannot be written" in done.stdout
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    program = """
+        import os, signal, sys
+        from pathlib import Path
+        from roundelay.core.files import atomic_write
+        with atomic_write(Path(sys.argv[1])) as file:
+            file.write(bytes(1_000_000))
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run_python(program, path).returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    write_text(path, "new")  # what the kill left behind does not stand in the way
+    assert path.read_text() == "new"
+
+
+@pytest.mark.xfail(reason="atomic_write tidies up with an unlink that fails too", raises=NotADirectoryError)
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/below: cannot be written"):
+        write_text(tmp_path / "file" / "below", "text")
+
+
+@pytest.mark.xfail(reason="atomic_write takes every OSError of its body for its own")
+def test_a_missing_input_is_not_blamed_on_the_output(tmp_path: Path) -> None:
+    def copy() -> None:
+        with atomic_write(tmp_path / "output") as file:
+            file.write((tmp_path / "input").read_bytes())
+
+    with pytest.raises(FileNotFoundError, match="input"):
+        copy()
+
+
+def test_json_survives(tmp_path: Path) -> None:
+    value = {"word": "Motörhead", "counts": [1, 2.5, None]}
+    write_json(tmp_path / "value.json", value)
+    assert read_json(tmp_path / "value.json") == value
+    assert "Motörhead" in (tmp_path / "value.json").read_text(encoding="utf-8")  # readable by people
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1,\n "b": }\n', r"value\.json:2:7: not valid JSON"),
+        (b"", r"value\.json:1:1: not valid JSON"),
+        (b"\xff\xfe", r"value\.json: not UTF-8 text \(byte 0\)"),
+    ],
+)
+def test_broken_json_names_file_and_place(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "value.json").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_json(tmp_path / "value.json")
+
+
+def test_missing_json_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing\.json: no such file"):
+        read_json(tmp_path / "nothing.json")

@@ -1,0 +1,131 @@
+"""The schema that outlives the process: what is written is what is read, and a kill costs at most the last line."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.errors import UserError
+from roundelay.core.records import (
+    BY_KIND,
+    KINDS,
+    CheckpointWritten,
+    Finished,
+    Interrupted,
+    Record,
+    Results,
+    Segment,
+    WordErrors,
+    from_mapping,
+    kind_of,
+    of_kind,
+    read_events,
+    to_line,
+)
+
+RECORDS: list[Record] = [
+    CheckpointWritten(wall_s=1.5, epoch=0, file="checkpoint-0000.safetensors"),
+    Interrupted(wall_s=2.0, epoch=1, frames=1000),
+    Finished(wall_s=3.25, virtual_s=9.0, frames=2000, reason="held-out loss fell by less than 0.1 %"),
+]
+
+
+def write_events(path: Path, records: list[Record]) -> Path:
+    path.write_text("".join(to_line(record) + "\n" for record in records))
+    return path
+
+
+@given(st.one_of(*(st.builds(cls) for cls in KINDS)))
+def test_any_record_survives_its_line(record: Record) -> None:
+    line = to_line(record)
+    assert "\n" not in line
+    assert line.isascii()  # so no text inside a record (U+2028, ...) can look like the end of a line
+    back = from_mapping(json.loads(line))
+    assert type(back) is type(record)
+    assert back is not None
+    assert to_line(back) == line  # lines, not records, are compared: NaN is not equal to itself
+
+
+def test_the_line_is_what_people_grep_for() -> None:
+    assert to_line(RECORDS[0]) == (
+        '{"kind":"checkpoint_written","wall_s":1.5,"virtual_s":null,"epoch":0,"file":"checkpoint-0000.safetensors"}'
+    )
+
+
+def test_kinds_are_distinct_and_in_snake_case() -> None:
+    assert len(BY_KIND) == len(KINDS)
+    assert {kind_of(cls) for cls in KINDS} == set(BY_KIND)
+    assert kind_of(RECORDS[2]) == "finished"
+
+
+def test_records_keep_their_order_and_are_chosen_by_kind(tmp_path: Path) -> None:
+    records = read_events(write_events(tmp_path / "events.jsonl", RECORDS))
+    assert records == RECORDS
+    assert of_kind(records, Interrupted) == [RECORDS[1]]
+    assert of_kind(records, Segment) == []
+
+
+def test_wherever_a_kill_cuts_the_file_whole_records_before_it_survive(tmp_path: Path) -> None:
+    path = write_events(tmp_path / "events.jsonl", RECORDS)
+    whole = path.read_bytes()
+    ends = [position for position, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        assert read_events(path) == RECORDS[: sum(end <= cut for end in ends)]
+
+
+def test_a_newer_version_may_add_kinds_and_fields(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    newer = {**json.loads(to_line(RECORDS[2])), "colour": "green"}
+    path.write_text(json.dumps({"kind": "teleported", "wall_s": 1.0}) + "\n" + json.dumps(newer) + "\n")
+    assert read_events(path) == [RECORDS[2]]
+
+
+@pytest.mark.parametrize("broken", ["{", '{"kind":"finished"}', '["finished"]', "null"])
+def test_a_broken_line_before_the_last_is_named(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(f"{to_line(RECORDS[0])}\n{broken}\n{to_line(RECORDS[2])}\n")
+    with pytest.raises(UserError, match=r"events\.jsonl:2: not a record"):
+        read_events(path)
+
+
+@pytest.mark.xfail(reason="read_events lets UnicodeDecodeError through", raises=UnicodeDecodeError)
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"\xff\xfe\n\n")
+    with pytest.raises(UserError, match=r"events\.jsonl"):
+        read_events(tmp_path / "events.jsonl")
+
+
+def test_a_folder_without_events_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"events\.jsonl: no such file\. Is .* a run directory"):
+        read_events(tmp_path / "events.jsonl")
+
+
+RESULTS = Results(
+    name="four", strategy="adpsgd", label="adpsgd random-ring", learners=4, runtime="procs", corpus="an4", seed=1,
+    commit="0123abc", machine="box", parameters=12_500_000, minibatch_frames=1024, epochs=9, frames_seen=3_000_000,
+    frame_cross_entropy={"dev": 1.61}, frame_accuracy={"dev": 0.55}, wall_seconds=61.5, virtual_seconds=None,
+    staleness={"mean": 0.9, "largest": 3.0}, consensus_distance=0.01, stopped="newbob",
+    wer={"test": WordErrors(wer=5.95, ins=5, del_=9, sub=32, ref=773, utterances=130, acoustic_scale=0.1)},
+)  # fmt: skip
+
+
+def test_results_survive_json_and_call_deletions_del() -> None:
+    value = json.loads(json.dumps(RESULTS.to_json()))
+    assert value["wer"]["test"]["del"] == 9
+    assert "del_" not in value["wer"]["test"]
+    assert Results.from_json(value) == RESULTS
+    assert RESULTS.wer["test"].del_ == 9  # to_json works on a copy
+
+
+def test_results_of_a_newer_version_are_read() -> None:
+    assert Results.from_json({**RESULTS.to_json(), "colour": "green"}) == RESULTS
+
+
+def test_results_before_decoding_have_no_word_errors() -> None:
+    value = RESULTS.to_json()
+    del value["wer"]
+    assert Results.from_json(value) == dataclasses.replace(RESULTS, wer={})
