@@ -1,0 +1,149 @@
+"""Samples of an utterance, or a message that says what is wrong with its file.
+
+A WAV file cut short is the treacherous case: libsndfile quietly reports the samples that are left, so the length that
+the file's own header declares is read here.
+"""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
+
+Samples = npt.NDArray[np.float32]
+
+
+class AudioError(UserError):
+    """One utterance's audio cannot be used; the message names the utterance, the file and the reason."""
+
+
+def audio_path(utterance: Utterance, folder: Path) -> Path:
+    """Where the samples are; `folder` is the manifest's."""
+    return folder / utterance.path
+
+
+def read_audio(utterance: Utterance, folder: Path) -> Samples:
+    """The samples of one utterance, (num_samples,), between -1 and 1.
+
+    Raises:
+        AudioError: the file is missing, unreadable, cut short, empty, at another sampling rate or without the channel,
+            ends before the utterance does, or holds NaN or infinity.
+    """
+    path = audio_path(utterance, folder)
+
+    def wrong(reason: str) -> AudioError:
+        return AudioError(f"{utterance.id}: {path}: {reason}")
+
+    try:
+        check_whole(path)
+        with soundfile.SoundFile(path) as file:
+            if file.samplerate != utterance.sampling_rate:
+                raise wrong(f"sampled at {file.samplerate} Hz, expected {utterance.sampling_rate} Hz; resample it")
+            if utterance.channel >= file.channels:
+                raise wrong(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
+            if file.frames == 0:
+                raise wrong("holds no samples")
+            first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
+            if last > file.frames:
+                raise wrong(
+                    f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}"
+                )
+            file.seek(first)
+            samples: Samples = file.read(utterance.num_samples, dtype="float32", always_2d=True)[:, utterance.channel]
+    except (_Unusable, soundfile.LibsndfileError) as error:
+        raise wrong(str(error) if isinstance(error, _Unusable) else unreadable(error)) from None
+    if len(samples) < utterance.num_samples:
+        raise wrong(f"is cut short: {len(samples)} of {utterance.num_samples} samples can be read; get the file again")
+    if not np.isfinite(samples).all():
+        raise wrong(f"holds NaN or infinite samples (the first at sample {int(np.isfinite(samples).argmin())})")
+    return np.ascontiguousarray(samples)
+
+
+def audio_length(path: Path) -> tuple[int, int]:
+    """The sampling rate in Hz and the number of samples per channel, from the header.
+
+    Raises:
+        AudioError: the file is missing, unreadable, cut short or empty.
+    """
+    try:
+        check_whole(path)
+        info = soundfile.info(path)
+    except (_Unusable, soundfile.LibsndfileError) as error:
+        reason = str(error) if isinstance(error, _Unusable) else unreadable(error)
+        raise AudioError(f"{path}: {reason}") from None
+    if info.frames == 0:
+        raise AudioError(f"{path}: holds no samples")
+    return int(info.samplerate), int(info.frames)
+
+
+def check_audio(
+    utterances: Sequence[Utterance], folder: Path, progress: Progress, on_bad: BadPolicy = "error"
+) -> tuple[list[Utterance], list[LeftOut]]:
+    """Read all audio once; return the utterances that are sound and, under `skip`, those left out with the reason.
+
+    Raises:
+        UserError: under `error`, some audio cannot be used; the first 20 culprits are listed and all are counted.
+    """
+    kept: list[Utterance] = []
+    left_out: list[LeftOut] = []
+    progress.start("checking audio", len(utterances))
+    for utterance in utterances:
+        try:
+            read_audio(utterance, folder)
+            kept.append(utterance)
+        except AudioError as error:
+            left_out.append(LeftOut(utterance.id, str(error)))
+        progress.advance()
+    progress.finish()
+    if left_out and on_bad == "error":
+        raise bad_audio(left_out, len(utterances))
+    return kept, left_out
+
+
+def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
+    """The message for all utterances that cannot be used."""
+    return UserError(
+        f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
+        f"these utterances out (policy `skip` for bad audio):\n{listing([culprit.reason for culprit in left_out])}"
+    )
+
+
+class _Unusable(Exception):
+    """Why, without the utterance's name, which only the caller knows."""
+
+
+def unreadable(error: soundfile.LibsndfileError) -> str:
+    """What libsndfile says, without the path it repeats."""
+    return f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again"
+
+
+def check_whole(path: Path) -> None:
+    """Raise `_Unusable` when there is no such file, it is empty, or is a WAV file shorter than its header says."""
+    if not path.is_file():
+        raise _Unusable("is a folder, not a file" if path.is_dir() else "no such file")
+    size = path.stat().st_size
+    if size == 0:
+        raise _Unusable("the file is empty (0 bytes)")
+    with open(path, "rb") as file:
+        head = file.read(12)
+        if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+            return
+        while len(chunk := file.read(8)) == 8:
+            name, length = struct.unpack("<4sI", chunk)
+            if name == b"data":
+                here = file.tell()
+                # Writers to a pipe cannot go back to fill in the length: they leave 0 or the largest number.
+                if length < 0x7FFFFFFF and here + length > size:
+                    raise _Unusable(
+                        f"is cut short: {size - here} of the {length} bytes of samples its header declares are there; "
+                        "get the file again"
+                    )
+                return
+            file.seek(length + length % 2, 1)

@@ -1,0 +1,30 @@
+"""Everything wrong of one kind, told at once: the user mends a corpus in one sitting instead of one run per fault."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+BadPolicy = Literal["error", "skip"]
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An utterance that was left out, and why."""
+
+    id: str
+    reason: str
+
+
+def listing(culprits: Sequence[str], shown: int = SHOWN) -> str:
+    """The first `shown` culprits, one a line and indented, and how many more there are."""
+    lines = [f"  {culprit}" for culprit in culprits[:shown]]
+    if len(culprits) > shown:
+        lines.append(f"  ... and {len(culprits) - shown} more")
+    return "\n".join(lines)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 utterance`, `3 utterances`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

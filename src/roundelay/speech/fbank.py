@@ -1,0 +1,122 @@
+"""Log mel filterbank energies as Kaldi computes them (compute-fbank-feats with dither 0), in torch on any device.
+
+Legend: N samples, T frames, L samples per frame, P points of the transform (L rounded up to a power of two), F bands.
+
+Per frame: subtract the mean, x[i] -= 0.97 x[i-1] (the first sample from itself), Povey window, power spectrum,
+triangular filters evenly spaced on the mel scale 1127 ln(1 + f / 700), logarithm with single precision's epsilon as the
+floor. Samples are scaled to 16-bit integers first, as Kaldi reads them. Frames lie wholly inside the signal ("snip
+edges"): T = 1 + (N - L) // shift, none for a signal shorter than a frame.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from roundelay.core.errors import UserError
+
+INT16_SCALE = 32768.0
+LOG_FLOOR = float(torch.finfo(torch.float32).eps)
+_FRAMES_AT_ONCE = 1024  # their samples and spectra stay in the cache of a core
+
+
+@dataclass(frozen=True)
+class FbankConfig:
+    """Kaldi's options of the same names; there is no dither, so features are the same every time."""
+
+    num_bins: int = 40
+    frame_length_ms: float = 25.0
+    frame_shift_ms: float = 10.0
+    low_freq: float = 20.0  # Hz
+    high_freq: float = 0.0  # Hz; 0 or less: that far below half the sampling rate
+    preemphasis: float = 0.97
+
+    def frame_length(self, sampling_rate: int) -> int:
+        """Samples per frame."""
+        return int(sampling_rate * 0.001 * self.frame_length_ms)
+
+    def frame_shift(self, sampling_rate: int) -> int:
+        """Samples between the beginnings of frames."""
+        return int(sampling_rate * 0.001 * self.frame_shift_ms)
+
+    def num_frames(self, num_samples: int, sampling_rate: int) -> int:
+        """Frames that lie wholly inside so many samples."""
+        length = self.frame_length(sampling_rate)
+        return 0 if num_samples < length else 1 + (num_samples - length) // self.frame_shift(sampling_rate)
+
+
+def fbank(wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig()) -> torch.Tensor:
+    """Log mel energies.
+
+    Args:
+        wave: (N,) float, between -1 and 1; on any device.
+        sampling_rate: Hz.
+        config: see FbankConfig.
+
+    Returns:
+        (T, F) float32, T = config.num_frames(N, sampling_rate).
+
+    Raises:
+        UserError: the bands do not fit below half the sampling rate.
+    """
+    length, shift = config.frame_length(sampling_rate), config.frame_shift(sampling_rate)
+    points = 1 << (length - 1).bit_length()
+    filters = mel_filters(config, sampling_rate, points).to(wave.device)
+    window = povey_window(length).to(wave.device)
+    if len(wave) < length:
+        return wave.new_zeros((0, config.num_bins), dtype=torch.float32)
+    frames = (wave.to(torch.float32) * INT16_SCALE).unfold(0, length, shift)
+    blocks = torch.split(frames, _FRAMES_AT_ONCE)
+    return torch.cat([_log_mel(block, window, filters, points, config.preemphasis) for block in blocks])
+
+
+def _log_mel(
+    frames: torch.Tensor, window: torch.Tensor, filters: torch.Tensor, points: int, preemphasis: float
+) -> torch.Tensor:
+    """Frames (T, L), window (L,), filters (P/2, F) -> (T, F)."""
+    frames = frames - frames.mean(1, keepdim=True)
+    before = torch.cat([frames[:, :1], frames[:, :-1]], 1)
+    spectrum = torch.fft.rfft((frames - preemphasis * before) * window, points)
+    # The last point, half the sampling rate, is in no filter.
+    power = torch.view_as_real(spectrum[:, :-1]).square().sum(-1)
+    return (power @ filters).clamp_min(LOG_FLOOR).log()
+
+
+@lru_cache(maxsize=8)
+def povey_window(length: int) -> torch.Tensor:
+    """(L,): a Hann window to the power 0.85, which reaches zero at both ends."""
+    phase = torch.arange(length, dtype=torch.float64) * (2 * math.pi / (length - 1))
+    return (0.5 - 0.5 * torch.cos(phase)).pow(0.85).float()
+
+
+@lru_cache(maxsize=8)
+def mel_filters(config: FbankConfig, sampling_rate: int, points: int) -> torch.Tensor:
+    """(P/2, F): triangles on the mel scale, 1 at their centres.
+
+    Raises:
+        UserError: the band edges are out of order, or a filter is so narrow that it holds no point of the spectrum.
+    """
+    nyquist = sampling_rate / 2
+    low, high = config.low_freq, config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
+    if config.num_bins < 1 or not 0 <= low < high <= nyquist:
+        raise UserError(
+            f"{config.num_bins} mel bands from {low:g} to {high:g} Hz do not fit audio sampled at {sampling_rate} Hz: "
+            f"low_freq must lie below high_freq, and that not above {nyquist:g}."
+        )
+
+    def mel(hertz: torch.Tensor) -> torch.Tensor:
+        return 1127.0 * torch.log1p(hertz / 700.0)
+
+    edges = mel(torch.tensor([low, high], dtype=torch.float64))
+    corners = torch.linspace(float(edges[0]), float(edges[1]), config.num_bins + 2, dtype=torch.float64)
+    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
+    at = mel(torch.arange(points // 2, dtype=torch.float64) * (sampling_rate / points))[:, None]
+    filters = torch.minimum((at - left) / (centre - left), (right - at) / (right - centre)).clamp_min(0.0)
+    empty = (filters.sum(0) == 0).nonzero().flatten().tolist()
+    if empty:
+        raise UserError(
+            f"{config.num_bins} mel bands from {low:g} to {high:g} Hz are too narrow at {sampling_rate} Hz: band "
+            f"{empty[0]} holds no point of the spectrum. Use fewer bands (num_bins) or longer frames (frame_length_ms)."
+        )
+    return filters.float()

@@ -1,0 +1,202 @@
+"""Words and how they are said.
+
+A lexicon file is CMU's: a word, blanks, its phones; more ways to say a word as `WORD(2)`; `;;;` begins a comment line
+and `#` a comment.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.culprits import LeftOut, counted, listing
+
+MissingWordPolicy = Literal["error", "skip", "map"]
+
+Pronunciation = tuple[str, ...]
+
+_VARIANT = re.compile(r"(.+)\((\d+)\)")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
+# Names that a decoding graph uses for itself.
+_RESERVED = re.compile(r"<eps>|<s>|</s>|#\d+")
+
+
+@dataclass(frozen=True)
+class MissingWord:
+    """A word of the transcripts that the lexicon does not have."""
+
+    word: str
+    count: int
+    first: str  # the utterance where it occurs first
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """All pronunciations of all words; a pronunciation is a tuple of one or more phones."""
+
+    pronunciations: Mapping[str, tuple[Pronunciation, ...]]
+    silence: str = "SIL"
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words, sorted."""
+        return tuple(sorted(self.pronunciations))
+
+    @cached_property
+    def phones(self) -> tuple[str, ...]:
+        """Silence first, then the phones sorted. The id of a phone is its position + 1; 0 is epsilon."""
+        spoken = {phone for variants in self.pronunciations.values() for phones in variants for phone in phones}
+        return (self.silence, *sorted(spoken - {self.silence}))
+
+    @cached_property
+    def phone_ids(self) -> Mapping[str, int]:
+        """Phone -> id, from 1."""
+        return {phone: position + 1 for position, phone in enumerate(self.phones)}
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.pronunciations
+
+    def missing_words(self, utterances: Iterable[Utterance]) -> list[MissingWord]:
+        """All words of the transcripts that have no pronunciation, the most frequent first."""
+        counts: Counter[str] = Counter()
+        first: dict[str, str] = {}
+        for utterance in utterances:
+            for word in utterance.words:
+                if word not in self.pronunciations:
+                    counts[word] += 1
+                    first.setdefault(word, utterance.id)
+        return [
+            MissingWord(word, count, first[word])
+            for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ]
+
+    def to_text(self) -> str:
+        """The lexicon in CMU's format, words sorted."""
+        lines = []
+        for word in self.words:
+            for number, phones in enumerate(self.pronunciations[word], 1):
+                lines.append(f"{word if number == 1 else f'{word}({number})'} {' '.join(phones)}\n")
+        return "".join(lines)
+
+
+def read_lexicon(path: Path, silence: str = "SIL", strip_stress: bool = False) -> Lexicon:
+    """Read a lexicon in CMU's format.
+
+    `strip_stress` makes `AH` of the CMU vowels `AH0`, `AH1`, `AH2`. A pronunciation given twice counts once.
+
+    Raises:
+        UserError: missing file, a word without phones, a name reserved for decoding graphs, no words at all; every
+            faulty line is listed with file:line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; a pronunciation lexicon is needed (CMU format: WORD PHONE PHONE ...)."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert the lexicon, e.g. with iconv.") from None
+    found: dict[str, dict[Pronunciation, None]] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(";;;"):
+            continue
+        fields = _COMMENT.sub("", line).split()
+        if not fields:
+            continue
+        variant = _VARIANT.fullmatch(fields[0])
+        word = variant[1] if variant else fields[0]
+        phones = tuple(_STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
+        if not phones:
+            problems.append(f"{path}:{number}: {word} has no phones")
+        problems += [
+            f"{path}:{number}: {name} is reserved for decoding graphs; delete or rename it"
+            for name in (word, *phones)
+            if _RESERVED.fullmatch(name)
+        ]
+        found.setdefault(word, {})[phones] = None
+    if not found:
+        problems.append(f"{path}: no words in it")
+    if problems:
+        raise UserError(f"{path}: {counted(len(problems), 'fault')} in the lexicon:\n{listing(problems)}")
+    return Lexicon({word: tuple(variants) for word, variants in found.items()}, silence)
+
+
+def write_lexicon(path: Path, lexicon: Lexicon) -> None:
+    """Write a lexicon in CMU's format, atomically."""
+    write_text(path, lexicon.to_text())
+
+
+def resolve_missing_words(
+    utterances: Sequence[Utterance], lexicon: Lexicon, policy: MissingWordPolicy = "error", map_to: str | None = None
+) -> tuple[list[Utterance], list[LeftOut]]:
+    """Make transcripts fit the lexicon, for training and alignment.
+
+    `skip` leaves out the utterances with missing words, `map` replaces each missing word by `map_to`, itself a word of
+    the lexicon. Never score against the result: a word that the recogniser cannot know is still an error of it.
+
+    Returns:
+        The utterances that are left, and those left out with the reason.
+
+    Raises:
+        UserError: under `error`, some words are missing: all of them, with counts and where each occurs first; under
+            `map`, no or an unknown `map_to`; under `skip`, nothing is left.
+    """
+    if policy == "map" and (map_to is None or map_to not in lexicon):
+        raise UserError(
+            f"Missing words are to be mapped to {map_to!r}, which is not in the lexicon; name a word that is, e.g. "
+            "by adding a line for an unknown word to the lexicon."
+        )
+    missing = lexicon.missing_words(utterances)
+    if not missing:
+        return list(utterances), []
+    if policy == "error":
+        raise missing_words_error(missing, lexicon)
+    if policy == "map":
+        return [_mapped(u, lexicon, map_to or "") for u in utterances], []
+    absent = {m.word for m in missing}
+    kept = [u for u in utterances if absent.isdisjoint(u.words)]
+    left_out = [
+        LeftOut(u.id, f"{u.id}: not in the lexicon: {' '.join(dict.fromkeys(w for w in u.words if w in absent))}")
+        for u in utterances
+        if not absent.isdisjoint(u.words)
+    ]
+    if not kept:
+        raise UserError(
+            "Every utterance has a word that the lexicon lacks; nothing would be left:\n"
+            f"{listing(_lines(missing, lexicon))}"
+        )
+    return kept, left_out
+
+
+def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
+    return dataclasses.replace(utterance, text=" ".join(w if w in lexicon else map_to for w in utterance.words))
+
+
+def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
+    """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
+    return UserError(
+        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or choose a "
+        "policy for missing words: `skip` leaves their utterances out of training and alignment, `map` aligns them as "
+        f"another word of the lexicon (when scoring, they stay errors either way):\n"
+        f"{listing(_lines(missing, lexicon), shown=len(missing))}"
+    )
+
+
+def _lines(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
+    folded: dict[str, str] = {}
+    for word in lexicon.pronunciations:
+        folded.setdefault(word.casefold(), word)
+    lines = []
+    for m in missing:
+        hint = f"; the lexicon has {folded[m.word.casefold()]}" if m.word.casefold() in folded else ""
+        lines.append(f"{m.word} ({m.count} x, first in {m.first}{hint})")
+    return lines
