@@ -1,0 +1,57 @@
+"""Phones as hidden Markov models, and which of their states share a distribution.
+
+Every phone, silence as well, is three emitting states from left to right, each with a loop to itself and an arc to the
+next. All transitions cost nothing: at the acoustic scales that decoding needs, transition probabilities move no word.
+A phone is known by its id, 1 to P (silence is 1; 0 stands for the edge of an utterance), its state by 0, 1 or 2, a
+distribution by its pdf id, 0 to S - 1.
+
+Legend: P phones, S pdfs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+STATES = 3
+SILENCE = 1
+EDGE = 0
+
+Int32 = npt.NDArray[np.int32]
+PhoneState = tuple[int, int, int]
+"""(phone id, state, pdf id): what a frame is aligned to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tying:
+    """Which pdf a phone's state uses between its neighbours: `table[left, phone, right, state]`.
+
+    Attributes:
+        phones: the P phones in the order of their ids, silence first.
+        context: 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones.
+        table: (P + 1, P + 1, P + 1, 3); the row of phone 0 is never used and holds -1.
+    """
+
+    phones: tuple[str, ...]
+    context: int
+    num_pdfs: int
+    table: Int32
+
+    def pdf(self, left: int, phone: int, right: int, state: int) -> int:
+        """The pdf of one state between its neighbours."""
+        return int(self.table[left, phone, right, state])
+
+    def of_window(self, window: Sequence[int], state: int) -> int:
+        """The pdf of the last but one (triphones) or last phone of a window of `context` phones."""
+        left = window[0] if self.context > 1 else EDGE
+        right = window[2] if self.context > 2 else EDGE
+        return self.pdf(left, window[min(1, self.context - 1)], right, state)
+
+
+def monophones(phones: Sequence[str]) -> Tying:
+    """Every state of every phone for itself: pdf = 3 (phone - 1) + state."""
+    size = len(phones) + 1
+    own = (STATES * np.arange(-1, size - 1)[:, None] + np.arange(STATES)).astype(np.int32)
+    own[0] = -1
+    return Tying(tuple(phones), 1, STATES * len(phones), np.tile(own[None, :, None], (size, 1, size, 1)))
