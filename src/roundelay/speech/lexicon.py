@@ -104,6 +104,11 @@ def read_lexicon(path: Path, silence: str = "SIL", strip_stress: bool = False) -
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert the lexicon, e.g. with iconv.") from None
+    return parse_lexicon(text, str(path), silence, strip_stress)
+
+
+def parse_lexicon(text: str, where: str, silence: str = "SIL", strip_stress: bool = False) -> Lexicon:
+    """`read_lexicon` from text; `where` names it in messages."""
     found: dict[str, dict[Pronunciation, None]] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -116,17 +121,17 @@ def read_lexicon(path: Path, silence: str = "SIL", strip_stress: bool = False) -
         word = variant[1] if variant else fields[0]
         phones = tuple(_STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
         if not phones:
-            problems.append(f"{path}:{number}: {word} has no phones")
+            problems.append(f"{where}:{number}: {word} has no phones")
         problems += [
-            f"{path}:{number}: {name} is reserved for decoding graphs; delete or rename it"
+            f"{where}:{number}: {name} is reserved for decoding graphs; delete or rename it"
             for name in (word, *phones)
             if _RESERVED.fullmatch(name)
         ]
         found.setdefault(word, {})[phones] = None
     if not found:
-        problems.append(f"{path}: no words in it")
+        problems.append(f"{where}: no words in it")
     if problems:
-        raise UserError(f"{path}: {counted(len(problems), 'fault')} in the lexicon:\n{listing(problems)}")
+        raise UserError(f"{where}: {counted(len(problems), 'fault')} in the lexicon:\n{listing(problems)}")
     return Lexicon({word: tuple(variants) for word, variants in found.items()}, silence)
 
 
