@@ -76,7 +76,6 @@ def compute_features(
     statistics = _Statistics(config.num_bins)
     kept: list[Utterance] = []
     frames: list[int] = []
-    # A store that is being replaced is no store: the index goes first and comes last.
     try:
         with atomic_write(folder / FEATURES) as file:
             file.write(_npy_header(0, config.num_bins))
@@ -94,6 +93,10 @@ def compute_features(
                 raise bad_audio(left_out, len(utterances))
             file.seek(0)
             file.write(_npy_header(sum(frames), config.num_bins))
+            # Once the new array is safe on disk, and only then, the old store ceases to be one: its index goes before
+            # the array is replaced, and the new index comes last.
+            file.flush()
+            os.fsync(file.fileno())
             (folder / INDEX).unlink(missing_ok=True)
     finally:
         progress.finish()

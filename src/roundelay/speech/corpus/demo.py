@@ -11,6 +11,7 @@ Legend: N samples.
 
 import dataclasses
 import importlib.util
+import io
 import json
 import re
 import subprocess
@@ -248,7 +249,10 @@ def _mix(speaker: Speaker, line: _Line, reply: Mapping[str, Any], data: Path, se
     path = data / _wav(speaker, line)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, mixed, RATE, subtype="PCM_16")
+        # By way of memory: libsndfile reports a full disk only as "System error".
+        encoded = io.BytesIO()
+        soundfile.write(encoded, mixed, RATE, format="WAV", subtype="PCM_16")
+        path.write_bytes(encoded.getvalue())
     except OSError as error:
         raise unwritable(path, error) from error
 

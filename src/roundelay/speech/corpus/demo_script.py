@@ -122,21 +122,22 @@ class Speaker:
     gender: str
 
 
-# Accents, variants, rates and pitches differ between splits as between people: nobody of one is in another.
+# Accents, variants, rates and pitches differ between splits as between people: nobody of one is in another, and no
+# variant (the size and shape of a vocal tract). Variants with breath noise are not repeatable, see demo_voice.
 SPEAKERS: Mapping[str, Sequence[Speaker]] = {
     "train": (
-        Speaker("demo-ada", "en-us+f1", 165, 55, "f"),
-        Speaker("demo-bea", "en-us+f2", 190, 60, "f"),
+        Speaker("demo-ada", "en-us+grandma", 165, 55, "f"),
+        Speaker("demo-bea", "en-us+aunty", 190, 50, "f"),
         Speaker("demo-cal", "en-us+m1", 160, 40, "m"),
         Speaker("demo-dan", "en-us+m3", 205, 35, "m"),
         Speaker("demo-eli", "en-us", 175, 50, "m"),
-        Speaker("demo-fay", "en+f3", 180, 65, "f"),
+        Speaker("demo-fay", "en+Annie", 180, 55, "f"),
         Speaker("demo-gus", "en+m4", 150, 30, "m"),
         Speaker("demo-hal", "en+m7", 195, 45, "m"),
         Speaker("demo-ida", "en-gb-scotland+f4", 170, 50, "f"),
         Speaker("demo-jim", "en-gb-scotland+m2", 185, 40, "m"),
         Speaker("demo-kit", "en-gb-x-rp+m5", 165, 55, "m"),
-        Speaker("demo-lou", "en-gb-x-rp+f2", 155, 45, "f"),
+        Speaker("demo-lou", "en-gb-x-rp+belinda", 155, 45, "f"),
         Speaker("demo-max", "en-us+klatt", 170, 45, "m"),
         Speaker("demo-nat", "en-us+klatt2", 190, 60, "m"),
         Speaker("demo-oda", "en-us+linda", 200, 50, "f"),
@@ -144,15 +145,15 @@ SPEAKERS: Mapping[str, Sequence[Speaker]] = {
     ),
     "dev": (
         Speaker("demo-quin", "en-us+m6", 185, 42, "m"),
-        Speaker("demo-rae", "en+f4", 170, 58, "f"),
-        Speaker("demo-sam", "en-gb-scotland+m3", 195, 48, "m"),
+        Speaker("demo-rae", "en+anika", 170, 50, "f"),
+        Speaker("demo-sam", "en-gb-scotland+rob", 195, 48, "m"),
         Speaker("demo-tess", "en-us+steph", 175, 52, "f"),
     ),
     "test": (
-        Speaker("demo-uma", "en-us+f4", 180, 50, "f"),
-        Speaker("demo-vic", "en-us+m2", 190, 38, "m"),
-        Speaker("demo-wes", "en+m1", 175, 52, "m"),
-        Speaker("demo-xia", "en-gb-x-rp+f3", 200, 57, "f"),
+        Speaker("demo-uma", "en-us+f1", 180, 50, "f"),
+        Speaker("demo-vic", "en-us+robert", 190, 38, "m"),
+        Speaker("demo-wes", "en+travis", 175, 52, "m"),
+        Speaker("demo-xia", "en-gb-x-rp+Andrea", 200, 45, "f"),
     ),
 }
 
