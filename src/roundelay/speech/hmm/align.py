@@ -1,0 +1,187 @@
+"""Forced alignment: the best way through the states of known words (Viterbi).
+
+The graph of an utterance holds every pronunciation of every word and an optional silence at the start, between words
+and at the end. It is written down directly, state by state, and needs no transducer algebra:
+
+    start -> [SIL] -> word 1 -> [SIL] -> word 2 ... -> [SIL] -> end        words: any of their pronunciations
+    a phone between two neighbours = three states in a row, each with a loop; an arc has the pdf of the state it enters
+
+A phone with several possible neighbours (a word after an optional silence) is there once for each pair of them.
+
+Legend: T frames of one utterance, U pdfs in its graph, S pdfs of the tying.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.speech.decode.fst import ARC, Arcs, Fst, from_arrays
+from roundelay.speech.decode.search import search
+from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay.speech.lexicon import Lexicon
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+
+UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class UtteranceGraph:
+    """All ways to say some words.
+
+    Attributes:
+        fst: input label = place in `pdfs` + 1, output label = 3 * phone + state + 1.
+        pdfs: (U,) those that occur in the graph, ascending: only their likelihoods are needed.
+    """
+
+    fst: Fst
+    pdfs: Int32
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """The best path; arrays (T,)."""
+
+    pdfs: Int32
+    phones: npt.NDArray[np.int16]
+    states: npt.NDArray[np.int8]
+    acoustic: float  # sum over frames of the (scaled) log-likelihoods of their pdfs
+
+
+def shortest(words: Sequence[str], lexicon: Lexicon) -> int:
+    """The fewest frames that words can be aligned to: three for each phone of their shortest pronunciations."""
+    return STATES * sum(min(len(phones) for phones in lexicon.pronunciations[word]) for word in words)
+
+
+@dataclass(frozen=True)
+class _Phones:
+    """Phones and who may follow whom; place 0 is the start, before any phone."""
+
+    phone: list[int]  # by place
+    after: list[list[tuple[int, float]]]  # by place: (place, cost of going there)
+    end: dict[int, float]  # places that may be the last one, and the cost of ending there
+
+
+def _phone_lattice(words: Sequence[str], lexicon: Lexicon, silence_probability: float) -> _Phones:
+    present, absent = -math.log(silence_probability), -math.log(1.0 - silence_probability)
+    lattice = _Phones([EDGE], [[]], {})
+
+    def new(phone: int) -> int:
+        lattice.phone.append(phone)
+        lattice.after.append([])
+        return len(lattice.phone) - 1
+
+    ends = [0]  # places where what has been said so far may end, before a silence is decided on
+    for word in [*words, None]:
+        silence = new(SILENCE)
+        for place in ends:
+            lattice.after[place].append((silence, present))
+        if word is None:
+            lattice.end.update({place: absent for place in ends if place} | {silence: 0.0})
+            break
+        finished = []
+        for variant in lexicon.pronunciations[word]:
+            chain = [new(lexicon.phone_ids[phone]) for phone in variant]
+            for place in ends:
+                lattice.after[place].append((chain[0], absent))
+            lattice.after[silence].append((chain[0], 0.0))
+            for here, there in pairwise(chain):
+                lattice.after[here].append((there, 0.0))
+            finished.append(chain[-1])
+        ends = finished
+    return lattice
+
+
+def utterance_graph(
+    words: Sequence[str], lexicon: Lexicon, tying: Tying, silence_probability: float = 0.5
+) -> UtteranceGraph:
+    """Write down the graph of an utterance."""
+    lattice = _phone_lattice(words, lexicon, silence_probability)
+    looks_left, looks_right = tying.context > 1, tying.context > 2
+    # An instance is a phone (by place) between neighbours; those a tying does not look at are EDGE.
+    number: dict[tuple[int, int, int], int] = {}
+    pending: list[tuple[int, int, int]] = []
+    links: list[tuple[int, int, float]] = []  # from instance, to instance, cost; instance -1 is the start
+    final: dict[int, float] = {}
+
+    def instance(place: int, left: int, right: int) -> int:
+        key = (place, left, right)
+        if key not in number:
+            number[key] = len(number)
+            pending.append(key)
+        return number[key]
+
+    def rights(place: int) -> list[int]:
+        if not looks_right:
+            return [EDGE]
+        found = {lattice.phone[there] for there, _ in lattice.after[place]}
+        return sorted(found | {EDGE} if place in lattice.end else found)
+
+    def connect(source: int, place: int, right: int | None) -> None:
+        left = lattice.phone[place] if looks_left else EDGE
+        for there, cost in lattice.after[place]:
+            if right is None or lattice.phone[there] == right:
+                links.extend((source, instance(there, left, r), cost) for r in rights(there))
+
+    connect(-1, 0, None)
+    while pending:
+        key = pending.pop()
+        place, _, right = key
+        if place in lattice.end and right == EDGE:
+            final[number[key]] = lattice.end[place]
+        connect(number[key], place, right if looks_right else None)
+    return _with_states(number, links, final, lattice.phone, tying)
+
+
+def _with_states(
+    number: dict[tuple[int, int, int], int],
+    links: Sequence[tuple[int, int, float]],
+    final: dict[int, float],
+    phone_at: Sequence[int],
+    tying: Tying,
+) -> UtteranceGraph:
+    """Three states for each instance, numbered 1 + 3 i + s; state 0 is the start."""
+    keys = np.array(list(number))
+    phone = np.array(phone_at)[keys[:, 0]]
+    pdf = tying.table[keys[:, 1], phone, keys[:, 2]].reshape(-1)  # of each state
+    pdfs, column = np.unique(pdf, return_inverse=True)
+    label = (STATES * phone[:, None] + np.arange(STATES) + 1).reshape(-1)
+    state = np.arange(1, len(pdf) + 1)
+    inner = state[state % STATES != 0]  # all but the last of each phone
+    source, target, cost = (np.array(values) for values in zip(*links, strict=True))
+    sources = np.concatenate([state, inner, STATES * (source + 1)])  # the start (-1) becomes state 0
+    arcs = np.zeros(len(sources), ARC)
+    arcs["target"] = np.concatenate([state, inner + 1, STATES * target + 1])
+    arcs["weight"][len(state) + len(inner) :] = cost
+    arcs["ilabel"] = column[arcs["target"] - 1] + 1
+    arcs["olabel"] = label[arcs["target"] - 1]
+    ends = np.full(len(pdf) + 1, np.inf, np.float32)
+    ends[[STATES * (i + 1) for i in final]] = list(final.values())
+    return UtteranceGraph(from_arrays(Arcs(0, ends, sources.astype(np.int64), arcs)), pdfs.astype(np.int32))
+
+
+def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Aligned | None:
+    """The best path, or None when no beam is wide enough for any path to reach the end.
+
+    Args:
+        scores: (T, U) scaled log-likelihoods of `graph.pdfs`.
+        beams: tried in order; a narrow one is fast and mostly enough.
+    """
+    if not len(scores):
+        return None
+    for beam in beams:
+        found = search(graph.fst, scores, beam, UNLIMITED)
+        if found is not None and found[4]:
+            columns, labels = np.array(found[0]) - 1, np.array(found[1]) - 1
+            return Aligned(
+                graph.pdfs[columns],
+                (labels // STATES).astype(np.int16),
+                (labels % STATES).astype(np.int8),
+                -found[3],
+            )
+    return None

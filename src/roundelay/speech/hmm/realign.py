@@ -1,0 +1,77 @@
+"""The same alignment again with better models: any log-likelihoods for the tied states there are.
+
+Legend: T frames of one utterance, S pdfs.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_json, write_text
+from roundelay.core.progress import Progress
+from roundelay.speech.corpus.prepared import Corpus
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.hmm.alignment import LOG, Alignment, AlignSummary
+from roundelay.speech.hmm.passes import Material, Pass, aligners
+from roundelay.speech.hmm.task import Labels, Task, scratch_folder
+
+Float32 = npt.NDArray[np.float32]
+
+
+def realign(
+    corpus: Corpus,
+    store: FeatureStore,
+    alignment: Alignment,
+    loglikes_of: Callable[[str], Float32],
+    *,
+    out: Path,
+    progress: Progress,
+    made_by: str,
+    scale: float = 0.5,
+    beams: tuple[float, ...] = (40.0, 200.0),
+    silence_probability: float = 0.5,
+    failure_share: float = 0.1,
+    workers: int = 0,
+) -> AlignSummary:
+    """Align all splits again, with the tying of an alignment and anybody's log-likelihoods, into the folder `out`.
+
+    Args:
+        loglikes_of: (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called here, in
+            this process, utterance by utterance.
+        made_by: names the model, and is what tells one realignment from another: the same corpus, options and name
+            are taken to be the same alignment.
+
+    Raises:
+        UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
+    """
+    config = {"scale": scale, "beams": list(beams), "silence_probability": silence_probability}
+    task = Task.of(corpus, store, made_by, config | {"failure_share": failure_share})
+    if (there := task.already(out)) is not None:
+        return there
+    if len(alignment.pdf) != task.frames or alignment.tying.phones != corpus.lexicon.phones:
+        raise UserError(
+            f"{alignment.folder}: an alignment of another corpus than {corpus.folder}. Align this one first."
+        )
+    labels = Labels.empty(task.frames)
+    with scratch_folder(out) as scratch:
+        tree_file = scratch / "tree.json"
+        write_json(tree_file, alignment.tree.to_json())
+        material = Material(task.spoken, corpus.lexicon, silence_probability, None)
+        progress.start("realignment", len(task.spoken))
+        with aligners(material, workers) as run:
+            scores = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)
+            task.align_all(run, scores, Pass(tree_file, None, scale, tuple(beams)), labels, progress)
+        progress.finish()
+    before = alignment.summary
+    summary = task.summary(labels, alignment.tree, contexts_seen=before.contexts_seen, gaussians=0, share=failure_share)
+    both = (labels.pdf >= 0) & (alignment.pdf >= 0)
+    changed = float((labels.pdf != alignment.pdf)[both].mean()) if both.any() else 0.0
+    summary = replace(summary, log_likelihood=None, changed_share=changed)
+    write_text(out / LOG, json.dumps({"stage": "realignment", "made_by": made_by, "changed_share": changed}) + "\n")
+    labels.write(out, alignment.tree, summary)
+    return summary
