@@ -11,6 +11,7 @@ Legend: T frames, D dimensions, S pdfs, G components of all pdfs together.
 """
 
 import itertools
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -194,10 +195,10 @@ def load_mixtures(path: Path) -> Mixtures:
         UserError: missing or broken file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             fields = {name: file[name] for name in ("weights", "means", "variances", "first", "floor")}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. `roundelay align` writes it.") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: broken mixtures ({error}). Delete the folder and align again.") from error
     return Mixtures(**fields)

@@ -181,8 +181,8 @@ class Task:
         why = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
         lost = f"; nothing is left of {', '.join(empty)}" if empty else ""
         raise UserError(
-            f"{counted(len(self.failed), 'utterance')} of {total} cannot be aligned ({why}{lost}); {100 * share:g} % may be "
-            "left out. Do transcripts, audio and sampling rate belong together?\n"
+            f"{counted(len(self.failed), 'utterance')} of {total} cannot be aligned ({why}{lost}); {100 * share:g} % "
+            "may be left out. Do transcripts, audio and sampling rate belong together?\n"
             + listing([f"{name}: {reason}" for name, reason in self.failed.items()])
         )
 

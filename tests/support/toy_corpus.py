@@ -1,0 +1,71 @@
+"""A toy corpus whose every frame is known: the toy language, each state of each phone with a sound of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.streams import stream
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.corpus.prepared import Corpus
+from roundelay.speech.feature_store import FeatureStore, SpeakerStats
+from roundelay.speech.hmm.topology import STATES, monophones
+from support.toy_speech import LEXICON, frames_of, phones_of, sentences
+
+FILTERS = 40
+SIZES = {"train": 60, "dev": 6, "test": 6}
+RATE = 8000  # Hz
+Truth = dict[str, npt.NDArray[np.int64]]
+"""(frames, 3) phone, state and monophone pdf by utterance id."""
+
+
+def toy_corpus(folder: Path, seed: int = 0, short: int = 0) -> tuple[Corpus, FeatureStore, Truth]:
+    """A corpus, its features, and the truth about its frames.
+
+    Args:
+        short: this many training utterances are cut after two frames.
+    """
+    rng = stream(seed, "corpus")
+    sounds = 3.0 * rng.normal(size=(len(LEXICON.phones) + 1, STATES, FILTERS))
+    splits: dict[str, list[Utterance]] = {}
+    arrays, truth, offsets, speakers = [], {}, [0], []
+    for split, size in SIZES.items():
+        splits[split] = []
+        for i, words in enumerate(sentences(rng, size)):
+            name, speaker = f"{split}-{i}", i % 2
+            labels = np.array(frames_of(phones_of(words, rng), monophones(LEXICON.phones), rng))
+            labels = np.repeat(labels, 2, axis=0)
+            if split == "train" and i < short:
+                labels = labels[:2]
+            truth[name] = labels
+            arrays.append(sounds[labels[:, 0], labels[:, 1]] + rng.normal(size=(len(labels), FILTERS)) + 2.0 * speaker)
+            offsets.append(offsets[-1] + len(labels))
+            speakers.append(speaker)
+            seconds = len(labels) / 100
+            splits[split].append(
+                Utterance(
+                    name,
+                    name,
+                    f"{name}.wav",
+                    0.0,
+                    seconds,
+                    0,
+                    RATE,
+                    round(seconds * RATE),
+                    f"s{speaker}",
+                    " ".join(words),
+                )
+            )
+    array = np.concatenate(arrays).astype(np.float32)
+    stats = np.zeros((2, FILTERS), np.float32), np.ones((2, FILTERS), np.float32), np.zeros(2, np.int64)
+    store = FeatureStore(
+        folder,
+        array,
+        tuple(truth),
+        np.array(offsets),
+        np.array(speakers, np.int32),
+        SpeakerStats(("s0", "s1"), *stats),
+        RATE,
+        {},
+    )
+    return Corpus(folder, "toy", splits, LEXICON, RATE), store, truth

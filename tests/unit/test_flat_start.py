@@ -1,0 +1,173 @@
+"""From a flat start to alignments, on a corpus whose every frame is known."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.speech.corpus.prepared import Corpus
+from roundelay.speech.decode.search import Float32
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay.speech.hmm.realign import realign
+from roundelay.speech.hmm.tree import windows
+from support.toy_corpus import SIZES, Truth, toy_corpus
+
+SMALL = AlignConfig(
+    tied_states=40,
+    mono_gaussians=40,
+    mono_passes=8,
+    mono_realign=(1, 2, 3, 4, 5, 6, 7),
+    tri_gaussians=50,
+    tri_passes=3,
+    tri_realign=(1,),
+    settle=2,
+    min_leaf_frames=20.0,
+    workers=1,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, FeatureStore, Truth, Alignment]:
+    folder = tmp_path_factory.mktemp("toy")
+    corpus, store, truth = toy_corpus(folder, seed=1)
+    train_alignments(corpus, store, SMALL, folder / "ali", Silent())
+    return corpus, store, truth, Alignment.load(folder / "ali")
+
+
+def test_known_phones_come_back(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+    _, store, truth, alignment = made
+    labels = np.concatenate([truth[name] for name in store.utterance_ids])
+    assert (alignment.phones == labels[:, 0]).mean() > 0.98
+    assert (alignment.states == labels[:, 1]).mean() > 0.94
+
+
+def test_pdfs_are_those_of_the_tying(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+    _, store, _, alignment = made
+    assert alignment.pdf.dtype == np.int32
+    assert alignment.num_pdfs == alignment.tying.num_pdfs == alignment.summary.num_pdfs <= 40
+    for name in store.utterance_ids:
+        first, frames = store.span(name)
+        own = slice(first, first + frames)
+        context = windows(alignment.phones[own], alignment.states[own])
+        assert (alignment.pdf[own] == alignment.tying.table[tuple(context.T)]).all()
+    assert alignment.counts().sum() == len(alignment.pdf)
+
+
+def test_summary_and_log(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+    _, _, truth, alignment = made
+    summary = alignment.summary
+    assert summary.utterances == summary.aligned == SIZES
+    assert summary.failed == {}
+    silence = np.concatenate([truth[f"train-{i}"][:, 0] == 1 for i in range(SIZES["train"])]).mean()
+    assert summary.silence_share == pytest.approx(silence, abs=0.02)
+    lines = [json.loads(line) for line in (alignment.folder / "log.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in lines] == ["monophones"] * 8 + ["triphones"] * 3
+    likelihoods = [line["log_likelihood"] for line in lines if "log_likelihood" in line]
+    assert likelihoods[6] > likelihoods[0]
+    assert not list(alignment.folder.glob(".*"))  # nothing is left behind
+
+
+def test_workers_change_nothing(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
+    corpus, store, _, alignment = made
+    train_alignments(corpus, store, dataclasses.replace(SMALL, workers=2), tmp_path, Silent())
+    again = Alignment.load(tmp_path)
+    assert np.array_equal(again.pdf, alignment.pdf)
+    assert again.tree == alignment.tree
+
+
+def test_a_finished_alignment_is_not_made_again(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
+    corpus, store, _, alignment = made
+    summary = train_alignments(corpus, store, dataclasses.replace(SMALL, workers=2), alignment.folder, Silent())
+    assert summary.again
+    assert summary == alignment.summary
+    assert "there already" in str(summary)
+    with pytest.raises(UserError, match="differs in tied_states, seed"):
+        train_alignments(corpus, store, dataclasses.replace(SMALL, tied_states=41, seed=1), alignment.folder, Silent())
+    other = dataclasses.replace(corpus, splits=corpus.splits | {"dev": corpus.splits["dev"][1:]})
+    with pytest.raises(UserError, match="differs in utterances"):
+        train_alignments(other, store, SMALL, alignment.folder, Silent())
+
+
+def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
+    corpus, store, _ = toy_corpus(tmp_path, short=3)
+    summary = train_alignments(corpus, store, SMALL, tmp_path / "ali", Silent())
+    assert set(summary.failed) == {"train-0", "train-1", "train-2"}
+    assert all(reason.startswith("too short: 2 frames") for reason in summary.failed.values())
+    assert summary.aligned == SIZES | {"train": SIZES["train"] - 3}
+    alignment = Alignment.load(tmp_path / "ali")
+    assert (alignment.pdf[:6] == -1).all()
+    assert (alignment.pdf[6:] >= 0).all()
+    assert (alignment.phones[:6] == 0).all()
+
+
+def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
+    corpus, store, _ = toy_corpus(tmp_path, short=8)
+    with pytest.raises(UserError, match=r"8 utterances of 72 cannot be aligned \(8 x too short\); 10 %") as caught:
+        train_alignments(corpus, store, SMALL, tmp_path / "ali", Silent())
+    assert "train-7: too short: 2 frames for words that need" in str(caught.value)
+    assert not (tmp_path / "ali" / "align.json").exists()
+
+
+def test_realignment_with_the_truth_is_the_truth(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
+) -> None:
+    corpus, store, truth, alignment = made
+
+    def loglikes_of(name: str) -> Float32:
+        labels = truth[name]
+        pdf = alignment.tying.table[tuple(windows(labels[:, 0], labels[:, 1]).T)]
+        scores = np.full((len(labels), alignment.num_pdfs), -8.0, np.float32)
+        scores[np.arange(len(labels)), pdf] = 0.0
+        return scores
+
+    summary = realign(
+        corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="truth", workers=1
+    )
+    again = Alignment.load(tmp_path)
+    labels = np.concatenate([truth[name] for name in store.utterance_ids])
+    assert (again.phones == labels[:, 0]).mean() > 0.99  # tied states leave some boundaries open
+    assert summary.made_by == "truth"
+    assert summary.changed_share == pytest.approx(float((again.pdf != alignment.pdf).mean()))
+    assert again.tree == alignment.tree
+    with pytest.raises(UserError, match=r"differs in models \(made by truth\)"):
+        realign(corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="other", workers=1)
+
+
+def test_unusable_loglikes_name_the_utterance(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
+) -> None:
+    corpus, store, _, alignment = made
+    for scores, message in [
+        (np.zeros((1, alignment.num_pdfs), np.float32), "train-0: log-likelihoods are"),
+        (np.full((store.frames("train-0"), alignment.num_pdfs), np.nan, np.float32), "train-0: .*NaN"),
+    ]:
+        given: dict[str, Float32] = dict.fromkeys(store.utterance_ids, scores)
+        with pytest.raises(UserError, match=message):
+            realign(
+                corpus, store, alignment, given.__getitem__, out=tmp_path, progress=Silent(), made_by="x", workers=1
+            )
+
+
+def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
+    corpus, store, *_ = made
+    with pytest.raises(UserError, match="no alignment here"):
+        Alignment.load(tmp_path)
+    train_alignments(corpus, store, SMALL, tmp_path, Silent())
+    whole = (tmp_path / "alignment.npy").read_bytes()
+    (tmp_path / "alignment.npy").write_bytes(whole[:-400])
+    with pytest.raises(UserError, match="broken alignment"):
+        Alignment.load(tmp_path)
+    np.save(tmp_path / "alignment.npy", np.zeros(3, np.int32))
+    with pytest.raises(UserError, match="do not belong together"):
+        Alignment.load(tmp_path)
+
+
+def test_bad_options_are_listed_together() -> None:
+    with pytest.raises(UserError, match=r"tied_states is 0.*retry_beam is 5"):
+        AlignConfig(tied_states=0, retry_beam=5)
