@@ -5,7 +5,8 @@ the file's own header declares is read here.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -37,33 +38,11 @@ def read_audio(utterance: Utterance, folder: Path) -> Samples:
             ends before the utterance does, or holds NaN or infinity.
     """
     path = audio_path(utterance, folder)
-
-    def wrong(reason: str) -> AudioError:
-        return AudioError(f"{utterance.id}: {path}: {reason}")
-
     try:
-        check_whole(path)
-        with soundfile.SoundFile(path) as file:
-            if file.samplerate != utterance.sampling_rate:
-                raise wrong(f"sampled at {file.samplerate} Hz, expected {utterance.sampling_rate} Hz; resample it")
-            if utterance.channel >= file.channels:
-                raise wrong(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
-            if file.frames == 0:
-                raise wrong("holds no samples")
-            first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
-            if last > file.frames:
-                raise wrong(
-                    f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}"
-                )
-            file.seek(first)
-            samples: Samples = file.read(utterance.num_samples, dtype="float32", always_2d=True)[:, utterance.channel]
-    except (_Unusable, soundfile.LibsndfileError) as error:
-        raise wrong(str(error) if isinstance(error, _Unusable) else unreadable(error)) from None
-    if len(samples) < utterance.num_samples:
-        raise wrong(f"is cut short: {len(samples)} of {utterance.num_samples} samples can be read; get the file again")
-    if not np.isfinite(samples).all():
-        raise wrong(f"holds NaN or infinite samples (the first at sample {int(np.isfinite(samples).argmin())})")
-    return np.ascontiguousarray(samples)
+        with _opened(path) as file:
+            return _samples(file, utterance)
+    except _Unusable as error:
+        raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
 
 def audio_length(path: Path) -> tuple[int, int]:
@@ -73,14 +52,10 @@ def audio_length(path: Path) -> tuple[int, int]:
         AudioError: the file is missing, unreadable, cut short or empty.
     """
     try:
-        check_whole(path)
-        info = soundfile.info(path)
-    except (_Unusable, soundfile.LibsndfileError) as error:
-        reason = str(error) if isinstance(error, _Unusable) else unreadable(error)
-        raise AudioError(f"{path}: {reason}") from None
-    if info.frames == 0:
-        raise AudioError(f"{path}: holds no samples")
-    return int(info.samplerate), int(info.frames)
+        with _opened(path) as file:
+            return int(file.samplerate), int(file.frames)
+    except _Unusable as error:
+        raise AudioError(f"{path}: {error}") from None
 
 
 def check_audio(
@@ -116,15 +91,43 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
 
 
 class _Unusable(Exception):
-    """Why, without the utterance's name, which only the caller knows."""
+    """Why, without the names of utterance and file, which only the caller knows."""
 
 
-def unreadable(error: soundfile.LibsndfileError) -> str:
-    """What libsndfile says, without the path it repeats."""
-    return f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again"
+@contextmanager
+def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
+    """The file, open; whatever goes wrong with it becomes `_Unusable`."""
+    try:
+        _check_whole(path)
+        with soundfile.SoundFile(path) as file:
+            if file.frames == 0:
+                raise _Unusable("holds no samples")
+            yield file
+    except soundfile.LibsndfileError as error:
+        raise _Unusable(f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again") from None
+    except OSError as error:
+        raise _Unusable(f"cannot be read ({error.strerror or error})") from None
 
 
-def check_whole(path: Path) -> None:
+def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
+    first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
+    if file.samplerate != utterance.sampling_rate:
+        raise _Unusable(f"sampled at {file.samplerate} Hz, expected {utterance.sampling_rate} Hz; resample it")
+    if utterance.channel >= file.channels:
+        raise _Unusable(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
+    if last > file.frames:
+        raise _Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
+    file.seek(first)
+    samples = file.read(utterance.num_samples, dtype="float32", always_2d=True)[:, utterance.channel]
+    if len(samples) < utterance.num_samples:
+        found = f"{len(samples)} of {counted(utterance.num_samples, 'sample')}"
+        raise _Unusable(f"is cut short: {found} can be read; get the file again")
+    if not np.isfinite(samples).all():
+        raise _Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
+    return np.ascontiguousarray(samples)
+
+
+def _check_whole(path: Path) -> None:
     """Raise `_Unusable` when there is no such file, it is empty, or is a WAV file shorter than its header says."""
     if not path.is_file():
         raise _Unusable("is a folder, not a file" if path.is_dir() else "no such file")

@@ -153,7 +153,13 @@ _Run = Callable[[Callable[[Utterance], Float32 | str], Sequence[Utterance]], Ite
 def _mapper(workers: int) -> Iterator[_Run]:
     """Something that maps in order, in this process or in several."""
     if workers <= 1:
-        yield map
+        # One thread: the pieces are small, and two threads that wait for each other on busy cores took 15 times as long.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield map
+        finally:
+            torch.set_num_threads(threads)
         return
     # Spawned, not forked: a child forked after torch has started its threads can hang.
     context = multiprocessing.get_context("spawn")

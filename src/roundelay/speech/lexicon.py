@@ -26,7 +26,7 @@ _VARIANT = re.compile(r"(.+)\((\d+)\)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
 # Names that a decoding graph uses for itself.
-_RESERVED = re.compile(r"<eps>|<s>|</s>|#\d+")
+_RESERVED = re.compile("<eps>|<s>|</s>")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,6 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
             "pip install 'roundelay[demo]'"
         )
     script = {split: _script(split, seed, count) for split, count in dataclasses.asdict(size).items()}
-    lines = {line.id for per_speaker in script.values() for some in per_speaker.values() for line in some}
     made = {
         "version": VERSION,
         "seed": seed,
@@ -97,10 +96,12 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
     }
     if not _is_made(data, made, script):
         (data / MADE).unlink(missing_ok=True)
-        progress.start("synthesising speech", len(lines))
-        with tempfile.TemporaryDirectory(prefix="roundelay-demo-") as scratch:
-            times = list(_synthesise(script, data, Path(scratch), seed, progress))
-        progress.finish()
+        progress.start("synthesising speech", sum(dataclasses.asdict(size).values()))
+        try:
+            with tempfile.TemporaryDirectory(prefix="roundelay-demo-") as scratch:
+                times = list(_synthesise(script, data, Path(scratch), seed, progress))
+        finally:
+            progress.finish()
         write_text(data / PHONE_TIMES, "".join(json.dumps(time) + "\n" for time in times))
         write_json(data / MADE, made)
     splits = {

@@ -1,0 +1,84 @@
+"""Small corpora on disk: sounds, utterances, Kaldi data directories; and where the real ones are."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile
+
+from roundelay.core.streams import stream
+from roundelay.speech.corpus.manifest import Utterance
+
+RATE = 8000
+DICTIONARY = "YES Y EH S\nNO N OW\nGO G OW\n"
+
+
+def speechlike(seconds: float, rate: int, name: str = "speech", seed: int = 0) -> npt.NDArray[np.float32]:
+    """Voiced and unvoiced stretches of changing loudness over a noise floor, quantised to 16 bits: (N,) in [-1, 1]."""
+    rng = stream(seed, name)
+    time = np.arange(round(seconds * rate)) / rate
+    pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time)
+    phase = 2 * np.pi * np.cumsum(pitch) / rate
+    voice = sum(np.cos(k * phase) / k for k in range(1, int(0.45 * rate / 150)))
+    loudness = np.clip(np.sin(2 * np.pi * 1.5 * time), 0, 1)
+    hiss = np.clip(np.sin(2 * np.pi * 1.5 * time + 2), 0, 1) * rng.standard_normal(len(time))
+    signal = 0.1 * loudness * voice + 0.03 * hiss + 0.001 * rng.standard_normal(len(time))
+    quantised: npt.NDArray[np.float32] = (np.round(np.clip(signal, -1, 1) * 32767) / 32768).astype(np.float32)
+    return quantised
+
+
+def utterance(name: str, path: str, **fields: object) -> Utterance:
+    """An utterance of half a second at 8 kHz that says YES, with other fields as given."""
+    seconds = float(str(fields.pop("seconds", 0.5)))
+    rate = int(str(fields.get("sampling_rate", RATE)))
+    values: dict[str, object] = {
+        "id": name,
+        "recording_id": name,
+        "path": path,
+        "start": 0.0,
+        "duration": round(seconds * rate) / rate,
+        "channel": 0,
+        "sampling_rate": rate,
+        "num_samples": round(seconds * rate),
+        "speaker": name.split("-", maxsplit=1)[0],
+        "text": "YES",
+    }
+    return Utterance(**values | fields)  # type: ignore[arg-type]
+
+
+def recorded(folder: Path, name: str, seconds: float = 0.5, rate: int = RATE, **fields: object) -> Utterance:
+    """Write a sound to folder/NAME.wav and return its utterance, with a path relative to the folder."""
+    soundfile.write(folder / f"{name}.wav", speechlike(seconds, rate, name), rate, subtype="PCM_16")
+    return utterance(name, f"{name}.wav", seconds=seconds, sampling_rate=rate, **fields)
+
+
+def write_lines(path: Path, lines: Mapping[str, str]) -> None:
+    """Write `KEY VALUE` lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+
+
+def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: int = RATE) -> Path:
+    """A corpus folder of data directories: split -> utterance id -> transcript; the dictionary in lang/words.dic."""
+    (folder / "wav").mkdir(parents=True)
+    for split, texts in splits.items():
+        for name in texts:
+            soundfile.write(folder / "wav" / f"{name}.wav", speechlike(0.5, rate, name), rate, subtype="PCM_16")
+        write_lines(folder / split / "wav.scp", {name: f"wav/{name}.wav" for name in texts})
+        write_lines(folder / split / "text", texts)
+        write_lines(folder / split / "utt2spk", {name: name.split("-")[0] for name in texts})
+    (folder / "lang").mkdir()
+    (folder / "lang" / "words.dic").write_text(DICTIONARY)
+    return folder
+
+
+def an4() -> Path:
+    """The folder of AN4, or a skip that says where it was looked for."""
+    named = os.environ.get("ROUNDELAY_CORPORA")
+    corpora = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "corpora"
+    if not (corpora / "an4" / "train" / "wav.scp").is_file():
+        pytest.skip(f"AN4 is not in {corpora} (set ROUNDELAY_CORPORA to the folder that holds an4/)")
+    return corpora / "an4"

@@ -1,0 +1,208 @@
+"""Kaldi data directories: reading what was written is the identity; files that disagree are all told."""
+
+from pathlib import Path
+
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundelay.core.errors import UserError
+from roundelay.speech.corpus.kaldi import read_data_dir, read_data_dir_by, write_data_dir
+from roundelay.speech.corpus.manifest import Utterance
+from support.corpora import RATE, kaldi_corpus, recorded, speechlike, utterance, write_lines
+
+RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}  # name -> Hz; one second each, two channels
+NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, rate in RECORDINGS.items():
+        one = speechlike(1, rate, name)
+        soundfile.write(folder / f"{name}.flac", one[:, None].repeat(2, 1), rate, subtype="PCM_16")
+    return folder
+
+
+@st.composite
+def data(draw: st.DrawFn) -> list[dict[str, object]]:
+    """The fields of some utterances, cut from the recordings at any sample, or each a whole recording."""
+    speakers = draw(st.lists(st.tuples(NAMES, st.none() | st.sampled_from("fm")), min_size=1, unique_by=lambda s: s[0]))
+    whole = draw(st.booleans())
+    names = st.sampled_from(list(RECORDINGS)) if whole else NAMES
+    fields: list[dict[str, object]] = []
+    for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
+        recording = name if whole else draw(st.sampled_from(list(RECORDINGS)))
+        rate = RECORDINGS[recording]
+        first = 0 if whole else draw(st.integers(0, rate - 1))
+        samples = rate if whole else draw(st.integers(1, rate - first))
+        speaker, gender = draw(st.sampled_from(speakers))
+        fields.append(
+            {
+                "id": name,
+                "recording_id": recording,
+                "path": f"{recording}.flac",
+                "start": first / rate,
+                "duration": samples / rate,
+                "channel": 0 if whole else draw(st.integers(0, 1)),
+                "sampling_rate": rate,
+                "num_samples": samples,
+                "speaker": speaker,
+                "text": " ".join(draw(st.lists(NAMES, min_size=1, max_size=3))),
+                "gender": gender,
+                "language": draw(st.none() | NAMES),
+            }
+        )
+    return fields
+
+
+@settings(max_examples=40)
+@given(fields=data())
+def test_round_trip(root: Path, fields: list[dict[str, object]]) -> None:
+    utterances = [
+        Utterance(**one | {"path": str(root / str(one["path"]))})  # type: ignore[arg-type]
+        for one in sorted(fields, key=lambda f: str(f["id"]))
+    ]
+    write_data_dir(root / "data", utterances[::-1], root)
+    assert read_data_dir(root / "data", root) == utterances
+
+
+def test_files_as_kaldi_wants_them(tmp_path: Path) -> None:
+    b, a = recorded(tmp_path, "s1-b", gender="f"), recorded(tmp_path, "s1-a", gender="f", text="NO GO")
+    write_data_dir(tmp_path / "data", [b, a], tmp_path)
+    files = {path.name: path.read_text() for path in (tmp_path / "data").iterdir()}
+    assert files == {
+        "wav.scp": "s1-a s1-a.wav\ns1-b s1-b.wav\n",
+        "text": "s1-a NO GO\ns1-b YES\n",
+        "utt2spk": "s1-a s1\ns1-b s1\n",
+        "spk2utt": "s1 s1-a s1-b\n",
+        "spk2gender": "s1 f\n",
+    }
+
+
+def test_writing_again_leaves_nothing_of_before(tmp_path: Path) -> None:
+    whole = recorded(tmp_path, "s1-a", gender="f")
+    cut = utterance("s1-x", "s1-a.wav", recording_id="s1-a", start=0.1, seconds=0.2, speaker="s1")
+    write_data_dir(tmp_path / "data", [cut], tmp_path)
+    assert (tmp_path / "data" / "segments").read_text() == "s1-x s1-a 0.1 0.3\n"
+    write_data_dir(tmp_path / "data", [whole], tmp_path)
+    assert not (tmp_path / "data" / "segments").exists()
+
+
+def test_segments_are_rounded_to_samples(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    write_lines(corpus / "train" / "segments", {"s-2": "s-1 0.10001 0.2", "s-3": "s-1 0.3 -1"})
+    write_lines(corpus / "train" / "text", {"s-3": "NO", "s-2": "YES"})
+    write_lines(corpus / "train" / "utt2spk", {"s-3": "s", "s-2": "s"})
+    first, second = read_data_dir(corpus / "train", corpus)
+    assert (first.id, first.start, first.num_samples, first.recording_id) == ("s-2", 0.1, 800, "s-1")
+    assert (second.start_sample, second.num_samples) == (2400, 1600)
+
+
+def test_paths_are_relative_to_the_corpus(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES  GO"}})
+    (read,) = read_data_dir(corpus / "train", corpus)
+    assert read.path == str(corpus / "wav" / "s-1.wav")
+    assert (read.text, read.speaker, read.sampling_rate, read.num_samples) == ("YES GO", "s", RATE, 4000)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("flac -c -d -s wav/s-1.flac |", "is a pipe"),
+        ("| cat", "is a pipe"),
+        ("-", "is the standard input"),
+        ("raw.ark:123", "is a position in an archive"),
+    ],
+)
+def test_only_plain_files(tmp_path: Path, value: str, message: str) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    write_lines(corpus / "train" / "wav.scp", {"s-1": value})
+    with pytest.raises(UserError, match=rf"wav\.scp:1: s-1 {message}"):
+        read_data_dir(corpus / "train", corpus)
+
+
+def test_files_that_disagree_are_all_told(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "NO"}})
+    train = corpus / "train"
+    write_lines(train / "text", {"s-1": "YES", "s-3": "GO"})
+    write_lines(train / "utt2spk", {"s-1": "s", "s-4": "s"})
+    with pytest.raises(UserError) as error:
+        read_data_dir(train, corpus)
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert "6 faults" in lines[0]
+    assert sorted(lines[1:]) == sorted(
+        [
+            f"{train}/text:2: s-3 is in text but not in utt2spk",
+            f"{train}/text:2: s-3 is in text but not in wav.scp",
+            f"{train}/utt2spk:2: s-4 is in utt2spk but not in text",
+            f"{train}/utt2spk:2: s-4 is in utt2spk but not in wav.scp",
+            f"{train}/wav.scp:2: s-2 is in wav.scp but not in text",
+            f"{train}/wav.scp:2: s-2 is in wav.scp but not in utt2spk",
+        ]
+    )
+
+
+def test_repeated_and_bare_keys(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    (corpus / "train" / "text").write_text("s-1 YES\ns-1 NO\n")
+    (corpus / "train" / "utt2spk").write_text("s-1\n")
+    with pytest.raises(UserError) as error:
+        read_data_dir(corpus / "train", corpus)
+    assert "text:2: s-1 is already on line 1" in str(error.value)
+    assert "utt2spk:1: s-1 has nothing beside it" in str(error.value)
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder; expected a Kaldi data directory"):
+        read_data_dir(tmp_path / "none", tmp_path)
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    (corpus / "train" / "utt2spk").unlink()
+    (corpus / "train" / "wav.scp").write_text("")
+    with pytest.raises(UserError) as error:
+        read_data_dir(corpus / "train", corpus)
+    assert "utt2spk: no such file" in str(error.value)
+    assert "wav.scp: is empty" in str(error.value)
+
+
+def test_faulty_segments(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    rows = {"a": "s-1 0.2", "b": "s-1 x 0.3", "c": "s-1 0.3 0.2", "d": "s-9 0 0.1", "e": "s-1 0 nan", "f": "s-1 -1 1"}
+    write_lines(corpus / "train" / "segments", rows)
+    write_lines(corpus / "train" / "text", dict.fromkeys(rows, "YES"))
+    write_lines(corpus / "train" / "utt2spk", dict.fromkeys(rows, "s"))
+    with pytest.raises(UserError) as error:
+        read_data_dir(corpus / "train", corpus)
+    for number, what in enumerate(["not `REC", "not `REC", "ends at 0.2 s", "cut from s-9", "not `REC", "not `REC"], 1):
+        assert any(f"segments:{number}: " in line and what in line for line in str(error.value).splitlines())
+
+
+def test_bad_utterances_are_listed_or_left_out(tmp_path: Path) -> None:
+    """Missing audio, a transcript without words, a segment shorter than a sample."""
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "", "s-3": "NO"}})
+    (corpus / "wav" / "s-3.wav").unlink()
+    with pytest.raises(UserError) as error:
+        read_data_dir(corpus / "train", corpus)
+    message = str(error.value)
+    assert "2 of 3 utterances cannot be used" in message
+    assert f"s-2: {corpus}/train/text:2: empty transcript" in message
+    assert f"s-3: {corpus}/train/wav.scp:3: {corpus}/wav/s-3.wav: no such file" in message
+    kept, left_out = read_data_dir_by(corpus / "train", corpus, "skip")
+    assert [u.id for u in kept] == ["s-1"]
+    assert [one.id for one in left_out] == ["s-2", "s-3"]
+
+
+def test_what_kaldi_cannot_hold_is_refused(tmp_path: Path) -> None:
+    a = recorded(tmp_path, "s-a", gender="f")
+    b = utterance("s-b", "s-a.wav", gender="m")
+    c = utterance("s-c", "x|", gender="f")
+    d = utterance("s-d", "s-b.wav", recording_id="s-a", gender="f")
+    with pytest.raises(UserError) as error:
+        write_data_dir(tmp_path / "data", [a, b, c, d, a], tmp_path)
+    message = str(error.value)
+    assert "s-b: its speaker s has the genders f and m" in message
+    assert "s-c: Kaldi would not read the path 'x|'" in message
+    assert "s-d: its recording s-a is in s-b.wav and in s-a.wav" in message
+    assert "s-a: the id occurs more than once" in message
+    assert not (tmp_path / "data").exists()

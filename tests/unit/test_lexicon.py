@@ -1,0 +1,136 @@
+"""Lexicon files, phone ids, and words that are missing."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.errors import UserError
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.lexicon import (
+    Lexicon,
+    MissingWord,
+    parse_lexicon,
+    read_lexicon,
+    resolve_missing_words,
+    write_lexicon,
+)
+from support.corpora import utterance
+
+LEXICON = Lexicon({"YES": (("Y", "EH", "S"),), "NO": (("N", "OW"),), "A": (("AH",), ("EY",)), "<UNK>": (("SPN",),)})
+LETTERS = st.text("ABCDEFGH'-", min_size=1, max_size=4)
+
+
+def saying(*texts: str) -> list[Utterance]:
+    return [utterance(f"s-{i}", "x.wav", text=text) for i, text in enumerate(texts, 1)]
+
+
+def test_cmu_format() -> None:
+    text = """\
+;;; a comment
+# another
+A   AH
+A(2)\tEY
+HELLO  HH AH0 L OW1 # greeting
+
+HELLO(2) HH EH0 L OW1
+HELLO HH AH0 L OW1
+'TIS T IH Z
+"""
+    lexicon = parse_lexicon(text, "here")
+    assert lexicon.pronunciations == {
+        "A": (("AH",), ("EY",)),
+        "HELLO": (("HH", "AH0", "L", "OW1"), ("HH", "EH0", "L", "OW1")),
+        "'TIS": (("T", "IH", "Z"),),
+    }
+    assert parse_lexicon(text, "here", strip_stress=True).pronunciations["HELLO"][0] == ("HH", "AH", "L", "OW")
+
+
+def test_stress_marks_are_those_of_cmu_vowels_only() -> None:
+    lexicon = parse_lexicon("MA M A1\nAH AH3 AH2\n", "here", strip_stress=True)
+    assert lexicon.pronunciations == {"MA": (("M", "A1"),), "AH": (("AH3", "AH"),)}
+
+
+def test_silence_is_phone_one() -> None:
+    assert LEXICON.phones == ("SIL", "AH", "EH", "EY", "N", "OW", "S", "SPN", "Y")
+    assert LEXICON.phone_ids["SIL"] == 1
+    assert LEXICON.phone_ids["Y"] == 9
+    assert Lexicon({"UH": (("SIL",), ("AH",))}).phones == ("SIL", "AH")
+    assert LEXICON.words == ("<UNK>", "A", "NO", "YES")
+    assert "NO" in LEXICON
+    assert "no" not in LEXICON
+
+
+@given(st.dictionaries(LETTERS, st.lists(st.lists(LETTERS, min_size=1).map(tuple), min_size=1, unique=True).map(tuple)))
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, words: dict[str, tuple[tuple[str, ...], ...]]) -> None:
+    path = tmp_path_factory.getbasetemp() / "lexicon.txt"
+    lexicon = Lexicon(words or {"A": (("AH",),)})
+    write_lexicon(path, lexicon)
+    assert read_lexicon(path) == lexicon
+
+
+def test_everything_wrong_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("YES Y EH S\nNO\n<eps> N\nHASH #1x #1\nX X\nSTOP # S T AA P\n<s> SIL\n")
+    with pytest.raises(UserError) as error:
+        read_lexicon(path)
+    found = [line.strip() for line in str(error.value).splitlines()[1:]]
+    assert found == [
+        f"{path}:2: NO has no phones",
+        f"{path}:3: <eps> is reserved for decoding graphs; delete or rename it",
+        f"{path}:4: HASH has no phones",
+        f"{path}:6: STOP has no phones",
+        f"{path}:7: <s> is reserved for decoding graphs; delete or rename it",
+    ]
+
+
+def test_no_lexicon(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file; a pronunciation lexicon is needed"):
+        read_lexicon(tmp_path / "none")
+    (tmp_path / "empty").write_text(";;; nothing\n")
+    with pytest.raises(UserError, match="no words in it"):
+        read_lexicon(tmp_path / "empty")
+    (tmp_path / "latin").write_bytes("CAFÉ K AE F EY\n".encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_lexicon(tmp_path / "latin")
+
+
+def test_all_missing_words_are_counted() -> None:
+    missing = LEXICON.missing_words(saying("YES MAYBE", "PERHAPS NO", "MAYBE MAYBE"))
+    assert missing == [MissingWord("MAYBE", 3, "s-1"), MissingWord("PERHAPS", 1, "s-2")]
+
+
+def test_error_policy_lists_them_all_and_hints_at_case() -> None:
+    unknown = [f"WORD{i}" for i in range(30)]
+    with pytest.raises(UserError) as error:
+        resolve_missing_words(saying("YES", " ".join(unknown), "no no"), LEXICON)
+    message = str(error.value)
+    assert message.startswith("31 words of the transcripts not in the lexicon")
+    assert "  no (2 x, first in s-3; the lexicon has NO)" in message
+    assert all(f"  {word} (1 x, first in s-2)" in message for word in unknown)
+    assert "`skip`" in message
+    assert "`map`" in message
+
+
+def test_skip_policy_leaves_utterances_out() -> None:
+    said = saying("YES", "YES MAYBE PERHAPS MAYBE", "NO")
+    kept, left_out = resolve_missing_words(said, LEXICON, "skip")
+    assert kept == [said[0], said[2]]
+    assert [(one.id, one.reason) for one in left_out] == [("s-2", "s-2: not in the lexicon: MAYBE PERHAPS")]
+    with pytest.raises(UserError, match="nothing would be left"):
+        resolve_missing_words(said[1:2], LEXICON, "skip")
+
+
+def test_map_policy_rewrites_transcripts() -> None:
+    mapped, left_out = resolve_missing_words(saying("YES MAYBE NO"), LEXICON, "map", "<UNK>")
+    assert [u.text for u in mapped] == ["YES <UNK> NO"]
+    assert left_out == []
+    for wrong in (None, "MAYBE"):
+        with pytest.raises(UserError, match="not in the lexicon; name a word that is"):
+            resolve_missing_words(saying("YES"), LEXICON, "map", wrong)
+
+
+def test_nothing_missing_is_no_change() -> None:
+    said = saying("YES A NO")
+    assert resolve_missing_words(said, LEXICON) == (said, [])

@@ -1,0 +1,195 @@
+"""Preparing a corpus: every check before anything is written; a folder is either prepared or says that it is not."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from support.corpora import kaldi_corpus, recorded, write_lines
+
+SPLITS = {"train": "train", "dev": "dev", "test": "test"}
+TEXTS = {
+    "train": {"s1-a": "YES NO", "s1-b": "GO", "s2-a": "NO NO"},
+    "dev": {"s3-a": "GO YES"},
+    "test": {"s4-a": "NO"},
+}
+
+
+def prepare(source: Path, data: Path, **options: object) -> Corpus:
+    return prepare_kaldi(
+        source,
+        data,
+        source / "lang" / "words.dic",
+        SPLITS,
+        Silent(),
+        options=PrepareOptions(**options),  # type: ignore[arg-type]
+        name="toy",
+        licence="none needed",
+    )
+
+
+def edit(source: Path, split: str, name: str, text: str) -> None:
+    """Change one transcript."""
+    write_lines(source / split / "text", TEXTS[split] | {name: text})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return kaldi_corpus(tmp_path / "source", TEXTS)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_what_was_prepared_is_loaded(source: Path, data: Path) -> None:
+    corpus = prepare(source, data)
+    assert load_corpus(data) == corpus
+    assert {split: [u.id for u in us] for split, us in corpus.splits.items()} == {
+        split: list(texts) for split, texts in TEXTS.items()
+    }
+    assert corpus.lexicon.phones == ("SIL", "EH", "G", "N", "OW", "S", "Y")
+    store = corpus.features()
+    assert store.utterance_ids == tuple(u.id for u in corpus.utterances)
+    assert store.array.shape == (5 * 48, 40)
+    assert sorted(p.name for p in data.iterdir()) == [
+        "corpus.json", "dev.jsonl", "fbank40", "lexicon.txt", "test.jsonl", "train.jsonl",
+    ]  # fmt: skip
+
+
+def test_the_summary(source: Path, data: Path) -> None:
+    prepare(source, data)
+    summary = json.loads((data / "corpus.json").read_text())
+    assert (summary["name"], summary["licence"], summary["sampling_rate"]) == ("toy", "none needed", 8000)
+    assert summary["splits"]["train"] == {"utterances": 3, "hours": 0.0004, "speakers": 2, "words": 5}
+    assert (summary["words"], summary["phones"], summary["lexicon"]) == (3, 7, "lexicon.txt")
+
+
+def test_preparing_again_computes_nothing_again(source: Path, data: Path) -> None:
+    prepare(source, data)
+    before = (data / "fbank40" / "features.npy").stat().st_mtime_ns
+    prepare(source, data)
+    assert (data / "fbank40" / "features.npy").stat().st_mtime_ns == before
+
+
+def test_a_folder_that_is_not_prepared(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none: no such folder.*`roundelay prepare`"):
+        load_corpus(tmp_path / "none")
+    with pytest.raises(UserError, match=r"not a prepared corpus \(no corpus.json.*`roundelay prepare`"):
+        load_corpus(tmp_path)
+    (tmp_path / "corpus.json").write_text("{}")
+    with pytest.raises(UserError, match="not what `roundelay prepare` writes"):
+        load_corpus(tmp_path)
+    (tmp_path / "corpus.json").write_text('{"version": 0}')
+    with pytest.raises(UserError, match="another version"):
+        load_corpus(tmp_path)
+
+
+def test_features_of_other_utterances_are_refused(source: Path, data: Path) -> None:
+    prepare(source, data)
+    lines = (data / "dev.jsonl").read_text()
+    (data / "dev.jsonl").write_text(lines.replace('"id":"s3-a"', '"id":"s3-z"'))
+    with pytest.raises(UserError, match=r"no features of 1 utterances(.|\n)*s3-z"):
+        load_corpus(data).features()
+
+
+def test_words_missing_anywhere_are_listed_before_anything_is_written(source: Path, data: Path) -> None:
+    edit(source, "train", "s1-a", "YES MAYBE")
+    edit(source, "test", "s4-a", "PERHAPS MAYBE")
+    with pytest.raises(UserError) as error:
+        prepare(source, data)
+    assert "MAYBE (2 x, first in s1-a)" in str(error.value)
+    assert "PERHAPS (1 x, first in s4-a)" in str(error.value)
+    assert not data.exists()
+
+
+def test_missing_words_skipped_in_training_and_kept_for_scoring(source: Path, data: Path) -> None:
+    edit(source, "train", "s1-a", "YES MAYBE")
+    edit(source, "test", "s4-a", "PERHAPS NO")
+    prepare(source, data, on_missing_words="skip")
+    corpus = load_corpus(data)
+    assert [u.id for u in corpus.splits["train"]] == ["s1-b", "s2-a"]
+    assert [(one.id, one.reason) for one in corpus.left_out["train"]] == [("s1-a", "s1-a: not in the lexicon: MAYBE")]
+    assert corpus.splits["test"][0].text == "PERHAPS NO"
+    assert corpus.alignable("dev") == corpus.splits["dev"]
+    with pytest.raises(UserError, match="nothing would be left"):
+        corpus.alignable("test")
+
+
+def test_missing_words_mapped_for_alignment_and_kept_for_scoring(source: Path, data: Path) -> None:
+    edit(source, "train", "s1-a", "YES MAYBE")
+    edit(source, "test", "s4-a", "PERHAPS NO")
+    prepare(source, data, on_missing_words="map", map_to="GO")
+    corpus = load_corpus(data)
+    assert corpus.splits["train"][0].text == "YES GO"
+    assert corpus.splits["test"][0].text == "PERHAPS NO"
+    assert [u.text for u in corpus.alignable("test")] == ["GO NO"]
+    with pytest.raises(UserError, match="not in the lexicon; name a word that is"):
+        prepare(source, data, on_missing_words="map", map_to="MAYBE")
+
+
+def test_bad_audio_is_an_error_or_left_out(source: Path, data: Path) -> None:
+    """Empty transcript, wrong rate, cut short: found at three different places, told by one policy."""
+    edit(source, "train", "s1-a", "")
+    wav = source / "wav"
+    recorded(wav, "s1-b", 0.5, rate=16000)
+    content = (wav / "s3-a.wav").read_bytes()
+    with pytest.raises(UserError, match=r"s1-a: .*empty transcript"):
+        prepare(source, data)
+    edit(source, "train", "s1-a", "YES")
+    with pytest.raises(UserError, match=r"s1-b: .*sampled at 16000 Hz, most of the corpus at 8000 Hz"):
+        prepare(source, data)
+    edit(source, "train", "s1-a", "")
+    (wav / "s4-a.wav").write_bytes(content[:1000])
+    with pytest.raises(UserError, match="No utterance is left in: test"):
+        prepare(source, data, on_bad="skip")
+    (wav / "s4-a.wav").write_bytes(content)
+    corpus = prepare(source, data, on_bad="skip")
+    assert [u.id for u in corpus.splits["train"]] == ["s2-a"]
+    assert [one.id for one in load_corpus(data).left_out["train"]] == ["s1-a", "s1-b"]
+    assert set(corpus.features().utterance_ids) == {"s2-a", "s3-a", "s4-a"}
+
+
+def test_ids_are_unique_over_splits(source: Path, data: Path) -> None:
+    for file in ("text", "wav.scp", "utt2spk"):
+        (source / "dev" / file).write_bytes((source / "train" / file).read_bytes())
+    with pytest.raises(UserError, match=r"3 utterance ids occur more than once(.|\n)*s1-a \(train, dev\)"):
+        prepare(source, data)
+
+
+def test_a_source_that_is_not_there(source: Path, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none: no such folder; `--source`"):
+        prepare(tmp_path / "none", data)
+    with pytest.raises(UserError, match="needs a split named `train`"):
+        prepare_kaldi(source, data, source / "lang" / "words.dic", {"dev": "dev"}, Silent(), name="toy")
+
+
+def test_an_interrupted_prepare_is_not_a_prepared_folder(
+    source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up when the last manifest is written; the features, done by then, are not computed again."""
+    prepare(source, data)
+    (data / "test.jsonl").unlink()
+    before = (data / "fbank40" / "features.npy").stat().st_mtime_ns
+    replace = os.replace
+
+    def full(old: Path, new: Path) -> None:
+        if new.name == "test.jsonl":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(UserError, match=r"test\.jsonl: the disk is full"):
+            prepare(source, data)
+    with pytest.raises(UserError, match="not a prepared corpus"):
+        load_corpus(data)
+    assert load_corpus(prepare(source, data).folder).splits["test"][0].id == "s4-a"
+    assert (data / "fbank40" / "features.npy").stat().st_mtime_ns == before
