@@ -120,7 +120,7 @@ def test_all_culprits_are_counted_and_twenty_shown(tmp_path: Path) -> None:
     assert message.startswith("25 of 26 utterances cannot be used")
     assert re.findall(r"bad-\d\d: ", message) == [f"bad-{i:02d}: " for i in range(20)]
     assert message.endswith("... and 5 more")
-    assert "policy `skip`" in message
+    assert "`--on-bad-audio skip`" in message
 
 
 def test_bad_audio_can_be_left_out(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_error_policy_lists_them_all_and_hints_at_case() -> None:
     assert message.startswith("31 words of the transcripts not in the lexicon")
     assert "  no (2 x, first in s-3; the lexicon has NO)" in message
     assert all(f"  {word} (1 x, first in s-2)" in message for word in unknown)
-    assert "`skip`" in message
-    assert "`map`" in message
+    assert "`--on-missing-words skip`" in message
+    assert "`--on-missing-words map --map-to WORD`" in message
 
 
 def test_skip_policy_leaves_utterances_out() -> None:
@@ -118,17 +118,17 @@ def test_skip_policy_leaves_utterances_out() -> None:
     kept, left_out = resolve_missing_words(said, LEXICON, "skip")
     assert kept == [said[0], said[2]]
     assert [(one.id, one.reason) for one in left_out] == [("s-2", "s-2: not in the lexicon: MAYBE PERHAPS")]
-    with pytest.raises(UserError, match="nothing would be left"):
-        resolve_missing_words(said[1:2], LEXICON, "skip")
+    assert resolve_missing_words(said[1:2], LEXICON, "skip")[0] == []
 
 
 def test_map_policy_rewrites_transcripts() -> None:
     mapped, left_out = resolve_missing_words(saying("YES MAYBE NO"), LEXICON, "map", "<UNK>")
     assert [u.text for u in mapped] == ["YES <UNK> NO"]
     assert left_out == []
-    for wrong in (None, "MAYBE"):
-        with pytest.raises(UserError, match="not in the lexicon; name a word that is"):
-            resolve_missing_words(saying("YES"), LEXICON, "map", wrong)
+    with pytest.raises(UserError, match="--map-to MAYBE: not a word of the lexicon"):
+        resolve_missing_words(saying("YES"), LEXICON, "map", "MAYBE")
+    with pytest.raises(UserError, match="--on-missing-words map needs --map-to WORD"):
+        resolve_missing_words(saying("YES"), LEXICON, "map")
 
 
 def test_nothing_missing_is_no_change() -> None:

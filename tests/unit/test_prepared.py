@@ -119,8 +119,11 @@ def test_missing_words_skipped_in_training_and_kept_for_scoring(source: Path, da
     assert [(one.id, one.reason) for one in corpus.left_out["train"]] == [("s1-a", "s1-a: not in the lexicon: MAYBE")]
     assert corpus.splits["test"][0].text == "PERHAPS NO"
     assert corpus.alignable("dev") == corpus.splits["dev"]
-    with pytest.raises(UserError, match="nothing would be left"):
-        corpus.alignable("test")
+    assert corpus.alignable("test") == []
+    (source / "train" / "text").write_text("".join(f"{name} MAYBE\n" for name in TEXTS["train"]))
+    with pytest.raises(UserError, match=r"Every training utterance has a word(.|\n)*s1-b: not in the lexicon: MAYBE"):
+        prepare(source, data, on_missing_words="skip")
+    assert load_corpus(data) == corpus
 
 
 def test_missing_words_mapped_for_alignment_and_kept_for_scoring(source: Path, data: Path) -> None:
@@ -131,7 +134,7 @@ def test_missing_words_mapped_for_alignment_and_kept_for_scoring(source: Path, d
     assert corpus.splits["train"][0].text == "YES GO"
     assert corpus.splits["test"][0].text == "PERHAPS NO"
     assert [u.text for u in corpus.alignable("test")] == ["GO NO"]
-    with pytest.raises(UserError, match="not in the lexicon; name a word that is"):
+    with pytest.raises(UserError, match="--map-to MAYBE: not a word of the lexicon"):
         prepare(source, data, on_missing_words="map", map_to="MAYBE")
 
 
@@ -167,6 +170,10 @@ def test_ids_are_unique_over_splits(source: Path, data: Path) -> None:
 def test_a_source_that_is_not_there(source: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none: no such folder; `--source`"):
         prepare(tmp_path / "none", data)
+    with pytest.raises(UserError, match=r"A split's name becomes a file's: 'a/b'"):
+        prepare_kaldi(
+            source, data, source / "lang" / "words.dic", {"train": "train", "a/b": "dev"}, Silent(), name="toy"
+        )
     with pytest.raises(UserError, match="needs a split named `train`"):
         prepare_kaldi(source, data, source / "lang" / "words.dic", {"dev": "dev"}, Silent(), name="toy")
 

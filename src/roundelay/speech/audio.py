@@ -86,7 +86,7 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
     """The message for all utterances that cannot be used."""
     return UserError(
         f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
-        f"these utterances out (policy `skip` for bad audio):\n{listing([culprit.reason for culprit in left_out])}"
+        f"these utterances out (`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
     )
 
 

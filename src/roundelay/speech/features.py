@@ -153,7 +153,7 @@ _Run = Callable[[Callable[[Utterance], Float32 | str], Sequence[Utterance]], Ite
 def _mapper(workers: int) -> Iterator[_Run]:
     """Something that maps in order, in this process or in several."""
     if workers <= 1:
-        # One thread: the pieces are small, and two threads that wait for each other on busy cores took 15 times as long.
+        # One thread: the pieces are small, and two threads waiting for each other on busy cores took 15 times as long.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:

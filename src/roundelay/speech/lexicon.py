@@ -153,12 +153,14 @@ def resolve_missing_words(
 
     Raises:
         UserError: under `error`, some words are missing: all of them, with counts and where each occurs first; under
-            `map`, no or an unknown `map_to`; under `skip`, nothing is left.
+            `map`, no or an unknown `map_to`.
     """
     if policy == "map" and (map_to is None or map_to not in lexicon):
         raise UserError(
-            f"Missing words are to be mapped to {map_to!r}, which is not in the lexicon; name a word that is, e.g. "
-            "by adding a line for an unknown word to the lexicon."
+            f"--map-to {map_to}: not a word of the lexicon, so missing words cannot be mapped to it. Name one that is, "
+            "or add a line for an unknown word to the lexicon."
+            if map_to
+            else "--on-missing-words map needs --map-to WORD, the word of the lexicon that stands for missing ones."
         )
     missing = lexicon.missing_words(utterances)
     if not missing:
@@ -174,11 +176,6 @@ def resolve_missing_words(
         for u in utterances
         if not absent.isdisjoint(u.words)
     ]
-    if not kept:
-        raise UserError(
-            "Every utterance has a word that the lexicon lacks; nothing would be left:\n"
-            f"{listing(_lines(missing, lexicon))}"
-        )
     return kept, left_out
 
 
@@ -189,9 +186,9 @@ def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
     """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
     return UserError(
-        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or choose a "
-        "policy for missing words: `skip` leaves their utterances out of training and alignment, `map` aligns them as "
-        f"another word of the lexicon (when scoring, they stay errors either way):\n"
+        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
+        "without their utterances (`--on-missing-words skip`) or with another word in their place (`--on-missing-words "
+        "map --map-to WORD`); when scoring, they stay errors either way:\n"
         f"{listing(_lines(missing, lexicon), shown=len(missing))}"
     )
 

@@ -15,7 +15,7 @@ from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.kaldi import read_data_dir_by
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, write_prepared
-from roundelay.speech.culprits import BadPolicy, LeftOut
+from roundelay.speech.culprits import BadPolicy, LeftOut, listing
 from roundelay.speech.fbank import FbankConfig
 from roundelay.speech.features import compute_features
 from roundelay.speech.lexicon import (
@@ -105,6 +105,9 @@ def prepare_utterances(
     # Only the training transcripts are changed: the others are also scored (see Corpus.alignable).
     kept[TRAIN], unsayable = resolve_missing_words(kept[TRAIN], lexicon, options.on_missing_words, options.map_to)
     gone[TRAIN] += unsayable
+    if not kept[TRAIN]:
+        reasons = [culprit.reason for culprit in unsayable]
+        raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
 
     rate, kept, off = _one_rate(kept, options.on_bad)
     feature_folder = f"fbank{options.fbank.num_bins}"

@@ -117,7 +117,7 @@ def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[li
     if left_out and on_bad == "error":
         raise UserError(
             f"{directory}: {len(left_out)} of {counted(len(text.values), 'utterance')} cannot be used. Mend these "
-            "entries, or leave them out (policy `skip` for bad audio):\n"
+            "entries, or leave them out (`--on-bad-audio skip`):\n"
             f"{listing([culprit.reason for culprit in left_out])}"
         )
     return utterances, left_out

@@ -13,7 +13,7 @@ from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
-from roundelay.speech.corpus.manifest import Utterance, read_manifest, repeated, write_manifest
+from roundelay.speech.corpus.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.culprits import LeftOut, listing
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.lexicon import Lexicon, MissingWordPolicy, read_lexicon, resolve_missing_words, write_lexicon
@@ -143,6 +143,10 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
     """Raise a UserError unless there is a training split, no split is empty and no id occurs in two of them."""
     if TRAIN not in splits:
         raise UserError(f"A corpus needs a split named `{TRAIN}`; there are: {', '.join(splits) or 'none'}.")
+    if odd := [name for name in splits if not is_one_word(name) or "/" in name]:
+        raise UserError(
+            f"A split's name becomes a file's: {', '.join(map(repr, odd))} must be one word without a slash."
+        )
     if empty := [name for name, utterances in splits.items() if not utterances]:
         raise UserError(f"No utterance is left in: {', '.join(empty)}.")
     if again := repeated(u.id for utterances in splits.values() for u in utterances):
