@@ -1,0 +1,194 @@
+"""One run by itself: its facts, staleness, work per learner, exchanges, epochs and recipe."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from roundelay.report.charts import ColumnBar, column_chart, heat_map
+from roundelay.report.numbers import MISSING, percent, plain, seconds, short
+from roundelay.report.panels import figure
+from roundelay.report.runs import Run, State, added
+from roundelay.report.series import Series
+from roundelay.report.svg import colours, element, esc, mark
+
+MOST_CELLS = 32  # learners drawn one by one in a matrix; more are drawn in groups of neighbours
+MOST_BARS = 96
+STRAGGLER = 0.8  # of the median learner's frames
+
+
+def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
+    """Everything about one run, folded away unless there are only a few."""
+    sample = element(
+        "svg",
+        mark(series.index, 7.0, 7.0, 4.5),
+        class_=colours(series.index),
+        viewBox="0 0 14 14",
+        width=14,
+        height=14,
+        aria_hidden="true",
+    )
+    title = element(
+        "summary", sample, element("h3", esc(run.name)), element("span", esc(f"{series.name}, seed {run.results.seed}"))
+    )
+    lost = "".join(
+        element("p", esc(f"Learner {l.rank} was lost after {seconds(l.wall_s)}: {l.reason}"), class_="warning")
+        for l in run.lost  # noqa: E741
+    )
+    figures = [_staleness(series, run)]
+    if run.results.learners > 1:
+        figures += [_frames(series, run), _exchanges(series, run)]
+    body = [_facts(run), lost, element("div", *figures, class_="three"), _epochs(run)]
+    if run.recipe:
+        body.append(_folded("Recipe, as resolved", element("pre", element("code", esc(run.recipe)), tabindex=0)))
+    opened = {"open": "open"} if unfolded else {}
+    return element("details", title, *body, class_="run", **opened)
+
+
+def _facts(run: Run) -> str:
+    facts = {
+        "state": run.state.value if run.state is State.FINISHED else run.stopped,
+        "stopped": run.stopped if run.state is State.FINISHED else "",
+        "machine": run.results.machine,
+        "commit": run.results.commit,
+        "runtime": run.results.runtime,
+        "parameters": short(run.results.parameters),
+        "minibatch": f"{run.results.minibatch_frames:,} frames over all learners",
+        "real time": seconds(run.results.wall_seconds),
+        "virtual time": "" if run.results.virtual_seconds is None else seconds(run.results.virtual_seconds),
+        "folder": str(run.folder),
+    }
+    pairs = [element("div", element("dt", esc(k)), element("dd", esc(v))) for k, v in facts.items() if v]
+    return element("dl", *pairs)
+
+
+def _folded(title: str, body: str) -> str:
+    return element("details", element("summary", esc(title)), body, class_="more")
+
+
+def _staleness(series: Series, run: Run) -> str:
+    total = added([s.histogram for s in run.staleness])
+    while total and not total[-1]:
+        total.pop()
+    title = "Staleness of gradients"
+    gradients = sum(total)
+    if not gradients:
+        return figure(title, "None recorded.", "")
+    if len(total) == 1:
+        return figure(title, f"None: each of the {gradients:,} gradients was applied to the row it was taken from.", "")
+    last = max(len(s.histogram) for s in run.staleness)
+    open_ended = len(total) == last and any(s.largest >= last for s in run.staleness)
+    bars = []
+    for first, end in _groups(len(total), MOST_BARS):
+        name = f"{first}" if end - first == 1 else f"{first}-{end - 1}"
+        name += "+" if open_ended and end == len(total) else ""
+        share = sum(total[first:end]) / gradients
+        bars.append(
+            ColumnBar(name, 100 * share, f"staleness {name}: {percent(share)}, {sum(total[first:end]):,} gradients")
+        )
+    said = f"mean {plain(run.stale_mean, 2)}, largest {plain(run.stale_largest, 0)}"
+    chart = column_chart(bars, series.index, f"{title}: {said}", "versions of the learner's own row", "% of gradients")
+    return figure(title, f"Age when applied: {said}.", chart)
+
+
+def _frames(series: Series, run: Run) -> str:
+    title = "Frames by learner"
+    frames = added([s.learner_frames for s in run.segments])
+    if not any(frames):
+        return figure(title, "No epoch finished yet.", "")
+    usual = median(frames)
+    slow = [rank for rank, n in enumerate(frames) if n < STRAGGLER * usual]
+    note = "All within 20 % of the median learner."
+    if slow:
+        who = ", ".join(f"{rank} ({100 * frames[rank] / usual:.0f} %)" for rank in slow[:4])
+        note = f"Behind the median learner: {who}{' and more' if len(slow) > 4 else ''}."
+    bars = []
+    groups = _groups(len(frames), MOST_BARS)
+    for first, end in groups:
+        least = min(range(first, end), key=lambda rank: frames[rank])
+        hover = f"learner {least}: {frames[least]:,} frames"
+        bars.append(ColumnBar(str(first), float(frames[least]), hover, frames[least] < STRAGGLER * usual))
+    if len(groups) < len(frames):
+        note += f" A column is the slowest of {groups[0][1]} neighbours."
+    return figure(title, note, column_chart(bars, series.index, f"{title}. {note}", "learner", "frames"))
+
+
+def _exchanges(series: Series, run: Run) -> str:
+    title = "Exchanges"
+    size = max((len(e.matrix) for e in run.exchanges), default=0)
+    total = [[0] * size for _ in range(size)]
+    for e in run.exchanges:
+        for i, row in enumerate(e.matrix):
+            for j, n in enumerate(row[:size]):
+                total[i][j] += n
+    count = sum(map(sum, total))
+    if not count:
+        return figure(title, "None: this strategy makes no one-sided exchanges.", "")
+    groups = _groups(size, MOST_CELLS)
+    cells = [[sum(sum(total[i][c:d]) for i in range(a, b)) for c, d in groups] for a, b in groups]
+    names = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in groups]
+    note = f"{count:,} in all: row began, column answered."
+    return figure(title, note, heat_map(cells, names, series.index, f"{title} between learners. {note}"))
+
+
+def _groups(size: int, most: int) -> list[tuple[int, int]]:
+    """0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
+    length = -(-size // most)
+    return [(first, min(first + length, size)) for first in range(0, size, length)]
+
+
+def _epochs(run: Run) -> str:
+    """The numbers behind the curves."""
+    segments, evaluations = {s.epoch: s for s in run.segments}, {e.epoch: e for e in run.evaluations}
+    ages: Mapping[int, float] = {s.epoch: s.mean for s in run.staleness}
+    epochs = sorted({*segments, *evaluations})
+    if not epochs:
+        return ""
+    held_out = [f"{run.held_out} loss", f"{run.held_out} accuracy"]
+    titles = ["epoch", "learning rate", "frames", "time", "frames/s", "training loss", "training accuracy", *held_out]
+    titles += ["kept", "consensus distance", "mean staleness"]
+    rows = []
+    for epoch in epochs:
+        s, e = segments.get(epoch), evaluations.get(epoch)
+        at = e or s
+        clock = 0.0 if at is None else at.virtual_s if run.simulated and at.virtual_s is not None else at.wall_s
+        rows.append(
+            [
+                str(epoch + 1) if epoch >= 0 else "before",
+                f"{s.learning_rate:.3g}" if s else MISSING,
+                short(e.frames if e else s.frames if s else 0),
+                seconds(clock),
+                short(s.frames_per_second) if s else MISSING,
+                plain(s.loss) if s else MISSING,
+                percent(s.accuracy) if s else MISSING,
+                plain(e.cross_entropy) if e else MISSING,
+                percent(e.accuracy) if e else MISSING,
+                ("yes" if e.accepted else "no") if e else MISSING,
+                f"{e.consensus_distance:.2g}" if e else MISSING,
+                plain(ages.get(epoch), 2),
+            ]
+        )
+    return _folded(f"Epochs: {len(segments)}", table(f"Epochs of {run.name}", titles, rows, [True] * len(titles)))
+
+
+def table(
+    caption: str,
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Sequence[bool],
+    meanings: Sequence[str] = (),
+) -> str:
+    """A table that scrolls sideways in its own box, its first column staying."""
+    hints = [{"title": meaning} for meaning in meanings] or [{}] * len(titles)
+    classes = [{"class_": "number"} if number else {} for number in numbers]
+    head = [element("th", esc(t), scope="col", **h, **c) for t, h, c in zip(titles, hints, classes, strict=True)]
+    body = [
+        element(
+            "tr",
+            element("th", esc(row[0]), scope="row", **classes[0]),
+            *(element("td", esc(cell), **c) for cell, c in zip(row[1:], classes[1:], strict=True)),
+        )
+        for row in rows
+    ]
+    whole = element(
+        "table", element("caption", esc(caption)), element("thead", element("tr", *head)), element("tbody", *body)
+    )
+    return element("div", whole, class_="scroll", role="region", aria_label=caption, tabindex=0)

@@ -1,0 +1,88 @@
+"""What came out, in a few sentences, with no more certainty than the counts allow."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from roundelay.report.numbers import plain, seconds, short
+from roundelay.report.runs import Run, State
+from roundelay.report.series import Series, finite, scored, series_interval, series_of
+
+
+def scored_split(runs: Sequence[Run]) -> str | None:
+    """The split whose word errors to show: test, else dev, else any."""
+    splits = [split for run in runs for split, errors in run.results.wer.items() if errors.ref > 0]
+    return next((s for s in ("test", "dev", *splits) if s in splits), None)
+
+
+def headline(runs: Sequence[Run]) -> list[str]:
+    """A few sentences: error rates and whether chance explains them, loss, speed, and what is not finished.
+
+    Runs that are not finished are compared only among themselves, while none is.
+    """
+    judged = [run for run in runs if run.state is State.FINISHED] or runs
+    series = series_of(judged)
+    found = [_word_errors(series, scored_split(judged)), _loss(series), _speed(series), _unfinished(runs)]
+    return [sentence for sentence in found if sentence]
+
+
+def _word_errors(series: Sequence[Series], split: str | None) -> str:
+    if split is None:
+        return ""
+    scores = {s.name: scored(s, split) for s in series}
+    rates = sorted((fmean(e.wer for e in errors), name) for name, errors in scores.items() if errors)
+    if not rates:
+        return ""
+    (low, best), (high, worst) = rates[0], rates[-1]
+    if len(rates) == 1:
+        return f"Word error rate on {split}: {plain(low, 1)} % ({best})."
+    intervals = [series_interval(errors) for errors in scores.values() if errors]
+    told_apart = max(i[0] for i in intervals) > min(i[1] for i in intervals)
+    doubt = (
+        "the 95 % intervals of some do not touch"
+        if told_apart
+        else "all 95 % intervals overlap, so these counts alone do not tell them apart"
+    )
+    return (
+        f"Word error rates on {split} lie between {plain(low, 1)} % ({best}) and {plain(high, 1)} % ({worst}); {doubt}."
+    )
+
+
+def _loss(series: Sequence[Series]) -> str:
+    losses = [(finite(run.cross_entropy for run in s.runs), s.name) for s in series]
+    means = sorted((fmean(values), name) for values, name in losses if values)
+    if not means:
+        return ""
+    if len(means) == 1:
+        return f"Held-out cross-entropy: {plain(means[0][0])} nats per frame."
+    (low, best), (high, worst) = means[0], means[-1]
+    apart = f", {100 * (high / low - 1):.1f} % more" if low > 0 and math.isfinite(high / low) else ""
+    return f"Held-out cross-entropy: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
+
+
+def _speed(series: Sequence[Series]) -> str:
+    """Only among runs on one kind of clock; virtual seconds are no measure of real ones."""
+    runs = [run for s in series for run in s.runs]
+    if len({run.simulated for run in runs}) != 1:
+        return ""
+    speeds = sorted((fmean(v), s.name) for s in series if (v := finite(run.frames_per_second for run in s.runs)))
+    if not speeds:
+        return ""
+    virtual = " virtual" if runs[0].simulated else ""
+    (slow, last), (fast, first) = speeds[0], speeds[-1]
+    if len(speeds) == 1:
+        return f"Training speed: {short(fast)} frames per{virtual} second, {seconds(runs[0].seconds)} in all."
+    if fast < 1.05 * slow:
+        return f"All trained at about the same speed, {short(fast)} frames per{virtual} second."
+    return (
+        f"The fastest, {first}, trained {short(fast)} frames per{virtual} second, "
+        f"{fast / slow:.1f} times as many as {last}."
+    )
+
+
+def _unfinished(runs: Sequence[Run]) -> str:
+    names = [run.name for run in runs if run.state is not State.FINISHED]
+    if not names:
+        return ""
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return f"Not finished, so not to be judged yet: {shown}."

@@ -1,0 +1,88 @@
+"""One HTML page of any number of runs.
+
+It asks nobody for anything: style, script and charts are in it, and the letters are the reader's own.
+"""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from roundelay import __version__
+from roundelay.core.files import write_text
+from roundelay.report.details import run_section, table
+from roundelay.report.headline import headline
+from roundelay.report.panels import curves, joined, speed, word_errors
+from roundelay.report.runs import Run, load_runs
+from roundelay.report.series import series_of
+from roundelay.report.svg import element, esc
+from roundelay.report.table import COLUMNS, means_table, summary_table
+
+UNFOLDED = 4  # runs whose details stand open
+SIDE_BY_SIDE = 4  # runs in a table whose columns are runs
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Read run directories and write the page; returns its path.
+
+    Raises:
+        UserError: a folder is no run directory (all such are named), or the page cannot be written.
+    """
+    write_text(out, render_html(load_runs(folders)))
+    return out
+
+
+def render_html(runs: Sequence[Run]) -> str:
+    """The page. Equal runs give an equal page, byte for byte."""
+    series = series_of(runs)
+    corpora = list(dict.fromkeys(run.results.corpus for run in runs if run.results.corpus))
+    title = f"{', '.join(corpora) or 'Roundelay'}: {len(runs)} run{'s' if len(runs) > 1 else ''}"
+    lead = element("div", *(element("p", esc(joined(sentence))) for sentence in headline(runs)), class_="lead")
+    header = element("header", element("p", "Roundelay report", class_="eyebrow"), element("h1", esc(title)), lead)
+    first = _section(
+        "Result", element("div", word_errors(series), curves(series, "seconds"), class_="two"), hidden=True
+    )
+    second = _section("Learning", element("div", curves(series, "frames"), speed(series), class_="two"))
+    sections = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
+    footer = element(
+        "footer", element("p", f"Made by Roundelay {esc(__version__)} from the records of these runs alone.")
+    )
+    main = element("main", header, first, _tables(runs), second, _section("Each run", *sections), footer)
+    return _document(title, main)
+
+
+def _section(title: str, *body: str, hidden: bool = False) -> str:
+    return element("section", element("h2", esc(title), **({"class_": "unseen"} if hidden else {})), *body)
+
+
+def _tables(runs: Sequence[Run]) -> str:
+    titles, *rows = summary_table(runs)
+    below = [table("All runs", titles, rows, [c.number for c in COLUMNS], [c.meaning for c in COLUMNS])]
+    if 1 < len(runs) <= SIDE_BY_SIDE:
+        # On a telephone a few runs are compared line by line, instead of scrolling through thirteen columns.
+        first, *lines = zip(titles, *rows, strict=True)
+        beside = table("All runs, side by side", first, lines, [False] + [True] * len(runs))
+        parts = [element("div", *below, class_="wide"), element("div", beside, class_="narrow")]
+    else:
+        parts = below
+    means = means_table(runs)
+    if means:
+        parts.append(table("Means over seeds (smallest to largest)", means[0], means[1:], [False] + [True] * 5))
+    return _section("Runs", *parts)
+
+
+def _document(title: str, main: str) -> str:
+    here = files("roundelay.report")
+    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    # Forbids every request and every script but ours: neither a mistake here nor a name in a record can make one.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<link rel="icon" href="data:,">\n<title>{esc(title)}</title>\n<style>\n{style}</style>\n</head>\n'
+        f"<body>\n{main}\n<script>{script}</script>\n</body>\n</html>\n"
+    )

@@ -1,0 +1,325 @@
+"""A run directory, read and checked: the facts that tables and charts show.
+
+A run directory holds `events.jsonl` and, once training has ended, `results.json`; either is enough. An epoch that was
+interrupted has a segment for each of its parts; here it is one again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.core.records import (
+    SCHEMA,
+    Decoded,
+    Evaluation,
+    Exchanges,
+    Finished,
+    Interrupted,
+    LearnerLost,
+    Record,
+    Results,
+    RunStarted,
+    Segment,
+    Staleness,
+    WordErrors,
+    kind_of,
+    of_kind,
+    read_events,
+)
+
+EVENTS = "events.jsonl"
+RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
+
+
+class State(Enum):
+    """How far a run has come."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    UNFINISHED = "not finished"  # running still, or killed: its directory cannot tell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run directory."""
+
+    folder: Path
+    name: str
+    state: State
+    stopped: str  # a sentence: why, or how far
+    results: Results  # of a run that has not ended: so far
+    held_out: str  # the split that curves show: "dev" where there is one
+    recipe: str  # as resolved, text; "" when the directory holds none
+    segments: tuple[Segment, ...]  # one an epoch
+    evaluations: tuple[Evaluation, ...]  # on `held_out`
+    staleness: tuple[Staleness, ...]  # one an epoch
+    exchanges: tuple[Exchanges, ...]
+    lost: tuple[LearnerLost, ...]
+
+    @property
+    def cross_entropy(self) -> float | None:
+        """Of the model kept, on the held-out split, nats per frame."""
+        return self.results.frame_cross_entropy.get(self.held_out)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the model kept, on the held-out split, 0 to 1."""
+        return self.results.frame_accuracy.get(self.held_out)
+
+    @property
+    def stale_mean(self) -> float | None:
+        """Mean age of a gradient when applied, in versions of the learner's own row."""
+        return self.results.staleness.get("mean")
+
+    @property
+    def stale_largest(self) -> float | None:
+        """Age of the oldest gradient applied, in versions of the learner's own row."""
+        return self.results.staleness.get("largest")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its seconds are virtual."""
+        return self.results.runtime == "sim"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training: virtual where the run was simulated, else real."""
+        virtual = self.results.virtual_seconds
+        return virtual if self.simulated and virtual is not None else self.results.wall_seconds
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """Frames of all learners per second of training segments (evaluation left out); None before the first one."""
+        timed = [s for s in self.segments if s.frames_per_second > 0]
+        seconds = sum(sum(s.learner_frames) / s.frames_per_second for s in timed)
+        if seconds > 0:
+            return sum(sum(s.learner_frames) for s in timed) / seconds
+        frames = self.results.frames_seen
+        return frames / self.seconds if self.seconds > 0 and frames else None
+
+
+def load_run(folder: Path) -> Run:
+    """Read one run directory.
+
+    Raises:
+        UserError: not a run directory, written by a newer version, or a file in it is damaged; names the file.
+    """
+    results_file, events_file = folder / Results.FILE, folder / EVENTS
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder. Give the directories that `roundelay train --exp DIR` wrote.")
+    if not results_file.exists() and not events_file.exists():
+        raise UserError(f"{folder}: not a run directory (neither {EVENTS} nor {Results.FILE} in it).")
+    records = read_events(events_file) if events_file.exists() else []
+    for record in records:
+        _check(record, f"{events_file}: a record of kind {kind_of(record)}")
+    if results_file.exists():
+        return _assemble(folder, _read_results(results_file), records, ended=True)
+    starts = of_kind(records, RunStarted)
+    if not starts:
+        raise UserError(f"{events_file}: nothing recorded yet. Wait for the run's first epoch, or remove the folder.")
+    return _assemble(folder, _so_far(folder, starts[-1], records), records, ended=False)
+
+
+def load_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read several run directories, given names that tell them apart.
+
+    Raises:
+        UserError: none given, or all that is wrong with any of them, a line each.
+    """
+    if not folders:
+        raise UserError("No run directory given: roundelay report EXP [EXP ...]")
+    runs, wrong = [], []
+    for folder in folders:
+        try:
+            runs.append(load_run(folder))
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UserError("\n".join(wrong))
+    names = _distinct([run.folder for run in runs])
+    return [dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _assemble(folder: Path, results: Results, records: list[Record], *, ended: bool) -> Run:
+    newest = max([results.schema, *(start.schema for start in of_kind(records, RunStarted))])
+    if newest > SCHEMA:
+        raise UserError(f"{folder}: written by a newer Roundelay (schema {newest}, this one reads {SCHEMA}). Upgrade.")
+    evaluations = of_kind(records, Evaluation)
+    splits = [e.split for e in evaluations] or list(results.frame_cross_entropy)
+    held_out = "dev" if "dev" in splits or not splits else splits[0]
+    state, stopped = _state(records, results.stopped if ended else None)
+    return Run(
+        folder=folder,
+        name=folder.resolve().name,
+        state=state,
+        stopped=stopped,
+        results=dataclasses.replace(results, wer={**_decoded(records), **results.wer}),
+        held_out=held_out,
+        recipe=_recipe(folder),
+        segments=_by_epoch(of_kind(records, Segment), _one_segment),
+        evaluations=tuple(e for e in evaluations if e.split == held_out),
+        staleness=_by_epoch(of_kind(records, Staleness), _one_staleness),
+        exchanges=tuple(of_kind(records, Exchanges)),
+        lost=tuple(of_kind(records, LearnerLost)),
+    )
+
+
+def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
+    """What `results.json` would say if the run ended here."""
+    segments = of_kind(records, Segment)
+    accepted = [e for e in of_kind(records, Evaluation) if e.accepted]
+    staleness = of_kind(records, Staleness)
+    trained = [r for r in records if isinstance(r, Segment | Evaluation)]
+    together = _one_staleness(staleness) if staleness else None
+    return Results(
+        name=folder.name,
+        strategy=start.strategy,
+        label=start.label,
+        learners=start.learners,
+        runtime=start.runtime,
+        corpus="",
+        seed=start.seed,
+        commit=start.commit,
+        machine=start.machine,
+        parameters=start.parameters,
+        minibatch_frames=start.minibatch_frames,
+        epochs=len({s.epoch for s in segments}),
+        frames_seen=segments[-1].frames if segments else 0,
+        frame_cross_entropy={e.split: e.cross_entropy for e in accepted},
+        frame_accuracy={e.split: e.accuracy for e in accepted},
+        wall_seconds=max([r.wall_s for r in trained], default=0.0),
+        virtual_seconds=max([r.virtual_s for r in trained if r.virtual_s is not None], default=None),
+        staleness={"mean": together.mean, "largest": float(together.largest)} if together else {},
+        consensus_distance=accepted[-1].consensus_distance if accepted else 0.0,
+        stopped="",
+    )
+
+
+def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
+    """How far training has come, and a sentence about it; `reason` is what `results.json` gives, if written."""
+    training = [r for r in records if not isinstance(r, Decoded)]
+    last = training[-1] if training else None
+    if isinstance(last, Interrupted):
+        return State.INTERRUPTED, f"interrupted in epoch {last.epoch + 1}"
+    if isinstance(last, Finished):
+        return State.FINISHED, last.reason
+    if reason is not None and not of_kind(records, Finished):
+        return State.FINISHED, reason
+    segments = of_kind(records, Segment)
+    so_far = f"after epoch {segments[-1].epoch + 1}" if segments else "in the first epoch"
+    return State.UNFINISHED, f"not finished {so_far}: still running, or killed"
+
+
+def _decoded(records: list[Record]) -> dict[str, WordErrors]:
+    """Word errors by split, from events: for a run whose results.json has none (yet)."""
+    found = {}
+    for d in of_kind(records, Decoded):
+        ins, del_, sub, ref = (d.errors.get(key, 0) for key in ("ins", "del", "sub", "ref"))
+        found[d.split] = WordErrors(
+            wer=d.wer, ins=ins, del_=del_, sub=sub, ref=ref, utterances=0, acoustic_scale=d.acoustic_scale
+        )
+    return found
+
+
+def _recipe(folder: Path) -> str:
+    for name in RECIPES:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+T = TypeVar("T", Segment, Staleness)
+
+
+def _by_epoch(records: Sequence[T], together: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
+    epochs = dict.fromkeys(record.epoch for record in records)
+    return tuple(together([record for record in records if record.epoch == epoch]) for epoch in epochs)
+
+
+def _one_segment(parts: Sequence[Segment]) -> Segment:
+    """Parts of an epoch as one segment: sums, and means weighted by frames."""
+    frames = [sum(part.learner_frames) for part in parts]
+    seconds = sum(n / part.frames_per_second for n, part in zip(frames, parts, strict=True) if part.frames_per_second)
+    return dataclasses.replace(
+        parts[-1],
+        loss=_weighted([part.loss for part in parts], frames),
+        accuracy=_weighted([part.accuracy for part in parts], frames),
+        frames_per_second=sum(frames) / seconds if seconds else 0.0,
+        learner_frames=added([part.learner_frames for part in parts]),
+        learner_steps=added([part.learner_steps for part in parts]),
+    )
+
+
+def _one_staleness(parts: Sequence[Staleness]) -> Staleness:
+    return dataclasses.replace(
+        parts[-1],
+        histogram=added([part.histogram for part in parts]),
+        largest=max(part.largest for part in parts),
+        mean=_weighted([part.mean for part in parts], [sum(part.histogram) for part in parts]),
+    )
+
+
+def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
+    total = sum(weights)
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else values[-1]
+
+
+def added(lists: Sequence[Sequence[int]]) -> list[int]:
+    """Element by element; shorter lists end in zeros."""
+    total = [0] * max(map(len, lists), default=0)
+    for values in lists:
+        for place, value in enumerate(values):
+            total[place] += value
+    return total
+
+
+def _distinct(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that differ: exp/a/1, exp/b/1 -> a/1, b/1."""
+    parts = [folder.resolve().parts for folder in folders]
+    names = [part[-1:] for part in parts]
+    for depth in range(2, max(map(len, parts)) + 1):
+        names = [part[-depth:] if names.count(name) > 1 else name for part, name in zip(parts, names, strict=True)]
+    return ["/".join(name).replace("//", "/") for name in names]
+
+
+def _read_results(path: Path) -> Results:
+    value = read_json(path)
+    try:
+        results = Results.from_json(value)
+    except (TypeError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{path}: not the results of a run ({error}). Run `roundelay train` again to rewrite it."
+        ) from None
+    _check(results, str(path))
+    for split, errors in results.wer.items():
+        _check(errors, f"{path}: wer of {split!r}")
+    return results
+
+
+def _check(record: Record | Results | WordErrors, where: str) -> None:
+    """Hold every field to its declared type: JSON that somebody edited may hold anything."""
+    hints = get_type_hints(type(record))
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not _fits(value, hints[field.name]):
+            shown = repr(value) if len(repr(value)) < 40 else repr(value)[:40] + "..."
+            raise UserError(f"{where}: {field.name} is {shown}, which it cannot be. Restore the file.")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
+    if hint is float and isinstance(value, int):
+        return abs(value) < 1 << 1000  # beyond, float() overflows
+    return isinstance(value, hint)

@@ -1,0 +1,235 @@
+"""The page: whole, self-contained, escaped, with words for every picture, and drawn whatever the numbers are."""
+
+import dataclasses
+import html.parser
+import math
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+from roundelay.core.records import Evaluation, Segment, Staleness, to_line
+from roundelay.report import load_run, load_runs, render_html, write_report
+from roundelay.report.charts import ColumnBar, Dot, DotRow, Line, Point, column_chart, dot_chart, heat_map, line_chart
+from roundelay.report.svg import axis, esc
+from support.fake_runs import Fake, fake_records, write_run
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Outline(html.parser.HTMLParser):
+    """Checks that every element is closed, and collects what the tests ask about."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs)
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def some_runs(folder: Path) -> list[Path]:
+    fakes = [
+        Fake(name="sgd-1", label="sgd", learners=1, speed=24_000),
+        Fake(name="four-1", seed=1, straggler=2, lost=1),
+        Fake(name="four-2", seed=2),
+        Fake(name="simulated", runtime="sim", learners=200, straggler=150),
+        Fake(name="interrupted", end="interrupted", epochs=1),
+        Fake(name="begun", end="killed", epochs=0),
+        Fake(name="results", end="no events"),
+    ]
+    return [write_run(folder, fake) for fake in fakes]
+
+
+def test_the_page_asks_nobody_for_anything(tmp_path: Path) -> None:
+    page = write_report(some_runs(tmp_path), tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?://|//[a-z]|url\(|@import|@font-face", page)
+    for tag, attributes in Outline(page).found:
+        assert tag not in ("img", "iframe", "object", "embed", "audio", "video", "source", "use", "base", "form")
+        assert "src" not in attributes
+        assert "href" not in attributes or attributes["href"] == "data:,"
+    assert "default-src 'none'" in page  # the browser holds it to that
+
+
+def test_every_picture_and_table_has_words_for_it(tmp_path: Path) -> None:
+    outline = Outline(render_html(load_runs(some_runs(tmp_path))))
+    for tag, attributes in outline.found:
+        if tag == "svg" and "chart" in (attributes.get("class") or ""):
+            assert attributes["role"] == "img"
+            assert attributes["aria-label"]
+        if tag == "th":
+            assert attributes["scope"] in ("col", "row")
+    tags = [tag for tag, _ in outline.found]
+    assert tags.count("table") == tags.count("caption") > 2
+    assert tags.count("h1") == 1
+    assert tags.count("figure") == tags.count("figcaption")
+    assert ("html", {"lang": "en"}) in outline.found
+
+
+def test_equal_runs_give_an_equal_page(tmp_path: Path) -> None:
+    folders = some_runs(tmp_path)
+    assert render_html(load_runs(folders)) == render_html(load_runs(folders))
+
+
+def test_names_cannot_become_markup(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'&\u2028\x00\ud800"  # a lone surrogate is what no encoding can write
+    folder = write_run(tmp_path, Fake(name="x", recipe="{{seed}}: </pre><script>1</script>\n"))
+    run = load_run(folder)
+    run = dataclasses.replace(
+        run, name=evil, stopped=evil, results=dataclasses.replace(run.results, label=evil, machine=evil)
+    )
+    page = render_html([run])
+    assert page.encode("utf-8")
+    assert page.count("<script") == 1  # ours
+    assert "\x00" not in page
+    assert any("<script>alert(1)</script>\"'&" in words for words in Outline(page).words)
+
+
+def test_a_name_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+    folders = some_runs(tmp_path)
+    page = render_html(load_runs(folders))
+    for index in (0, 1):
+        drawn = set(re.findall(rf'class="series (c\d d\d)" data-s="{index}"', page))
+        assert drawn == {f"c{index} d0"}
+
+
+def test_it_is_shown_how_far_a_run_came(tmp_path: Path) -> None:
+    words = " ".join(Outline(render_html(load_runs(some_runs(tmp_path)))).words)
+    assert "interrupted in epoch 2" in words
+    assert "not finished in the first epoch: still running, or killed" in words
+    assert "Learner 1 was lost after" in words
+    assert "Not finished, so not to be judged yet: interrupted, begun." in words
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300, 0.0, -1.0, 1e-300])
+def test_strange_losses_are_drawn_or_named(tmp_path: Path, loss: float) -> None:
+    fake = Fake()
+    folder = write_run(tmp_path, fake)
+    records = [
+        dataclasses.replace(r, cross_entropy=loss)
+        if isinstance(r, Evaluation) and r.epoch >= 4
+        else dataclasses.replace(r, loss=loss)
+        if isinstance(r, Segment)
+        else r
+        for r in fake_records(fake)
+    ]
+    write_text(folder / "events.jsonl", "".join(to_line(r) + "\n" for r in records))
+    page = render_html([load_run(folder)])
+    assert 'NaN"' not in page
+    assert 'nan"' not in page
+    assert 'inf"' not in page
+    if not math.isfinite(loss):
+        assert "5 values are not a finite number and not drawn" in page
+
+
+def test_staleness_above_the_last_bin_is_said_to_be_above(tmp_path: Path) -> None:
+    fake = Fake(epochs=1)
+    folder = write_run(tmp_path, fake)
+    records = [
+        dataclasses.replace(r, histogram=[90, 5, 5], largest=17, mean=0.2) if isinstance(r, Staleness) else r
+        for r in fake_records(fake)
+    ]
+    write_text(folder / "events.jsonl", "".join(to_line(r) + "\n" for r in records))
+    assert "staleness 2+: 5.0 %, 5 gradients" in render_html([load_run(folder)])
+
+
+def test_a_straggler_is_pointed_out(tmp_path: Path) -> None:
+    page = render_html([load_run(write_run(tmp_path, Fake(straggler=2)))])
+    assert re.search(r"Behind the median learner: 2 \(33.%\)", page)
+    assert page.count('class="bar low"') == 1
+
+
+def test_no_page_is_written_over_a_mistake(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    with pytest.raises(UserError, match="no such folder"):
+        write_report([tmp_path / "absent"], out)
+    assert not out.exists()
+
+
+def test_reporting_needs_no_torch() -> None:
+    program = "import sys, roundelay.report; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+NUMBERS = st.one_of(
+    st.floats(), st.floats(0, 10), st.sampled_from([0.0, 1.0, -1.0, 1e300, -1e300, 1.7e308, 5e-324, math.nan, math.inf])
+)
+COUNTS = st.integers(0, 10**30)
+
+
+def drawn(svg: str) -> ET.Element:
+    """The picture, parsed; no coordinate in it is anything but a finite number of reasonable size."""
+    root = ET.fromstring(svg)
+    for part in root.iter():
+        for name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height"):
+            if name in part.attrib:
+                assert abs(float(part.attrib[name])) < 1e5
+        for number in re.findall(r"[^ ,MLZ]+", part.attrib.get("points", "") + " " + part.attrib.get("d", "")):
+            assert abs(float(number)) < 1e5
+    return root
+
+
+@given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5), max_size=4), NUMBERS)
+def test_lines_are_drawn_whatever_the_numbers(lines: list[list[tuple[float, float]]], ceiling: float) -> None:
+    made = [Line(i, tuple(Point(x, y, "<&>", i % 2 == 1) for x, y in line)) for i, line in enumerate(lines)]
+    for width in (330.0, 560.0):
+        drawn(line_chart(made, width, 'a "label" & <more>', "x", "y"))
+        drawn(line_chart(made, width, "label", "x", "y", ceiling=ceiling))
+
+
+@given(st.lists(st.tuples(st.lists(NUMBERS, max_size=3), NUMBERS, NUMBERS, NUMBERS), max_size=4), st.booleans())
+def test_dots_are_drawn_whatever_the_numbers(
+    rows: list[tuple[list[float], float, float, float]], from_zero: bool
+) -> None:
+    made = [
+        DotRow(i, "name" * 20, "note", tuple(Dot(v, "hover") for v in values), middle, (low, high), "counts")
+        for i, (values, middle, low, high) in enumerate(rows)
+    ]
+    drawn(dot_chart(made, 330, "label", "x", from_zero=from_zero, stems=from_zero))
+
+
+@given(st.lists(NUMBERS, max_size=200))
+def test_columns_are_drawn_whatever_the_numbers(values: list[float]) -> None:
+    drawn(column_chart([ColumnBar(str(i), v, "hover") for i, v in enumerate(values)], 0, "label", "x", "y"))
+
+
+@given(st.integers(0, 6).flatmap(lambda n: st.lists(st.lists(COUNTS, min_size=n, max_size=n), min_size=n, max_size=n)))
+def test_matrices_are_drawn_whatever_the_numbers(matrix: list[list[int]]) -> None:
+    drawn(heat_map(matrix, [str(i) for i in range(len(matrix))], 0, "label"))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.booleans())
+def test_axes_are_round_hold_all_values_and_are_not_crowded(values: list[float], from_zero: bool) -> None:
+    scale = axis(values, 0.0, 100.0, from_zero=from_zero)
+    room = 1e-6 * (scale.high - scale.low)
+    assert scale.low <= min(values) + room
+    assert scale.high >= max(values) - room
+    assert 2 <= len(scale.ticks) <= 12
+    if from_zero:
+        assert any(abs(tick) < 1e-12 for tick in scale.ticks)
+
+
+@given(st.text())
+def test_any_text_survives_in_an_attribute(text: str) -> None:
+    assert ET.fromstring(f'<p title="{esc(text)}"/>').attrib["title"] is not None
