@@ -15,8 +15,8 @@ from roundelay.core.errors import UserError
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`.
 
-    A kill, an exception or a full disk leaves the previous file untouched and no temporary file behind (a kill may leave
-    one, named `.NAME.PID.part`, which nothing ever reads).
+    A kill, an exception or a full disk leaves the previous file untouched and no temporary file behind (a kill may
+    leave one, named `.NAME.PID.part`, which nothing ever reads).
 
     Raises:
         UserError: the disk is full or the folder cannot be written; names the path.
@@ -38,7 +38,10 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 def unwritable(path: Path, error: OSError) -> UserError:
     """Say which file could not be written, why, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command again.")
+        return UserError(
+            f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command "
+            "again."
+        )
     return UserError(f"{path}: cannot be written ({error.strerror or error}). Check the folder and its permissions.")
 
 

@@ -1,8 +1,8 @@
 """The schema of everything a run writes: `events.jsonl` (a record per line) and `results.json` (one summary).
 
-Every record has `kind` (the class, in snake case), `wall_s` (seconds since the run first started, interruptions left out)
-and `virtual_s` (simulated seconds, null on real learners). Units are in the names. Readers ignore fields they do not know,
-so fields may be added; none is renamed or given another meaning without raising SCHEMA.
+Every record has `kind` (the class, in snake case), `wall_s` (seconds since the run first started, interruptions left
+out) and `virtual_s` (simulated seconds, null on real learners). Units are in the names. Readers ignore fields they do
+not know, so fields may be added; none is renamed or given another meaning without raising SCHEMA.
 """
 
 import dataclasses
@@ -135,7 +135,8 @@ class Finished(Record):
 
 
 KINDS: tuple[type[Record], ...] = (
-    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, Interrupted, Decoded, Finished,
+    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, Interrupted, Decoded,
+    Finished,
 )  # fmt: skip
 
 
@@ -184,7 +185,9 @@ def _parse(path: Path, lines: list[str]) -> Iterator[Record]:
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             if number == len(lines):
                 return
-            raise UserError(f"{path}:{number}: not a record ({error}). Restore the file or start a new run directory.") from error
+            raise UserError(
+                f"{path}:{number}: not a record ({error}). Restore the file or start a new run directory."
+            ) from error
         if record is not None:
             yield record
 

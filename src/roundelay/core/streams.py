@@ -1,7 +1,7 @@
 """Random numbers by name, not by order of asking.
 
-Every random decision has a stream of its own, keyed by (seed, role, rank, step, ...). Nothing is shared, so nothing depends
-on who asked first: the simulator, real processes, a replay and a resumed run all see the same numbers.
+Every random decision has a stream of its own, keyed by (seed, role, rank, step, ...). Nothing is shared, so nothing
+depends on who asked first: the simulator, real processes, a replay and a resumed run all see the same numbers.
 """
 
 import hashlib

@@ -1,0 +1,249 @@
+"""What talking costs: throughput per learner over that of learners that never talk, all measured in this one run.
+
+    python benchmarks/talk.py [--rounds 3] [--steps 25] [--bf16]
+
+The network of Li et al. 2017 (1320 -> 6 x 1024 ReLU -> 5723, 12.5 million parameters) on random frames, 256 frames a
+learner and step, one thread a learner. Modes take turns, round by round, so that a machine that slows down slows all of
+them; what is printed is the median over rounds of the ratio to the same round's plain torch loop in two processes that
+never talk. "Straggler": learner 1 sleeps 0.4 s in every step; the ratio is that of learner 0 to its own speed without a
+straggler.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.effects import Draw, Grad
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Me
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.strategies import make_strategy
+from roundelay.strategies.base import Strategy, Traits
+
+INPUTS, STATES, BATCH, RATE, SLEEP = 1320, 5723, 256, 0.01, 0.4
+WARM_UP = 3
+
+
+def network() -> nn.Sequential:
+    """12,466,779 parameters."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(INPUTS, 1024), nn.ReLU()]
+    for _ in range(5):
+        layers += [nn.Linear(1024, 1024), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(1024, STATES))
+
+
+class RandomFrames:
+    """The same random minibatch for ever: the benchmark is not about reading data."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self._x = torch.randn(BATCH, INPUTS, generator=generator)
+        self._y = torch.randint(0, STATES, (BATCH,), generator=generator)
+
+    def count(self, split: str) -> int:
+        return 10**9
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
+        return (self._x[: len(numbers)],), self._y[: len(numbers)]
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        yield (self._x,), self._y
+
+
+@dataclass(frozen=True)
+class Speed(Task):
+    bf16: bool
+
+    def build(self) -> Learner:
+        return ModuleLearner(network(), RandomFrames(), self.bf16)
+
+
+@dataclass(frozen=True)
+class NeverTalk(Strategy):
+    """Our learner without any exchange."""
+
+    name: ClassVar[str] = "never-talk"
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="nobody")
+
+    async def learn(self, me: Me) -> None:
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
+
+
+def roundelay(name: str, steps: int, bf16: bool, slow: bool) -> list[float]:
+    """Steps a second of both learners."""
+    strategy = NeverTalk() if name == "never-talk" else make_strategy(name)
+    stragglers = (Straggler(1, seconds=SLEEP),) if slow else ()
+    cluster = Cluster(strategy, Speed(bf16), Sgd(), 2, stragglers=stragglers)
+    with ProcsRuntime(cluster, threads=1) as runtime:
+        runtime.segment(SegmentPlan(_plan(WARM_UP), RATE))
+        outcome = runtime.segment(SegmentPlan(_plan(steps), RATE))
+    return [float(n) / outcome.wall_seconds for n in outcome.counts.steps]
+
+
+def _plan(rounds: int) -> EpochPlan:
+    return EpochPlan(0, 2 * BATCH * rounds, 2 * BATCH, 2, 0)
+
+
+def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow: bool) -> None:
+    """The rivals, in a process each: plain torch, DistributedDataParallel, Decent-DP. Prints steps a second."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    module: nn.Module = network()
+    optimizer: torch.optim.Optimizer | None = None
+    if mode == "decent-dp ring":
+        from decent_dp.ddp import DecentralizedDataParallel
+        from loguru import logger
+
+        logger.remove()
+        module = DecentralizedDataParallel(
+            module, lambda named: torch.optim.SGD([p for _, p in named], lr=RATE), topology="ring"
+        )
+    else:
+        if mode == "ddp":
+            module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    (x,), y = RandomFrames().batch("train", np.arange(BATCH))
+    started = 0.0
+    for step in range(-WARM_UP, steps):
+        if step == 0:
+            dist.barrier()
+            started = time.monotonic()
+        if optimizer is not None:
+            optimizer.zero_grad(set_to_none=mode != "ddp")
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            scores = module(x)
+        nn.functional.cross_entropy(scores.float(), y).backward()  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            optimizer.step()
+        if slow and rank == 1:
+            time.sleep(SLEEP)
+    print(json.dumps(steps / (time.monotonic() - started)), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def rival(mode: str, steps: int, bf16: bool, slow: bool) -> list[float]:
+    """Run `torch_learner` twice, side by side."""
+    port = 20000 + os.getpid() % 20000 + int(time.monotonic() * 10) % 1000
+    command = [
+        sys.executable,
+        __file__,
+        "--learner",
+        mode,
+        str(port),
+        "--steps",
+        str(steps),
+        *["--bf16"] * bf16,
+        *["--slow"] * slow,
+    ]
+    processes = [
+        subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for rank in range(2)
+    ]
+    outputs = [p.communicate(timeout=600)[0] for p in processes]
+    if any(p.returncode for p in processes):
+        raise RuntimeError(f"{mode} failed; run it by hand: {' '.join(command)} --rank 0 (and 1)")
+    return [float(json.loads(out.strip().splitlines()[-1])) for out in outputs]
+
+
+@dataclass
+class Mode:
+    """Speeds of one way to train, round by round."""
+
+    name: str
+    ours: bool
+    both: list[float] = field(default_factory=list)  # mean of the learners, undisturbed
+    first: list[float] = field(default_factory=list)  # learner 0, undisturbed
+    beside_straggler: list[float] = field(default_factory=list)  # learner 0
+
+    def run(self, steps: int, bf16: bool, slow: bool) -> list[float]:
+        return (roundelay if self.ours else rival)(self.name, steps, bf16, slow)
+
+
+def measure(rounds: int, steps: int, bf16: bool) -> list[Mode]:
+    """All modes in turn, `rounds` times."""
+    ours = ("never-talk", "adpsgd:random-ring", "adpsgd:fixed-ring", "ssgd", "delay-by-one")
+    modes = [Mode("alone", False), *(Mode(name, True) for name in ours), Mode("ddp", False)]
+    if importlib.util.find_spec("decent_dp"):
+        modes.append(Mode("decent-dp ring", False))
+    for number in range(rounds):
+        for mode in modes:
+            speeds = mode.run(steps, bf16, slow=False)
+            mode.both.append(statistics.mean(speeds))
+            mode.first.append(speeds[0])
+            if mode.name != "alone":
+                mode.beside_straggler.append(mode.run(steps, bf16, slow=True)[0])
+            print(
+                f"round {number + 1}: {mode.name:20s} {mode.both[-1]:.2f} steps/s a learner",
+                file=sys.stderr,
+                flush=True,
+            )
+    return modes
+
+
+def table(modes: list[Mode]) -> str:
+    """The ratios, as text."""
+    alone = modes[0].both
+    lines = [f"{'mode':22s} {'steps/s':>8s} {'ratio to never talking':>24s} {'beside a straggler':>20s}"]
+    for mode in modes:
+        ratios = [a / b for a, b in zip(mode.both, alone, strict=True)]
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+        beside = [a / b for a, b in zip(mode.beside_straggler, mode.first, strict=False)]
+        kept = f"{statistics.median(beside):.3f}" if beside else ""
+        name = (
+            f"roundelay {mode.name}"
+            if mode.ours
+            else f"torch {mode.name}"
+            if mode.name in ("alone", "ddp")
+            else mode.name
+        )
+        lines.append(f"{name:22s} {statistics.median(mode.both):8.2f} {spread:>24s} {kept:>20s}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast")
+    parser.add_argument("--learner", nargs=2, metavar=("MODE", "PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--slow", action="store_true", help=argparse.SUPPRESS)
+    options: Any = parser.parse_args()
+    if options.learner:
+        torch_learner(
+            options.learner[0], options.rank, int(options.learner[1]), options.steps, options.bf16, options.slow
+        )
+        return
+    print(table(measure(options.rounds, options.steps, options.bf16)))
+
+
+if __name__ == "__main__":
+    main()

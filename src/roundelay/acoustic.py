@@ -1,0 +1,176 @@
+"""Where the two wings meet: an acoustic model as a task for learners, and a recipe as a job.
+
+Legend: P parameters, S tied states.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from roundelay.core.configure import build, plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, write_json
+from roundelay.core.flat import load as load_flat
+from roundelay.core.streams import stream, stream_seed
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.module import ModuleLearner, autocast_pays
+from roundelay.recipes.recipe import Recipe
+from roundelay.runtime.base import Cluster, Runtime, Straggler
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.frames import FrameExamples, log_prior
+from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.models.dnn import Dnn, DnnConfig
+from roundelay.strategies import make_strategy
+from roundelay.training import Job
+
+TRAIN, HELD_OUT = "train", "dev"
+MODEL, MODEL_META = "model.safetensors", "model.json"
+
+
+@dataclass(frozen=True)
+class AcousticTask(Task):
+    """Frame classification into tied states. Small and picklable: each learner opens the shared files itself."""
+
+    corpus: Path
+    alignment: Path
+    model: DnnConfig
+    seed: int
+    autocast: bool
+
+    def build(self) -> Learner:
+        corpus, alignment = load_corpus(self.corpus), Alignment.load(self.alignment)
+        module = Dnn(self.model, corpus.features().array.shape[1], alignment.num_pdfs)
+        examples = frame_examples(corpus, corpus.features(), alignment, module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(self.seed, "initial"))
+            module.reset()
+        sample = stream(0, "scale").integers(0, examples.count(TRAIN), 20_000)
+        module.frontend.fit_scale(*examples.batch(TRAIN, sample)[0])
+        return ModuleLearner(module, examples, self.autocast)
+
+
+def frame_examples(corpus: Corpus, store: FeatureStore, alignment: Alignment, module: Dnn) -> FrameExamples:
+    """The labelled frames of all splits.
+
+    Raises:
+        UserError: no training or held-out frame is labelled.
+    """
+    splits = {name: [u.id for u in utterances] for name, utterances in corpus.splits.items()}
+    examples = FrameExamples(store, alignment.pdf, splits, module.frontend.config)
+    for split in (TRAIN, HELD_OUT):
+        if split not in splits or not examples.count(split):
+            raise UserError(
+                f"{corpus.folder}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}."
+            )
+    return examples
+
+
+def parse_straggler(text: str) -> Straggler:
+    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
+
+    Raises:
+        UserError: anything else.
+    """
+    rank, _, handicap = text.partition(":")
+    try:
+        if handicap.endswith("x"):
+            return Straggler(int(rank), factor=float(handicap[:-1]))
+        if handicap.startswith("+"):
+            return Straggler(int(rank), seconds=float(handicap[1:].removesuffix("s")))
+    except ValueError:
+        pass
+    raise UserError(f"straggler {text!r}: write RANK:FACTORx or RANK:+SECONDS, for example 1:3x or 1:+0.4.")
+
+
+def make_job(recipe: Recipe) -> Job:
+    """The job a recipe describes.
+
+    Raises:
+        UserError: what the recipe names is missing or does not fit together.
+    """
+    training = recipe.training
+    corpus = load_corpus(recipe.corpus)
+    autocast = autocast_pays() if training.precision == "auto" else training.precision == "bf16"
+    task = AcousticTask(recipe.corpus, recipe.alignment, recipe.model, training.seed, autocast)
+    stragglers = tuple(parse_straggler(text) for text in training.stragglers)
+    if beyond := [s.rank for s in stragglers if not 0 <= s.rank < training.learners]:
+        raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {training.learners - 1}.")
+    strategy = make_strategy(training.strategy, training.options)
+    strategy.check(training.learners)
+    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
+
+    def make_runtime(cluster: Cluster) -> Runtime:
+        if training.runtime == "sim":
+            return SimRuntime(cluster, recipe.cost)
+        return ProcsRuntime(cluster, training.patience_seconds)
+
+    return Job(
+        cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
+        schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
+        final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
+        save_model=lambda x, path: save_model(task, x, path),
+    )  # fmt: skip
+
+
+# Models on disk -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AcousticModel:
+    """A trained network and the prior it is divided by."""
+
+    module: Dnn
+    prior: NDArray[np.float32]  # (S,) log
+
+
+def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
+    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes."""
+    learner = task.build()
+    assert isinstance(learner, ModuleLearner)
+    module = learner.module.cpu()
+    assert isinstance(module, Dnn)
+    load_flat(module, x)
+    alignment, corpus = Alignment.load(task.alignment), load_corpus(task.corpus)
+    examples = frame_examples(corpus, corpus.features(), alignment, module)
+    states = alignment.num_pdfs
+    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, states)))
+    with atomic_write(path) as file:
+        file.write(save(tensors))
+    features = int(module.frontend.scale.shape[1])
+    write_json(path.with_name(MODEL_META), {"model": plain(task.model), "features": features, "states": states})
+
+
+def load_model(exp: Path) -> AcousticModel:
+    """The model a run left in its directory.
+
+    Raises:
+        UserError: training has not finished, or the files do not belong together.
+    """
+    path, meta_path = exp / MODEL, exp / MODEL_META
+    if not path.is_file() or not meta_path.is_file():
+        raise UserError(
+            f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
+        )
+    meta: Mapping[str, Any] = json.loads(meta_path.read_text())
+    try:
+        module = Dnn(build(DnnConfig, meta["model"], str(meta_path)), meta["features"], meta["states"])
+        tensors = load(path.read_bytes())
+        prior = tensors.pop("prior").numpy()
+        module.load_state_dict(tensors)
+    except (KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
+    module.eval()
+    return AcousticModel(module, prior)

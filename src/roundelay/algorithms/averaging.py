@@ -1,0 +1,35 @@
+"""Averages: of a pair of rows, and of a group of vectors.
+
+Legend: C elements of a chunk.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def pair_average_(mine: Tensor, theirs: Tensor) -> None:
+    """Both become (mine + theirs) / 2, in place. The exchange of AD-PSGD (Lian et al. 2018), with w_ij = 1/2.
+
+    Applied to the rows as they are under both locks, it keeps their sum (to rounding); computed from an older copy it
+    would not, and the mean of all learners would drift.
+    """
+    mine.add_(theirs).mul_(0.5)
+    theirs.copy_(mine)
+
+
+def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """out <- sum_i w_i v_i / sum_i w_i, all (C,).
+
+    Summed in the order given (by rank), product and sum rounded apart: every runtime gets the same bits, whichever
+    learner does the summing. A vector of weight zero is not read.
+    """
+    total = float(sum(weights))
+    if total <= 0:
+        raise ValueError("a weighted mean needs a positive total weight")
+    scratch = torch.empty_like(out)
+    out.zero_()
+    for vector, weight in zip(vectors, weights, strict=True):
+        if weight:
+            out.add_(torch.mul(vector, weight / total, out=scratch))

@@ -1,0 +1,348 @@
+"""The command line: parses, calls, prints. Nothing is computed here."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from roundelay import __version__
+from roundelay.core.errors import UserError
+from roundelay.terminal import Bar, complain, console, print_table
+
+DEFAULT_LEARNERS = 4
+
+# Threads of one operation that wait for each other by spinning lose their processor to any other process: on two busy
+# cores a training step took 15 times as long as with threads that sleep. Must be set before torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except UserError as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        complain("interrupted.")
+        return 130
+
+
+# prepare --------------------------------------------------------------------------------------------------------------
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.an4 import prepare_an4
+    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+    from roundelay.speech.corpus.demo import prepare_demo
+
+    data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    if options.corpus == "demo":
+        corpus = prepare_demo(data, Bar(), seed=options.seed)
+    else:
+        if options.source is None:
+            raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
+        bad, missing, map_to = options.on_bad_audio, options.on_missing_words, options.map_to
+        if options.corpus == "an4":
+            corpus = prepare_an4(options.source, data, Bar(), on_bad=bad, on_missing_words=missing, map_to=map_to)
+        else:
+            if options.lexicon is None:
+                raise UserError("prepare kaldi needs --lexicon, a pronunciation dictionary in CMU format.")
+            splits = dict(_split(text) for text in options.split or ["train=train", "dev=dev", "test=test"])
+            corpus = prepare_kaldi(
+                options.source, data, options.lexicon, splits, Bar(),
+                options=PrepareOptions(on_bad=bad, on_missing_words=missing, map_to=map_to), name=data.name,
+            )  # fmt: skip
+    rows = [
+        (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
+        for name, some in corpus.splits.items()
+    ]
+    print_table(["split", "utterances", "hours", "speakers"], rows)
+    console.print(f"{corpus.name} is ready in {data}", markup=False)
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")
+    return name, folder
+
+
+# align, train, decode, score ------------------------------------------------------------------------------------------
+
+
+def _align(options: argparse.Namespace) -> None:
+    from roundelay.recipes.recipe import load_recipe
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.flat_start import train_alignments
+
+    recipe = load_recipe(options.recipe, options.overrides)
+    corpus = load_corpus(recipe.corpus)
+    summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
+    console.print(f"{summary}\nalignment is ready in {recipe.alignment}", markup=False)
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
+    given = list(options.overrides)
+    for flag in ("strategy", "learners", "runtime", "seed"):
+        value = getattr(options, flag)
+        if value is not None:
+            given.append(f"training.{flag}={value}")
+    if options.straggler:
+        given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
+    return given
+
+
+def _train(options: argparse.Namespace) -> int:
+    from roundelay.acoustic import make_job
+    from roundelay.recipes.recipe import load_recipe
+    from roundelay.training import Interrupt, train
+
+    recipe = load_recipe(options.recipe, _overrides(options))
+    job = make_job(recipe)
+    cluster = job.cluster
+    console.print(
+        f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
+        f"{job.minibatch} frames a round ({job.minibatch // cluster.learners} a learner), seed {cluster.seed} "
+        f"-> {options.exp}",
+        markup=False,
+    )
+    interrupt = Interrupt()
+    with _ctrl_c(interrupt):
+        results = train(job, options.exp, Bar(), interrupt)
+    if results is None:
+        complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
+        return 130
+    for split, loss in results.frame_cross_entropy.items():
+        console.print(
+            f"{split} frame cross-entropy {loss:.4f}, accuracy {100 * results.frame_accuracy[split]:.2f} %",
+            markup=False,
+        )
+    console.print(
+        f"{results.frames_seen:,} frames in {results.wall_seconds:.0f} s, "
+        f"staleness mean {results.staleness['mean']:.1f} largest {results.staleness['largest']:.0f}; "
+        f"stopped because {results.stopped}",
+        markup=False,
+    )
+    return 0
+
+
+@contextmanager
+def _ctrl_c(interrupt: "object") -> Iterator[None]:
+    """The first Ctrl-C asks the run to stop at the next round, with a checkpoint; the second stops it at once."""
+
+    def ask(_: int, __: FrameType | None) -> None:
+        if interrupt.asked:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        interrupt.asked = True  # type: ignore[attr-defined]
+        complain("stopping at the next round; Ctrl-C again to stop at once.")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _decode(options: argparse.Namespace) -> None:
+    from roundelay.core.configure import build, override, read_yaml
+    from roundelay.recipes.recipe import Recipe
+    from roundelay.recognise import recognise
+
+    if not options.exp:
+        raise UserError("decode needs a run directory.")
+    for exp in options.exp:
+        if not (exp / "recipe.yaml").is_file():
+            raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
+        mapping = read_yaml(exp / "recipe.yaml")
+        for assignment in options.set:
+            override(mapping, assignment)
+        for found in recognise(exp, build(Recipe, mapping), Bar()):
+            console.print(
+                f"{exp} {found.split}: {found.score.errors}  acoustic scale {found.acoustic_scale:g}, "
+                f"{found.real_time_factor:.4f} x real time",
+                markup=False,
+            )
+
+
+def _score(options: argparse.Namespace) -> None:
+    from roundelay.speech.score import alignment_text, read_trn, score
+
+    if (options.ref is None) != (options.hyp is None):
+        raise UserError("score needs both --ref and --hyp, or run directories.")
+    pairs = [(options.ref, options.hyp)] if options.ref else []
+    for exp in options.exp:
+        found = sorted((exp / "decode").glob("*/hyp.trn"))
+        if not found:
+            raise UserError(f"{exp}: nothing decoded here. Run `roundelay decode {exp}` first.")
+        pairs += [(hyp.with_name("ref.trn"), hyp) for hyp in found]
+    if not pairs:
+        raise UserError("score needs run directories, or --ref and --hyp.")
+    for ref, hyp in pairs:
+        result = score(read_trn(ref), read_trn(hyp), missing="empty" if options.missing_as_empty else "error")
+        console.print(f"{hyp}: {result.errors}", markup=False)
+        if options.errors:
+            console.print(alignment_text(result), markup=False)
+
+
+# simulate, report, demo -----------------------------------------------------------------------------------------------
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    from roundelay.acoustic import parse_straggler
+    from roundelay.runtime.sim.cost import CostModel
+    from roundelay.simulate import Scenario, simulate
+
+    scenario = Scenario(
+        learners=options.learners, rounds=options.rounds, learning_rate=options.learning_rate, seed=options.seed,
+        stragglers=tuple(parse_straggler(text) for text in options.straggler or ()),
+        cost=CostModel(
+            gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter
+        ),
+    )  # fmt: skip
+    rows = [
+        (
+            s.label, f"{s.virtual_seconds:.2f}", f"{s.speedup:.2f}", f"{s.fewest}-{s.most}", f"{s.staleness_mean:.1f}",
+            f"{s.staleness_largest}", f"{s.consensus_distance:.4f}", f"{s.loss:.4f}",
+        )
+        for s in simulate(scenario, options.strategy)
+    ]  # fmt: skip
+    print_table(["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest", "consensus", "loss"], rows)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from roundelay.report import load_run, summary_table, write_report
+
+    table = summary_table([load_run(exp) for exp in options.exp])
+    print_table(list(table[0]), [[str(cell) for cell in row] for row in table[1:]])
+    page = write_report(options.exp, options.out)
+    console.print(f"page written to {page}", markup=False)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    runs = {"sgd-1": ["sgd", 1], "adpsgd-random-ring-4": ["adpsgd:random-ring", DEFAULT_LEARNERS]}
+    paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
+    steps: list[list[str]] = [
+        ["prepare", "demo", "--data", str(folder / "data")],
+        ["align", "demo", *paths],
+        *(
+            [
+                "train",
+                "demo",
+                *paths,
+                "--exp",
+                str(folder / name),
+                "--strategy",
+                str(strategy),
+                "--learners",
+                str(learners),
+            ]
+            for name, (strategy, learners) in runs.items()
+        ),
+        ["decode", *(str(folder / name) for name in runs)],
+        ["report", *(str(folder / name) for name in runs), "--out", str(folder / "report.html")],
+    ]
+    for step in steps:
+        console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
+        if code := main(step):
+            return code
+    return 0
+
+
+# the parser -----------------------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="roundelay", description="Train acoustic models on many learners, from recorded speech to word error rate."
+    )
+    parser.add_argument("--version", action="version", version=f"roundelay {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.set_defaults(run=run)
+        return sub
+
+    _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
+    sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", help="section.key=value")
+    _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
+    sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
+    sub.add_argument("--set", action="append", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe")
+    sub = command("score", _score, "score again what was decoded, or any pair of trn files")
+    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
+    sub.add_argument("--ref", type=Path, help="reference, trn format")
+    sub.add_argument("--hyp", type=Path, help="hypotheses, trn format")
+    sub.add_argument("--errors", action="store_true", help="also print every error in its place")
+    sub.add_argument(
+        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
+    )
+    _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
+    sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
+    sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    sub = command(
+        "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
+    )
+    sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
+    return parser
+
+
+def _add_prepare(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("corpus", choices=["an4", "kaldi", "demo"])
+    sub.add_argument("--source", type=Path, help="the folder that holds the corpus")
+    sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
+    sub.add_argument("--lexicon", type=Path, help="kaldi: pronunciation dictionary, CMU format")
+    sub.add_argument(
+        "--split", action="append", metavar="NAME=FOLDER", help="kaldi: data directories inside the source"
+    )
+    sub.add_argument(
+        "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
+    )
+    sub.add_argument("--on-missing-words", choices=["error", "skip", "map"], default="error", help="not in the lexicon")
+    sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
+    sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
+
+
+def _add_train(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", help="section.key=value, for example schedule.max_epochs=5")
+    sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
+    sub.add_argument("--strategy", help="sgd, ssgd, adpsgd:random-ring, adpsgd:fixed-ring, delay-by-one")
+    sub.add_argument("--learners", type=int)
+    sub.add_argument("--runtime", choices=["procs", "sim"])
+    sub.add_argument("--seed", type=int)
+    sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
+
+
+def _add_simulate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--strategy", nargs="+", default=["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
+    )
+    sub.add_argument("--learners", type=int, default=DEFAULT_LEARNERS)
+    sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
+    sub.add_argument("--learning-rate", type=float, default=0.1)
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--straggler", action="append", metavar="RANK:10x|RANK:+0.4")
+    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
+    texts = {
+        "gradient": "seconds per minibatch",
+        "exchange": "seconds per pair exchange",
+        "allreduce": "seconds per allreduce of two learners",
+        "jitter": "sigma of log-normal gradient times",
+    }
+    for name, value in defaults.items():
+        sub.add_argument(f"--{name}", type=float, default=value, help=f"{texts[name]} (default: {value})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

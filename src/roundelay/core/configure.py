@@ -1,0 +1,137 @@
+"""From a YAML mapping to frozen dataclasses, with every mistake named by its dotted key."""
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from roundelay.core.errors import UserError
+
+C = TypeVar("C")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        UserError: no such file, not YAML (names line and column), or not a mapping.
+    """
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: a recipe is a mapping of sections, this is {type(value).__name__}.")
+    return value
+
+
+def override(mapping: dict[str, Any], assignment: str) -> None:
+    """Apply one `section.key=value` from the command line; the value is read as YAML."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key:
+        raise UserError(f"override {assignment!r}: write it as section.key=value, for example schedule.max_epochs=5.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(
+            f"override {assignment!r}: {text!r} is not a value ({' '.join(str(error).split())})."
+        ) from error
+    *sections, last = key.split(".")
+    for section in sections:
+        mapping = mapping.setdefault(section, {})
+        if not isinstance(mapping, dict):
+            raise UserError(f"override {assignment!r}: {section} is a value, not a section.")
+    mapping[last] = value
+
+
+def build(cls: type[C], value: object, where: str = "") -> C:
+    """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections.
+
+    Raises:
+        UserError: an unknown key (with the nearest known one), a missing key, or a value of the wrong type.
+    """
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where or 'the recipe'}: expected a section of key: value lines, found {value!r}.")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    for key in value:
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(fields)}."
+            raise UserError(f"unknown option {_join(where, key)}{hint}")
+    required = dataclasses.MISSING
+    missing = [
+        n for n, f in fields.items() if f.default is required and f.default_factory is required and n not in value
+    ]
+    if missing:
+        raise UserError(f"missing option {', '.join(_join(where, name) for name in missing)}.")
+    hints = get_type_hints(cls)
+    return cls(**{key: _convert(hints[key], item, _join(where, key)) for key, item in value.items()})
+
+
+def plain(value: object) -> Any:
+    """The inverse of `build`: mappings, lists and scalars only, ready for YAML or JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _join(where: str, key: object) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one return a kind of type
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return build(hint, {} if value is None else value, where)  # type: ignore[arg-type]
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} is {value!r}: expected a list.")
+        kinds = [arguments[0]] * len(value) if len(arguments) == 2 and arguments[1] is ... else list(arguments)
+        if len(kinds) != len(value):
+            raise UserError(f"{where} is {value!r}: expected {len(kinds)} values.")
+        return tuple(
+            _convert(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
+        )
+    if origin in (dict, Mapping) or (origin is not None and issubclass(origin, Mapping)):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where} is {value!r}: expected key: value pairs.")
+        return {str(key): _convert(arguments[1], item, _join(where, key)) for key, item in value.items()}
+    return _scalar(hint, value, where)
+
+
+def _scalar(kind: type, value: object, where: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise UserError(f"{where} is {value!r}: expected {_NAMES.get(kind, kind.__name__)}.")
+    return value
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", Path: "a path"}

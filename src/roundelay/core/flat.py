@@ -1,0 +1,56 @@
+"""A module as one flat vector, and the grid of chunks all vector arithmetic walks over.
+
+Legend: P parameters of the model.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 65_536
+"""Elements per chunk: 256 KiB of float32. Two operands and a scratch stay in a core's cache, which is what makes a
+fused update or a pair average run at cache speed instead of memory speed. All runtimes walk the same grid, so that a
+kernel that rounds the tail of a vector differently rounds the same elements everywhere."""
+
+
+def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
+    """The chunks of a vector of `size` elements that fall to `part` of `parts` (contiguous runs of whole chunks)."""
+    count = -(-size // CHUNK)
+    for number in range(count * part // parts, count * (part + 1) // parts):
+        yield slice(number * CHUNK, min(size, (number + 1) * CHUNK))
+
+
+def parameter_count(module: nn.Module) -> int:
+    """P: trainable parameters."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """A copy of all parameters as one (P,) float32 vector, in `module.parameters()` order."""
+    with torch.no_grad():
+        return torch.cat([p.detach().reshape(-1).float() for p in module.parameters()])
+
+
+def bind(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+    """Make the module's parameters views of `x` (P,) and their `.grad` views of `gradient` (P,).
+
+    Afterwards backward accumulates straight into `gradient`, and writing `x` changes the module.
+    """
+    offset = 0
+    for p in module.parameters():
+        span = slice(offset, offset + p.numel())
+        p.data = x[span].view(p.shape)
+        p.grad = gradient[span].view(p.shape)
+        offset = span.stop
+    if offset != x.numel() or offset != gradient.numel():
+        raise ValueError(f"the module has {offset} parameters, the vectors {x.numel()} and {gradient.numel()}")
+
+
+def load(module: nn.Module, x: Tensor) -> None:
+    """Copy `x` (P,) into the module's parameters."""
+    offset = 0
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(x[offset : offset + p.numel()].view(p.shape))
+            offset += p.numel()

@@ -1,0 +1,107 @@
+"""Rows, versions, and what a strategy sees of its learner.
+
+Legend: P parameters of the model, L learners.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from roundelay.core.streams import stream
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Examples `start` to `stop` of the epoch's shuffled order. Data only: it can be recorded, sent, and drawn
+    again."""
+
+    epoch: int
+    index: int
+    start: int
+    stop: int
+
+    @property
+    def frames(self) -> int:
+        """Number of examples: frames of speech here, whatever the learner counts elsewhere."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A private copy of a row: its values (P,) and the version they were read at."""
+
+    vector: Tensor
+    version: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over examples; they add up."""
+
+    frames: int = 0
+    loss: float = 0.0  # summed cross-entropy, nats
+    correct: int = 0
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(self.frames + other.frames, self.loss + other.loss, self.correct + other.correct)
+
+    @property
+    def mean_loss(self) -> float:
+        """Nats per frame."""
+        return self.loss / max(1, self.frames)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of frames right, 0 to 1."""
+        return self.correct / max(1, self.frames)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The mean gradient (P,) over a minibatch, and the version of the row it was taken at."""
+
+    vector: Tensor
+    version: int
+    statistics: Statistics
+
+
+class Me(Protocol):
+    """A learner as its own strategy sees it. Every method that touches the row is atomic and raises its version."""
+
+    rank: int
+    learners: int
+    seed: int
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """All ranks."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Local updates since the beginning of the run; survives checkpoints, so streams keyed by it go on."""
+        ...
+
+    @property
+    def x(self) -> Tensor:
+        """The row itself, (P,), to be read only, and only by strategies in which nobody else writes it."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the row. Valid until the next snapshot."""
+        ...
+
+    def step(self, gradient: Gradient) -> None:
+        """One local optimizer update of the row as it is now."""
+        ...
+
+    def replace(self, vector: Tensor) -> None:
+        """Overwrite the row by `vector` (P,). For synchronous strategies: nobody else may have written it meanwhile."""
+        ...
+
+
+def role_stream(me: Me, role: str, *keys: int) -> np.random.Generator:
+    """The random stream of this learner for `role`."""
+    return stream(me.seed, role, me.rank, *keys)

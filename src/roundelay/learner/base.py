@@ -1,0 +1,42 @@
+"""What `Grad` means: the seam between a strategy and whatever is being trained.
+
+Legend: P parameters.
+"""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Minibatch, Statistics
+
+
+class Learner(ABC):
+    """Gradients of one objective. One object lives in each process; it keeps no state between calls that could matter.
+
+    `gradient` must be a pure function of the point, the minibatch and the plan: whatever is random in it (dropout)
+    draws from a stream named by the minibatch.
+    """
+
+    parameters: int
+    examples: int
+
+    @abstractmethod
+    def initial(self) -> Tensor:
+        """The starting point, (P,) float32; the same on every call and in every process."""
+
+    @abstractmethod
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        """Write the mean gradient over `batch` at `x` (P,) into `out` (P,); zeros for an empty minibatch."""
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        """Loss and accuracy at `x` (P,) on the examples of `split`."""
+        raise NotImplementedError(f"{type(self).__name__} has no held-out examples")
+
+
+class Task(ABC):
+    """A picklable description of a learner; each process builds its own."""
+
+    @abstractmethod
+    def build(self) -> Learner:
+        """Construct the learner: open files, make the module."""

@@ -1,0 +1,63 @@
+"""A noisy quadratic: the objective on which every strategy's behaviour is known on paper.
+
+    f(x) = 1/2 sum_p h_p (x_p - c_p)^2 ,   gradient over a minibatch = h (x - c) + noise * xi / sqrt(frames)
+
+xi is standard normal, drawn from a stream named by the minibatch, so the gradient is a pure function of (x, minibatch).
+Legend: P parameters.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.core.streams import stream
+from roundelay.learner.base import Learner, Task
+
+
+class QuadraticLearner(Learner):
+    """See the module's equation; the optimum c is a fixed random point, x starts at zero."""
+
+    def __init__(self, task: "Quadratic") -> None:
+        self.parameters, self.examples, self._task = task.parameters, task.examples, task
+        low, high = task.curvature
+        self._h = torch.from_numpy(np.geomspace(low, high, task.parameters, dtype=np.float32))
+        self._c = torch.from_numpy(stream(task.seed, "optimum").standard_normal(task.parameters, dtype=np.float32))
+
+    def initial(self) -> Tensor:
+        return torch.zeros(self.parameters)
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        if not batch.frames:
+            out.zero_()
+            return Statistics()
+        torch.sub(x, self._c, out=out)
+        loss = 0.5 * float((self._h * out.square()).sum())
+        out.mul_(self._h)
+        if self._task.noise:
+            normal = stream(self._task.seed, "noise", batch.epoch, batch.index).standard_normal(
+                self.parameters, dtype=np.float32
+            )
+            out.add_(torch.from_numpy(normal), alpha=self._task.noise / batch.frames**0.5)
+        return Statistics(batch.frames, loss * batch.frames, 0)
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        loss = 0.5 * float((self._h * (x - self._c).square()).sum())
+        return Statistics(1, loss, 0)
+
+
+@dataclass(frozen=True)
+class Quadratic(Task):
+    """`curvature`: smallest and largest h; `noise`: standard deviation of a gradient over one example."""
+
+    parameters: int = 100
+    examples: int = 10_000
+    curvature: tuple[float, float] = (0.1, 1.0)
+    noise: float = 1.0
+    seed: int = 0
+
+    def build(self) -> Learner:
+        return QuadraticLearner(self)

@@ -1,0 +1,105 @@
+"""What a recipe says: every option of a run, as frozen dataclasses with defaults; a YAML file names those that
+differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.configure import build, override, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.schedule import Newbob
+from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
+from roundelay.speech.hmm.flat_start import AlignConfig
+from roundelay.speech.models.dnn import DnnConfig
+
+
+@dataclass(frozen=True)
+class Training:
+    """Who trains, and how.
+
+    strategy        name, or name:topology (adpsgd:fixed-ring)
+    options         of the strategy
+    learners        how many
+    runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
+    minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
+    precision       auto: bfloat16 autocast where the processor has it in hardware
+    stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
+    patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
+    """
+
+    strategy: str = "sgd"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    learners: int = 1
+    runtime: Literal["procs", "sim"] = "procs"
+    minibatch: int = 256
+    seed: int = 0
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    stragglers: tuple[str, ...] = ()
+    patience_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.minibatch < max(1, self.learners):
+            raise UserError(
+                f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."
+            )
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """order, discount: of the n-gram made from the training transcripts; `arpa` takes a given model instead."""
+
+    order: int = 2
+    discount: float = 0.75
+    arpa: Path | None = None
+    splits: tuple[str, ...] = ("dev", "test")
+    scales: tuple[float, ...] = SCALES
+    scale: float | None = None  # None: the best on dev
+    beam: float = BEAM
+    max_active: int = MAX_ACTIVE
+    silence_probability: float = 0.5
+    word_cost: float = 0.0
+    workers: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`."""
+
+    name: str
+    corpus: Path
+    alignment: Path
+    align: AlignConfig = AlignConfig()
+    model: DnnConfig = DnnConfig()
+    training: Training = Training()
+    optimizer: Sgd = Sgd(momentum=0.9)
+    schedule: Newbob = Newbob()
+    decode: Decoding = Decoding()
+    cost: CostModel = CostModel()
+
+
+def known_recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(
+        p.name.removesuffix(".yaml") for p in resources.files(__package__).iterdir() if p.name.endswith(".yaml")
+    )
+
+
+def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in file `source`, or the packaged one of that name, with `section.key=value` overrides applied.
+
+    Raises:
+        UserError: no such recipe, or an option in it is unknown or has a wrong value; names the dotted key.
+    """
+    path = Path(source)
+    if not path.is_file():
+        if source not in known_recipes():
+            raise UserError(f"no recipe {source!r}: give a YAML file, or one of {', '.join(known_recipes())}.")
+        path = Path(str(resources.files(__package__) / f"{source}.yaml"))
+    mapping = read_yaml(path)
+    for assignment in overrides:
+        override(mapping, assignment)
+    return build(Recipe, mapping)

@@ -1,0 +1,190 @@
+"""From a trained run to words and word error rates.
+
+RUN/decode/SPLIT/   hyp.trn, ref.trn, wer.txt (the %WER line), errors.txt (every error in its place), decode.json
+ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.acoustic import AcousticModel, load_model
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, write_json, write_text
+from roundelay.core.progress import Progress
+from roundelay.core.records import Decoded, Results, WordErrors, to_line
+from roundelay.recipes.recipe import Decoding, Recipe
+from roundelay.runtime.base import wall_clock
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig, build_graph, save_graph
+from roundelay.speech.decode.ngram import Arpa, estimate, read_arpa, restrict, write_arpa
+from roundelay.speech.decode.search import Decoders, choose_scale, decoders
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.frames import log_likelihoods
+from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.score import Score, alignment_text, score, write_trn
+
+FRAME_SECONDS = 0.01
+TUNING_SPLIT = "dev"
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """One split of one run."""
+
+    split: str
+    score: Score
+    acoustic_scale: float
+    real_time_factor: float  # decoding alone, all cores together
+    unfinished: int  # utterances whose best path was no whole sentence
+
+
+def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]:
+    """Decode and score the recipe's splits with the model in `exp`; write everything into `exp`/decode.
+
+    The acoustic scale is the one with the fewest word errors on the dev split, unless the recipe fixes it.
+
+    Raises:
+        UserError: not a finished run; a split that does not exist; language model and lexicon do not fit.
+    """
+    model, config = load_model(exp), recipe.decode
+    corpus, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
+    if alignment.num_pdfs != len(model.prior):
+        raise UserError(
+            f"{exp}: the model has {len(model.prior)} tied states, the alignment in {recipe.alignment} has "
+            f"{alignment.num_pdfs}. Give the alignment it was trained on, or train again."
+        )
+    if unknown := [split for split in config.splits if split not in corpus.splits]:
+        raise UserError(
+            f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
+        )
+    graph = _graph(recipe, corpus, alignment, progress)
+    store = corpus.features()
+    done = []
+    with decoders(graph, config.workers) as run:
+        scale = config.scale or _choose_scale(run, model, store, corpus, config, progress)
+        for split in config.splits:
+            done.append(_one_split(run, model, store, corpus.splits[split], split, scale, config, progress))
+    for found in done:
+        _write(exp, found, corpus, config)
+    _update_results(exp, done)
+    return done
+
+
+def language_model(corpus: Corpus, config: Decoding) -> Arpa:
+    """The given ARPA model, cut to the lexicon's words, or an n-gram of the training transcripts."""
+    if config.arpa is not None:
+        return restrict(read_arpa(config.arpa), corpus.lexicon.words).model
+    sentences = [u.text.split() for u in corpus.splits["train"]]
+    return estimate(sentences, corpus.lexicon.words, config.order, config.discount)
+
+
+def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress) -> Path:
+    """The folder of the decoding graph, built unless it is there."""
+    config = recipe.decode
+    given = config.arpa.read_bytes() if config.arpa is not None and config.arpa.is_file() else b""
+    key = hashlib.sha256(
+        json.dumps(
+            [config.order, config.discount, str(config.arpa), config.silence_probability, config.word_cost,
+             [u.text for u in corpus.splits["train"]], corpus.lexicon.to_text(), list(alignment.tying.phones)]
+        ).encode() + alignment.tying.table.tobytes() + given
+    ).hexdigest()[:16]  # fmt: skip
+    folder = recipe.alignment / "graphs" / key
+    if not (folder / GRAPH_FILE).is_file():
+        progress.start("building the decoding graph")
+        model = language_model(corpus, config)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_arpa(folder / "lm.arpa", model)
+        graph = build_graph(
+            corpus.lexicon, model, alignment.tying, GraphConfig(config.silence_probability, config.word_cost)
+        )
+        save_graph(graph, folder)
+        progress.finish()
+    return folder
+
+
+def _loglikes(
+    model: AcousticModel, store: FeatureStore, utterances: Sequence[Utterance]
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    frontend = model.module.frontend.config
+    for utterance in utterances:
+        yield utterance.id, log_likelihoods(model.module, store, utterance.id, frontend, model.prior)
+
+
+def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
+    return {u.id: u.text.split() for u in utterances}
+
+
+def _choose_scale(
+    run: Decoders, model: AcousticModel, store: FeatureStore, corpus: Corpus, config: Decoding, progress: Progress
+) -> float:
+    if TUNING_SPLIT not in corpus.splits:
+        raise UserError(
+            f"{corpus.folder} has no {TUNING_SPLIT} split to choose the acoustic scale on: give decode.scale."
+        )
+    utterances = corpus.splits[TUNING_SPLIT]
+    progress.start(f"acoustic scale on {TUNING_SPLIT}", len(utterances) * len(config.scales))
+    choice = choose_scale(
+        run, dict(_loglikes(model, store, utterances)), _refs(utterances), config.scales,
+        beam=config.beam, max_active=config.max_active, progress=progress,
+    )  # fmt: skip
+    progress.finish()
+    return choice.scale
+
+
+def _one_split(
+    run: Decoders, model: AcousticModel, store: FeatureStore, utterances: Sequence[Utterance], split: str, scale: float,
+    config: Decoding, progress: Progress,
+) -> Recognised:  # fmt: skip
+    progress.start(f"decoding {split}", len(utterances))
+    loglikes = list(_loglikes(model, store, utterances))
+    started = wall_clock()
+    found = run(loglikes, scale, config.beam, config.max_active, progress)
+    seconds = wall_clock() - started
+    progress.finish()
+    result = score(_refs(utterances), {u: list(h.words) for u, h in found.items()})
+    audio = sum(len(matrix) for _, matrix in loglikes) * FRAME_SECONDS
+    unfinished = sum(not h.reached_final for h in found.values())
+    return Recognised(split, result, scale, seconds / audio, unfinished)
+
+
+def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> None:
+    folder = exp / "decode" / found.split
+    speakers = {u.id: u.speaker for u in corpus.splits[found.split]}
+    refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in found.score.utterances}
+    hyps = {u.id: [h for _, h in u.pairs if h is not None] for u in found.score.utterances}
+    write_trn(folder / "ref.trn", refs, speakers)
+    write_trn(folder / "hyp.trn", hyps, speakers)
+    write_text(folder / "wer.txt", f"{found.score.errors}\n")
+    write_text(folder / "errors.txt", alignment_text(found.score))
+    write_json(
+        folder / "decode.json",
+        {"acoustic_scale": found.acoustic_scale, "real_time_factor": found.real_time_factor,
+         "unfinished_utterances": found.unfinished, "options": plain(config)},
+    )  # fmt: skip
+
+
+def _update_results(exp: Path, done: Sequence[Recognised]) -> None:
+    """Add the word errors to results.json and a line each to events.jsonl."""
+    results = Results.from_json(read_json(exp / Results.FILE))
+    for found in done:
+        errors = found.score.errors
+        results.wer[found.split] = WordErrors(
+            wer=errors.wer, ins=errors.ins, del_=errors.del_, sub=errors.sub, ref=errors.ref,
+            utterances=len(found.score.utterances), acoustic_scale=found.acoustic_scale,
+        )  # fmt: skip
+        record = Decoded(
+            wall_s=results.wall_seconds, virtual_s=results.virtual_seconds, split=found.split, wer=errors.wer,
+            errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
+            acoustic_scale=found.acoustic_scale, real_time_factor=found.real_time_factor,
+        )  # fmt: skip
+        with open(exp / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(to_line(record) + "\n")
+    write_json(exp / Results.FILE, results.to_json())

@@ -1,0 +1,231 @@
+"""What every runtime offers: run a segment of a strategy, hand out the state, take it back.
+
+Legend: P parameters, L learners.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Statistics
+from roundelay.learner.base import Task
+from roundelay.strategies.base import Strategy
+
+STALENESS_BINS = 64
+"""Bins of the staleness histogram; the last collects everything above."""
+
+
+def wall_clock() -> float:
+    """Seconds on a clock that never goes back. The only clock the rest of the house reads."""
+    return time.monotonic()
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A learner made slow on purpose: its gradients take `factor` times as long, plus `seconds`."""
+
+    rank: int
+    factor: float = 1.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What runs where: everything a runtime needs that is not the state of a run."""
+
+    strategy: Strategy
+    task: Task
+    optimizer: Sgd
+    learners: int
+    seed: int = 0
+    stragglers: tuple[Straggler, ...] = ()
+
+    def straggler(self, rank: int) -> Straggler:
+        """The handicap of `rank`; none by default."""
+        return next((s for s in self.stragglers if s.rank == rank), Straggler(rank))
+
+
+@dataclass(frozen=True)
+class SegmentPlan:
+    """A stretch of an epoch: from minibatch `first` (a multiple of L) up to round `last_round`, at one learning
+    rate."""
+
+    epoch: EpochPlan
+    learning_rate: float
+    first: int = 0
+    last_round: int | None = None
+
+    @property
+    def first_round(self) -> int:
+        """The first round of this segment."""
+        return self.first // self.epoch.learners
+
+    @property
+    def end_round(self) -> int:
+        """The round this segment stops before."""
+        return self.epoch.rounds if self.last_round is None else min(self.last_round, self.epoch.rounds)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A learner that died in this segment, and what is known of the reason."""
+
+    rank: int
+    reason: str
+
+
+@dataclass
+class Counts:
+    """What learners count while they train, by rank; all int64 or float64 arrays."""
+
+    steps: NDArray[np.int64]  # (L,) minibatches applied
+    frames: NDArray[np.int64]  # (L,)
+    correct: NDArray[np.int64]  # (L,)
+    loss: NDArray[np.float64]  # (L,) summed cross-entropy
+    staleness: NDArray[np.int64]  # (L, STALENESS_BINS)
+    stalest: NDArray[np.int64]  # (L,) largest staleness seen
+    stale_sum: NDArray[np.int64]  # (L,) summed staleness
+    exchanges: NDArray[np.int64]  # (L, L): begun by the row's learner with the column's
+
+    @classmethod
+    def zeros(cls, learners: int) -> "Counts":
+        """Nothing counted yet."""
+        one, bins, square = (learners,), (learners, STALENESS_BINS), (learners, learners)
+        i = np.int64
+        return cls(
+            steps=np.zeros(one, i), frames=np.zeros(one, i), correct=np.zeros(one, i), loss=np.zeros(one),
+            staleness=np.zeros(bins, i), stalest=np.zeros(one, i), stale_sum=np.zeros(one, i),
+            exchanges=np.zeros(square, i),
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """Start counting again."""
+        for array in vars(self).values():
+            array[...] = 0
+
+    @property
+    def statistics(self) -> Statistics:
+        """Training loss and accuracy over all learners."""
+        return Statistics(int(self.frames.sum()), float(self.loss.sum()), int(self.correct.sum()))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a segment did."""
+
+    counts: Counts
+    next: int  # first minibatch not trained; a multiple of L
+    finished: bool  # False: stopped on request before its end
+    wall_seconds: float
+    virtual_seconds: float | None = None
+    lost: tuple[Lost, ...] = ()
+
+
+class LearnerDied(Exception):
+    """A learner died and the strategy cannot go on without it; the state of this segment is lost, earlier ones are
+    not."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"learner {rank} died: {reason}")
+        self.rank, self.reason = rank, reason
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...), integers by name ((L,) each),
+    clock."""
+
+    vectors: dict[str, Tensor]
+    integers: dict[str, list[int]]
+    virtual_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Glance:
+    """How far a segment is; shown in the progress bar."""
+
+    frames: int
+    loss: float
+    staleness: float
+    learners_alive: int
+    virtual_seconds: float | None = None
+
+
+Watch = Callable[[Glance], bool]
+"""Called a few times a second; answers True to stop the segment at the next round."""
+
+
+def keep_going(_: Glance) -> bool:
+    """Nobody watches."""
+    return False
+
+
+@dataclass
+class Runtime(ABC):
+    """A running cluster. Between segments its state can be read and replaced; use as a context manager."""
+
+    cluster: Cluster
+    parameters: int = field(init=False)
+
+    @abstractmethod
+    def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
+        """Run the strategy over the plan's minibatches on all learners."""
+
+    @abstractmethod
+    def state(self) -> ClusterState:
+        """A copy of everything that must survive."""
+
+    @abstractmethod
+    def load(self, state: ClusterState) -> None:
+        """Go on from `state` (same strategy, learners and parameters)."""
+
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """The rows of the living learners as they are, (L', P). Not a copy: read it between segments only."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop all processes, free all memory. Safe to call twice."""
+
+    def consensus(self) -> Tensor:
+        """The model to evaluate: the mean of all rows, (P,)."""
+        return self.rows().mean(0)
+
+    def consensus_distance(self) -> float:
+        """Root mean square, over learners and parameters, of (row - mean of rows)."""
+        rows = self.rows()
+        if len(rows) == 1:
+            return 0.0
+        mean, squares = self.consensus(), 0.0
+        for row in rows:
+            squares += float(torch.sub(row, mean).square_().mean())
+        return float((squares / len(rows)) ** 0.5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def staleness_summary(counts: Counts) -> tuple[list[int], int, float]:
+    """(histogram without empty tail, largest, mean) over all learners."""
+    total = counts.staleness.sum(0)
+    used = int(np.flatnonzero(total)[-1]) + 1 if total.any() else 0
+    return (
+        [int(n) for n in total[:used]],
+        int(counts.stalest.max()),
+        float(counts.stale_sum.sum() / max(1, total.sum())),
+    )

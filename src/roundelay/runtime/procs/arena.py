@@ -1,0 +1,147 @@
+"""The arena: one piece of shared memory that holds the rows of all learners of a host.
+
+It is an anonymous memory file: no name that could be left behind, not limited by the size of /dev/shm, freed by the
+kernel with its last user. Learners open it through the parent's descriptor in /proc, which also gives each of them an
+open file description, and so locks, of its own. Pages never touched cost nothing, so every learner has a mailbox
+whether its strategy needs one or not.
+
+Legend: P parameters, L learners.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import STALENESS_BINS, Counts
+from roundelay.runtime.procs.locks import ByteLock
+from roundelay.runtime.procs.patience import Patience
+
+NONE = -1
+"""No minibatch."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes from which every process computes the same addresses."""
+
+    learners: int
+    parameters: int
+    memory: tuple[str, ...] = ()
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """Names of the (L, P) regions. `gradient` and `mail` hold what a mean is taken of, `mean` its result."""
+        return ("row", *self.memory, "gradient", "mail", "mean")
+
+    def tables(self) -> dict[str, tuple[tuple[int, ...], type[np.int64] | type[np.float64]]]:
+        """Names, shapes and types of the small tables in front of the vectors."""
+        one, i, f = (self.learners,), np.int64, np.float64
+        return {
+            "versions": (one, i),  # half mutations, see Row
+            "steps": (one, i),  # local updates since the run began
+            "alive": (one, i),
+            "claim": (one, i),  # the minibatch a learner works on, or NONE
+            "round": (one, i),  # next round of a synchronous learner
+            "published": (one, i), "reduced": (one, i), "source": (one, i), "weight": (one, f),  # see means.py
+            "queue": ((1,), i),  # next minibatch of an asynchronous segment
+            "stop_round": ((1,), i),
+            "returned": ((1 + self.learners,), i),  # how many, then which minibatches of dead learners to draw again
+            "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
+            "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),
+            "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.learners), i),
+        }  # fmt: skip
+
+    @property
+    def header_bytes(self) -> int:
+        """All tables, each on cache lines of its own, rounded up to a page."""
+        return _align(sum(_table_bytes(shape) for shape, _ in self.tables().values()), mmap.PAGESIZE)
+
+    @property
+    def row_bytes(self) -> int:
+        """One vector, rounded up to a page."""
+        return _align(4 * self.parameters, mmap.PAGESIZE)
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole file."""
+        return self.header_bytes + self.row_bytes * self.learners * len(self.vectors)
+
+
+def _align(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def _table_bytes(shape: tuple[int, ...]) -> int:
+    return _align(8 * int(np.prod(shape)), 64)
+
+
+def create_file(layout: Layout) -> int:
+    """A descriptor of a new, empty arena file.
+
+    Raises:
+        UserError: there is not enough memory for the rows.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise UserError("the procs runtime needs Linux (memory files and their locks). Use --runtime sim here.")
+    descriptor = os.memfd_create("roundelay-arena", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, layout.total_bytes)
+    except OSError as error:
+        os.close(descriptor)
+        raise UserError(
+            f"no shared memory for {layout.learners} rows of {layout.parameters} parameters "
+            f"({layout.total_bytes / 2**20:.0f} MiB): {error.strerror}. Use fewer learners or a smaller model."
+        ) from error
+    return descriptor
+
+
+class Arena:
+    """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank."""
+
+    def __init__(self, descriptor: int, layout: Layout, patience: Patience) -> None:
+        self.layout, self._descriptor = layout, descriptor
+        self._map = mmap.mmap(descriptor, layout.total_bytes)
+        self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
+        offset = 0
+        for name, (shape, kind) in layout.tables().items():
+            flat: Any = np.frombuffer(self._map, kind, int(np.prod(shape)), offset)
+            self._tables[name] = flat.reshape(shape)
+            offset += _table_bytes(shape)
+        self.row_locks = [ByteLock(descriptor, r, f"row {r}", patience) for r in range(layout.learners)]
+        self.queue_lock = ByteLock(descriptor, layout.learners, "the work queue", patience)
+        self.counts = Counts(
+            **{name.removeprefix("count_"): table for name, table in self._tables.items() if name.startswith("count_")}  # type: ignore[arg-type]
+        )
+
+    def table(self, name: str) -> NDArray[np.int64]:
+        """An integer table by name."""
+        return self._tables[name]  # type: ignore[return-value]
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The weight each learner gives its vector in the current mean."""
+        return self._tables["weight"]  # type: ignore[return-value]
+
+    def vector(self, name: str, rank: int) -> Tensor:
+        """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
+        index = self.layout.vectors.index(name) * self.layout.learners + rank
+        offset = self.layout.header_bytes + index * self.layout.row_bytes
+        return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
+
+    def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
+        """The vectors `name` of `ranks`, copied, (len(ranks), P)."""
+        return torch.stack([self.vector(name, rank) for rank in ranks])
+
+    def close(self) -> None:
+        """Give up the descriptor; the memory goes when no tensor looks at it any more."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,30 @@
+"""Every wait is bounded, and says who waits for what when the bound is reached."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long learner `rank` waits for anything before it gives up."""
+
+    rank: int
+    seconds: float
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[Callable[[], None]]:
+        """Yield a check to call in the waiting loop.
+
+        Raises:
+            TimeoutError: from the check, once the bound is passed; names the learner and what it waits for.
+        """
+        started = time.monotonic()
+
+        def check() -> None:
+            waited = time.monotonic() - started
+            if waited > self.seconds:
+                raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}")
+
+        yield check

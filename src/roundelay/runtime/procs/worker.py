@@ -1,0 +1,221 @@
+"""One learner in a process of its own: performs the effects of its strategy for real.
+
+The parent sends a command (JSON) per segment and gets one answer; everything else goes through the arena.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Wait
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.runtime.base import Cluster
+from roundelay.runtime.learner_state import LearnerState, Row, exchange
+from roundelay.runtime.procs.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.means import Means, MemberLost
+from roundelay.runtime.procs.patience import Patience
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a learner process is told at its start."""
+
+    rank: int
+    cluster: Cluster
+    layout: Layout
+    arena_path: str
+    patience_seconds: float
+    threads: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a learner says at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
+
+    problem: str = ""
+    text: str = ""
+    rank: int = NONE
+
+
+def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
+    """The life of a learner process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    torch.set_num_threads(spec.threads)
+    try:
+        worker: Worker | None = Worker(spec)
+        answer = Answer()
+    except Exception:
+        worker, answer = None, Answer("error", traceback.format_exc(), spec.rank)
+    _say(commands, answer)
+    while worker is not None:
+        command = json.loads(commands.recv_bytes())
+        if command["do"] == "quit":
+            return
+        _say(commands, worker.segment(EpochPlan(**command["epoch"]), command["learning_rate"]))
+
+
+def _say(commands: Connection, answer: Answer) -> None:
+    commands.send_bytes(json.dumps(dataclasses.asdict(answer)).encode())
+
+
+def _die_with_parent(lifeline: Connection) -> None:
+    """The pipe's other end closes when the parent ends, however it ends; no learner outlives its run."""
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
+class Worker:
+    """Performs effects on the arena."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.rank, self.cluster = spec.rank, spec.cluster
+        patience = Patience(spec.rank, spec.patience_seconds)
+        self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
+        self.learner = spec.cluster.task.build()
+        self.rows = [
+            Row(rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank])
+            for rank in range(spec.layout.learners)
+        ]
+        self.means = Means(arena, spec.rank, patience)
+        self.me = LearnerState(
+            spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
+            torch.empty(spec.layout.parameters),
+            arena.vector("gradient", spec.rank), spec.cluster.optimizer,
+            {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
+        )  # fmt: skip
+        self._alive, self._claim = arena.table("alive"), arena.table("claim")
+        self._trained: Statistics | None = None
+        self._plan: EpochPlan
+
+    def segment(self, plan: EpochPlan, learning_rate: float) -> Answer:
+        """Run the strategy's coroutine to its end."""
+        self._plan, self._trained = plan, None
+        self.me.begin_segment(learning_rate)
+        try:
+            self._drive(self.cluster.strategy.learn(self.me))
+        except MemberLost as error:
+            return Answer("lost", str(error), error.rank)
+        except TimeoutError as error:
+            return Answer("timeout", str(error), self.rank)
+        except Exception:
+            return Answer("error", traceback.format_exc(), self.rank)
+        return Answer()
+
+    def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
+        reply: Any = None
+        while True:
+            try:
+                effect = role.send(reply)
+            except StopIteration:
+                self._settle()
+                return
+            self._settle()
+            reply = self._perform(effect)
+
+    def _settle(self) -> None:
+        """The role has gone on past its last gradient: that minibatch is trained and need never be drawn again."""
+        if self._trained is not None:
+            self.me.count(self._trained)
+            self._claim[self.rank] = NONE
+            self._trained = None
+
+    def _perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
+        match effect:
+            case Draw():
+                return self._draw()
+            case Grad(at, batch):
+                statistics = self._gradient(effect)
+                self._trained = statistics
+                return Gradient(self.me.gradient_buffer, at.version, statistics)
+            case GradMean(at, batch, group):
+                statistics = self._gradient(effect)
+                self.means.publish(self.me.gradient_buffer, float(batch.frames))
+                mean = self.means.collect(group)
+                self._trained = statistics
+                return Gradient(mean, at.version, statistics)
+            case Mean(group, vector, weight):
+                self.means.publish(vector, weight)
+                return self.means.collect(group)
+            case Exchange():
+                return self._exchange(effect)
+            case Begin(begun):
+                return self._begin(begun)
+            case Wait(handle):
+                if not handle.done:
+                    handle.finish(self.means.collect(handle.pending))
+                return handle.reply
+            case _:
+                raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
+
+    def _draw(self) -> Minibatch | None:
+        arena, learners, rank = self.arena, self.cluster.learners, self.rank
+        queue, returned, rounds = arena.table("queue"), arena.table("returned"), arena.table("round")
+        arena.queue_lock.acquire()
+        try:
+            stop = int(arena.table("stop_round")[0])
+            if self.cluster.strategy.traits.synchronous:
+                round_ = int(rounds[rank])
+                if round_ >= stop:
+                    return None
+                rounds[rank] += 1
+                return self._plan.piece(round_ * learners + rank)
+            if returned[0]:  # what a dead learner left undone comes first
+                batch = self._plan.piece(int(returned[returned[0]]))
+                returned[0] -= 1
+                self._claim[rank] = batch.index
+                return batch
+            while queue[0] < stop * learners:
+                batch = self._plan.piece(int(queue[0]))
+                self._claim[rank] = batch.index if batch.frames else NONE
+                queue[0] += 1
+                if batch.frames:
+                    return batch
+            return None
+        finally:
+            arena.queue_lock.release()
+
+    def _gradient(self, effect: Grad | GradMean) -> Statistics:
+        straggler = self.cluster.straggler(self.rank)
+        started = time.monotonic()
+        statistics = self.learner.gradient(effect.at.vector, effect.batch, self._plan, self.me.gradient_buffer)
+        if straggler.factor > 1 or straggler.seconds:
+            time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)
+        return statistics
+
+    def _exchange(self, effect: Exchange) -> bool:
+        if not self._alive[effect.peer]:
+            return False
+        exchange(self.me.row, self.rows[effect.peer], effect.rule)
+        self.arena.counts.exchanges[self.rank, effect.peer] += 1
+        return True
+
+    def _begin(self, effect: Effect[Any]) -> Handle[Any]:
+        """A mean is published now and collected in the wait; all else is cheapest done at once: shared memory is
+        near."""
+        handle: Handle[Any] = Handle()
+        if isinstance(effect, Mean):
+            self.means.publish(effect.vector, effect.weight)
+            handle.pending = effect.group
+        else:
+            handle.finish(self._perform(effect))
+        return handle
+
+
+def rows_torn(versions: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+    """Ranks whose row a writer left half written."""
+    return [int(rank) for rank in np.flatnonzero(versions % 2)]

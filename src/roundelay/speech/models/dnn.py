@@ -1,0 +1,67 @@
+"""The feed-forward network of Li et al. 2017: spliced filterbanks with deltas, ReLU layers, softmax over tied states.
+
+    (B, 11, 120) = (B, 1320) -> [Linear H, ReLU, dropout] x layers -> Linear S
+
+Published size: 6 layers of 1024, 40 filterbanks with two deltas, 11 frames, 5,723 tied states: 12.5 million parameters.
+
+Legend: B frames, W window, F features, S tied states, H hidden units.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from roundelay.core.errors import UserError
+from roundelay.speech.frontend import Frontend, FrontendConfig
+
+
+@dataclass(frozen=True)
+class DnnConfig:
+    """The default suits two CPU cores and an hour of speech."""
+
+    layers: int = 4
+    width: int = 512
+    dropout: float = 0.2
+    context: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name} is {getattr(self, name)}: give 1 or more.")
+        if self.context < 0:
+            raise UserError(f"model.context is {self.context}: give 0 or more frames.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"model.dropout is {self.dropout}: give a share from 0 up to, not including, 1.")
+
+
+class Dnn(nn.Module):
+    """Scores (B, S) of tied states for windows of features; see `Frontend` for the inputs."""
+
+    def __init__(self, config: DnnConfig, features: int, states: int) -> None:
+        super().__init__()
+        self.frontend = Frontend(FrontendConfig(context=config.context), features)
+        layers: list[nn.Module] = []
+        inputs = self.frontend.width
+        for _ in range(config.layers):
+            layers += [nn.Linear(inputs, config.width), nn.ReLU()]
+            if config.dropout:
+                layers.append(nn.Dropout(config.dropout))
+            inputs = config.width
+        layers.append(nn.Linear(inputs, states))
+        self.net = nn.Sequential(*layers)
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw new parameters: He et al. 2015 for ReLU; the output layer small, so that training starts near the
+        uniform distribution."""
+        linear = [layer for layer in self.net if isinstance(layer, nn.Linear)]
+        for layer in linear:
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+        with torch.no_grad():
+            linear[-1].weight.mul_(0.1)
+
+    def forward(self, windows: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        scores: Tensor = self.net(self.frontend(windows, mean, std))
+        return scores

@@ -1,0 +1,60 @@
+"""What a person at a terminal sees: bars, tables, errors. Logs and pipes get plain lines."""
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class Bar:
+    """Implements core.progress.Progress on a terminal."""
+
+    def __init__(self) -> None:
+        self._bars: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._what, self._note = "", ""
+
+    def start(self, what: str, total: int | None = None) -> None:
+        self.finish()
+        self._what, self._note = what, ""
+        if console.is_terminal and total is not None:
+            self._bars = RichProgress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"), console=console, transient=True,
+            )  # fmt: skip
+            self._bars.start()
+            self._task = self._bars.add_task(what, total=total, note="")
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self._note = note or self._note
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, advance=n, note=self._note)
+
+    def finish(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = self._task = None
+        if self._what:
+            console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
+        self._what = self._note = ""
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """A table whose first `left` columns are words and the rest numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
+    for row in rows:
+        table.add_row(*row)
+    wide = Console(highlight=False, width=max(console.width, 200)) if not console.is_terminal else console
+    wide.print(table)
+
+
+def complain(message: str) -> None:
+    """An error, on standard error."""
+    print(f"roundelay: {message}", file=sys.stderr)

@@ -1,0 +1,380 @@
+"""One loop for every strategy, runtime and task: a segment, an evaluation, records, a checkpoint, again.
+
+A run directory holds
+    recipe.yaml        the resolved recipe; a directory never changes its recipe
+    events.jsonl       a record per line (core/records.py)
+    checkpoints/       the state after the last epochs (checkpoint.py)
+    model.safetensors  the model to use: the mean of all rows, by parameter name
+    tensorboard/       the same curves for TensorBoard
+    results.json       the summary, when the run has ended
+"""
+
+import dataclasses
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from roundelay import schedule as schedules
+from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
+from roundelay.core.configure import read_yaml
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.files import unwritable, write_json, write_text
+from roundelay.core.progress import Progress
+from roundelay.core.records import (
+    CheckpointWritten,
+    Evaluation,
+    Exchanges,
+    Finished,
+    Interrupted,
+    LearnerLost,
+    Record,
+    Results,
+    RunStarted,
+    Segment,
+    Staleness,
+    to_line,
+)
+from roundelay.core.state import Statistics
+from roundelay.learner.base import Learner
+from roundelay.runtime.base import (
+    Cluster,
+    Glance,
+    LearnerDied,
+    Outcome,
+    Runtime,
+    SegmentPlan,
+    staleness_summary,
+    wall_clock,
+)
+from roundelay.schedule import Newbob
+
+SaveModel = Callable[[Tensor, Path], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a run is made of. `recipe` is its resolved configuration, kept in the run directory."""
+
+    cluster: Cluster
+    make_runtime: Callable[[Cluster], Runtime]
+    runtime_name: str
+    minibatch: int  # examples a round, over all learners
+    schedule: Newbob
+    corpus: str
+    held_out: str  # the split that steers the schedule
+    final_splits: tuple[str, ...]  # evaluated once, at the end
+    recipe: dict[str, Any]
+    save_model: SaveModel
+
+
+class Interrupt:
+    """Set by whoever catches Ctrl-C; the run stops at the next round and writes a checkpoint."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@dataclass
+class _Position:
+    """Where a run stands besides its cluster's state; all of it is in every checkpoint."""
+
+    schedule: schedules.Progress
+    first: int = 0  # minibatch of the epoch to go on with
+    frames: int = 0
+    wall_s: float = 0.0
+    stale_largest: int = 0
+    stale_sum: float = 0.0
+    stale_count: int = 0
+    events_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "schedule": dataclasses.asdict(self.schedule)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "_Position":
+        return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
+
+
+def claim_directory(exp: Path, recipe: dict[str, Any]) -> None:
+    """Make `exp` the directory of this recipe, or check that it is already.
+
+    Raises:
+        UserError: it belongs to another configuration (every difference is named), or holds something else.
+    """
+    path = exp / "recipe.yaml"
+    if path.exists():
+        if differences := _differences(read_yaml(path), recipe):
+            raise UserError(
+                f"{exp} belongs to another configuration: {'; '.join(differences)}. "
+                "Choose another --exp, or give the options it was started with."
+            )
+        return
+    if exp.is_dir() and any(exp.iterdir()):
+        raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
+    write_text(path, yaml.safe_dump(recipe, sort_keys=False))
+
+
+def _differences(old: Any, new: Any, where: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(set(old) | set(new), key=str)
+        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{where}.{k}" if where else str(k))]
+    return [] if old == new else [f"{where} was {old!r}, now {new!r}"]
+
+
+def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
+    """Run, or go on with, `job` in directory `exp`. Returns None if interrupted: the same call goes on from there.
+
+    Raises:
+        UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
+            strategy that cannot go on without it. Whatever was checkpointed stays.
+    """
+    claim_directory(exp, job.recipe)
+    learner = job.cluster.task.build()
+    if learner.examples < job.minibatch:
+        raise UserError(
+            f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
+        )
+    with job.make_runtime(job.cluster) as runtime:
+        return _Run(job, exp, learner, runtime, progress, interrupt).go()
+
+
+class _Run:
+    """One call of `train`: the loop and what it writes."""
+
+    def __init__(
+        self, job: Job, exp: Path, learner: Learner, runtime: Runtime, progress: Progress, interrupt: Interrupt
+    ) -> None:
+        self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
+        self.progress, self.interrupt = progress, interrupt
+        self.checkpoints = exp / "checkpoints"
+        self.now = _Position(schedules.start(job.schedule))
+        self.commit, self.machine = commit(), machine()
+        self.virtual_s: float | None = None
+
+    def go(self) -> Results | None:
+        self.started = wall_clock()
+        resumed = self._resume()
+        self.writer = SummaryWriter(str(self.exp / "tensorboard"), purge_step=self.now.frames if resumed else None)
+        try:
+            self._announce(resumed)
+            if not resumed:
+                self._evaluate(epoch=-1, accepted=True)
+                self._checkpoint("epoch-0000")
+            while not self.now.schedule.stopped:
+                if not self._epoch():
+                    return None
+            return self._finish()
+        finally:
+            self.writer.close()
+
+    # One epoch --------------------------------------------------------------------------------------------------------
+
+    def _epoch(self) -> bool:
+        """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
+        now, epoch = self.now.schedule, self.now.schedule.epoch
+        plan = EpochPlan(
+            epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
+        )
+        segment = SegmentPlan(plan, now.learning_rate, first=self.now.first)
+        done = min(plan.examples, segment.first_round * plan.minibatch)
+        self.progress.start(f"epoch {epoch + 1}", plan.examples)
+        self.progress.advance(done)
+        try:
+            outcome = self.runtime.segment(segment, self._watch())
+        except LearnerDied as error:
+            raise UserError(
+                f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before "
+                f"epoch {epoch + 1} is lost: the same command resumes from {self.checkpoints}."
+            ) from error
+        finally:
+            self.progress.finish()
+        self._record_segment(epoch, outcome)
+        if not outcome.finished:
+            self.now.first = outcome.next
+            self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
+            self._checkpoint(f"epoch-{epoch:04d}-at-{outcome.next:09d}")
+            return False
+        loss = self._measure(self.job.held_out)
+        next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
+        self._evaluation(self.job.held_out, loss, epoch, accepted)
+        if not accepted:
+            self.runtime.load(load_checkpoint(self.checkpoints / f"epoch-{epoch:04d}.json").state)
+        self.now.schedule, self.now.first = next_, 0
+        self._checkpoint(f"epoch-{epoch + 1:04d}")
+        return True
+
+    def _watch(self) -> Callable[[Glance], bool]:
+        shown = 0
+        started = wall_clock()
+
+        def look(glance: Glance) -> bool:
+            nonlocal shown
+            speed = glance.frames / max(1e-9, wall_clock() - started)
+            note = f"loss {glance.loss:.3f}  {speed:,.0f} frames/s  staleness {glance.staleness:.1f}"
+            if glance.learners_alive < self.job.cluster.learners:
+                note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
+            self.progress.advance(glance.frames - shown, note)
+            shown = glance.frames
+            return self.interrupt.asked
+
+        return look
+
+    def _record_segment(self, epoch: int, outcome: Outcome) -> None:
+        counts, statistics = outcome.counts, outcome.counts.statistics
+        if outcome.virtual_seconds is not None:
+            self.virtual_s = (self.virtual_s or 0.0) + outcome.virtual_seconds
+        self.now.frames += statistics.frames
+        seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
+        time, speed = self._time(), statistics.frames / max(seconds, 1e-9)
+        for lost in outcome.lost:
+            self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason))
+        self._say(
+            Segment(
+                **time, epoch=epoch, learning_rate=self.now.schedule.learning_rate, frames=self.now.frames,
+                loss=statistics.mean_loss, accuracy=statistics.accuracy, frames_per_second=speed,
+                learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(),
+            )
+        )  # fmt: skip
+        histogram, largest, mean = staleness_summary(counts)
+        self._say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
+        self._say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
+        self.now.stale_largest = max(self.now.stale_largest, largest)
+        self.now.stale_sum += float(counts.stale_sum.sum())
+        self.now.stale_count += int(counts.staleness.sum())
+        for name, value in (
+            ("train/cross_entropy", statistics.mean_loss), ("train/accuracy", statistics.accuracy),
+            ("train/frames_per_second", speed), ("train/staleness", mean),
+            ("train/learning_rate", self.now.schedule.learning_rate),
+        ):  # fmt: skip
+            self.writer.add_scalar(name, value, self.now.frames)
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def _measure(self, split: str) -> Statistics:
+        return self.learner.evaluate(self.runtime.consensus(), split)
+
+    def _evaluate(self, epoch: int, accepted: bool) -> None:
+        self._evaluation(self.job.held_out, self._measure(self.job.held_out), epoch, accepted)
+
+    def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
+        distance = self.runtime.consensus_distance()
+        self._say(
+            Evaluation(
+                **self._time(), epoch=epoch, split=split, frames=self.now.frames, cross_entropy=found.mean_loss,
+                accuracy=found.accuracy, consensus_distance=distance, accepted=accepted,
+            )
+        )  # fmt: skip
+        self.writer.add_scalar(f"{split}/cross_entropy", found.mean_loss, self.now.frames)
+        self.writer.add_scalar(f"{split}/accuracy", found.accuracy, self.now.frames)
+        self.writer.add_scalar("consensus_distance", distance, self.now.frames)
+        self.progress.start(
+            f"epoch {epoch + 1} {split} cross-entropy {found.mean_loss:.4f} accuracy {100 * found.accuracy:.1f} %"
+            + ("" if accepted else " (taken back)")
+        )
+        self.progress.finish()
+
+    def _finish(self) -> Results:
+        consensus = self.runtime.consensus()
+        self.job.save_model(consensus, self.exp / "model.safetensors")
+        final = {split: self.learner.evaluate(consensus, split) for split in self.job.final_splits}
+        distance, now, job = self.runtime.consensus_distance(), self.now, self.job
+        results = Results(
+            name=self.exp.resolve().name, strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
+            learners=job.cluster.learners, runtime=job.runtime_name, corpus=job.corpus, seed=job.cluster.seed,
+            commit=self.commit, machine=self.machine, parameters=self.learner.parameters,
+            minibatch_frames=job.minibatch, epochs=now.schedule.epoch, frames_seen=now.frames,
+            frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
+            frame_accuracy={split: s.accuracy for split, s in final.items()},
+            wall_seconds=round(self._time()["wall_s"], 3), virtual_seconds=self.virtual_s,
+            staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
+            consensus_distance=distance, stopped=now.schedule.stopped,
+        )  # fmt: skip
+        write_json(self.exp / Results.FILE, results.to_json())
+        self._say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
+        return results
+
+    # What is written --------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> bool:
+        path = latest(self.checkpoints)
+        if path is None:
+            (self.exp / "events.jsonl").unlink(missing_ok=True)
+            return False
+        checkpoint = load_checkpoint(path)
+        self.runtime.load(checkpoint.state)
+        self.now = _Position.from_json(checkpoint.position)
+        if self.job.runtime_name == "sim":
+            self.virtual_s = checkpoint.state.virtual_ns / 1e9
+        events = self.exp / "events.jsonl"
+        if events.exists():  # what came after the checkpoint will happen again
+            with open(events, "r+b") as file:
+                file.truncate(self.now.events_bytes)
+        return True
+
+    def _announce(self, resumed: bool) -> None:
+        job = self.job
+        self._say(
+            RunStarted(
+                **self._time(), strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
+                runtime=job.runtime_name, learners=job.cluster.learners, seed=job.cluster.seed, commit=self.commit,
+                machine=self.machine, parameters=self.learner.parameters, minibatch_frames=job.minibatch,
+                train_frames=self.learner.examples, resumed=resumed,
+            )
+        )  # fmt: skip
+
+    def _time(self) -> dict[str, Any]:
+        return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.virtual_s}
+
+    def _say(self, record: Record) -> None:
+        path = self.exp / "events.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(to_line(record) + "\n")
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def _checkpoint(self, name: str) -> None:
+        epoch = self.now.schedule.epoch
+        self._say(CheckpointWritten(**self._time(), epoch=epoch, file=f"checkpoints/{name}.json"))
+        position = dataclasses.replace(
+            self.now, wall_s=self._time()["wall_s"], events_bytes=(self.exp / "events.jsonl").stat().st_size
+        )
+        save_checkpoint(self.checkpoints, name, Checkpoint(self.runtime.state(), position.to_json()))
+        # The end of the last epoch stays as long as this one may be taken back.
+        prune(self.checkpoints, {name, f"epoch-{epoch:04d}"})
+
+
+def commit() -> str:
+    """The commit this program was installed from, with a plus sign if files differ from it; "unknown" outside a
+    checkout."""
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return run.stdout.strip() or "unknown"
+
+
+def machine() -> str:
+    """Processor, cores and torch version, for people who compare seconds."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass
+    if torch.cuda.is_available():
+        model += f", {torch.cuda.get_device_name()}"
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, torch {torch.__version__}"
