@@ -44,6 +44,9 @@ HELLO HH AH0 L OW1
         "HELLO": (("HH", "AH0", "L", "OW1"), ("HH", "EH0", "L", "OW1")),
         "'TIS": (("T", "IH", "Z"),),
     }
+    lower = parse_lexicon(text, "here", case="lower")
+    assert lower.words == ("'tis", "a", "hello")
+    assert lower.pronunciations["a"] == (("AH",), ("EY",))
     assert parse_lexicon(text, "here", strip_stress=True).pronunciations["HELLO"][0] == ("HH", "AH", "L", "OW")
 
 
@@ -107,6 +110,7 @@ def test_error_policy_lists_them_all_and_hints_at_case() -> None:
         resolve_missing_words(saying("YES", " ".join(unknown), "no no"), LEXICON)
     message = str(error.value)
     assert message.startswith("31 words of the transcripts not in the lexicon")
+    assert "1 of them the lexicon has in another case" in message
     assert "  no (2 x, first in s-3; the lexicon has NO)" in message
     assert all(f"  {word} (1 x, first in s-2)" in message for word in unknown)
     assert "`--on-missing-words skip`" in message

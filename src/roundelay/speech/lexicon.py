@@ -7,7 +7,7 @@ and `#` a comment.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +19,14 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import LeftOut, counted, listing
 
 MissingWordPolicy = Literal["error", "skip", "map"]
+LexiconCase = Literal["keep", "upper", "lower"]
 
 Pronunciation = tuple[str, ...]
 
 _VARIANT = re.compile(r"(.+)\((\d+)\)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
+_CASED: Mapping[LexiconCase, Callable[[str], str]] = {"keep": str, "upper": str.upper, "lower": str.lower}
 # Names that a decoding graph uses for itself.
 _RESERVED = re.compile("<eps>|<s>|</s>")
 
@@ -87,10 +89,13 @@ class Lexicon:
         return "".join(lines)
 
 
-def read_lexicon(path: Path, silence: str = "SIL", strip_stress: bool = False) -> Lexicon:
+def read_lexicon(
+    path: Path, silence: str = "SIL", *, strip_stress: bool = False, case: LexiconCase = "keep"
+) -> Lexicon:
     """Read a lexicon in CMU's format.
 
-    `strip_stress` makes `AH` of the CMU vowels `AH0`, `AH1`, `AH2`. A pronunciation given twice counts once.
+    `strip_stress` makes `AH` of the CMU vowels `AH0`, `AH1`, `AH2`; `case` changes that of the words (not of the
+    phones) to that of the transcripts. A pronunciation given twice counts once.
 
     Raises:
         UserError: missing file, a word without phones, a name reserved for decoding graphs, no words at all; every
@@ -104,10 +109,12 @@ def read_lexicon(path: Path, silence: str = "SIL", strip_stress: bool = False) -
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert the lexicon, e.g. with iconv.") from None
-    return parse_lexicon(text, str(path), silence, strip_stress)
+    return parse_lexicon(text, str(path), silence, strip_stress=strip_stress, case=case)
 
 
-def parse_lexicon(text: str, where: str, silence: str = "SIL", strip_stress: bool = False) -> Lexicon:
+def parse_lexicon(
+    text: str, where: str, silence: str = "SIL", *, strip_stress: bool = False, case: LexiconCase = "keep"
+) -> Lexicon:
     """`read_lexicon` from text; `where` names it in messages."""
     found: dict[str, dict[Pronunciation, None]] = {}
     problems: list[str] = []
@@ -118,7 +125,7 @@ def parse_lexicon(text: str, where: str, silence: str = "SIL", strip_stress: boo
         if not fields:
             continue
         variant = _VARIANT.fullmatch(fields[0])
-        word = variant[1] if variant else fields[0]
+        word = _CASED[case](variant[1] if variant else fields[0])
         phones = tuple(_STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
         if not phones:
             problems.append(f"{where}:{number}: {word} has no phones")
@@ -172,11 +179,15 @@ def resolve_missing_words(
     absent = {m.word for m in missing}
     kept = [u for u in utterances if absent.isdisjoint(u.words)]
     left_out = [
-        LeftOut(u.id, f"{u.id}: not in the lexicon: {' '.join(dict.fromkeys(w for w in u.words if w in absent))}")
+        LeftOut(u.id, f"{u.id}: not in the lexicon: {_shortened([w for w in dict.fromkeys(u.words) if w in absent])}")
         for u in utterances
         if not absent.isdisjoint(u.words)
     ]
     return kept, left_out
+
+
+def _shortened(words: Sequence[str], shown: int = 5) -> str:
+    return " ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
 def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
@@ -185,20 +196,22 @@ def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
 
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
     """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
-    return UserError(
-        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
-        "without their utterances (`--on-missing-words skip`) or with another word in their place (`--on-missing-words "
-        "map --map-to WORD`); when scoring, they stay errors either way:\n"
-        f"{listing(_lines(missing, lexicon), shown=len(missing))}"
-    )
-
-
-def _lines(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
     folded: dict[str, str] = {}
     for word in lexicon.pronunciations:
         folded.setdefault(word.casefold(), word)
-    lines = []
-    for m in missing:
-        hint = f"; the lexicon has {folded[m.word.casefold()]}" if m.word.casefold() in folded else ""
-        lines.append(f"{m.word} ({m.count} x, first in {m.first}{hint})")
-    return lines
+    cased = [m for m in missing if m.word.casefold() in folded]
+    absent = [m for m in missing if m.word.casefold() not in folded]
+    parts = [
+        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
+        "without their utterances (`--on-missing-words skip`) or with another word in their place (`--on-missing-words "
+        "map --map-to WORD`); when scoring, they stay errors either way:"
+    ]
+    if absent:
+        parts.append(listing([f"{m.word} ({m.count} x, first in {m.first})" for m in absent], shown=len(absent)))
+    if cased:
+        lines = [
+            f"{m.word} ({m.count} x, first in {m.first}; the lexicon has {folded[m.word.casefold()]})" for m in cased
+        ]
+        parts.append(f"{len(cased)} of them the lexicon has in another case (change the case of one or the other):")
+        parts.append(listing(lines))
+    return UserError("\n".join(parts))

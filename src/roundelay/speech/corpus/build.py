@@ -20,6 +20,7 @@ from roundelay.speech.fbank import FbankConfig
 from roundelay.speech.features import compute_features
 from roundelay.speech.lexicon import (
     Lexicon,
+    LexiconCase,
     MissingWordPolicy,
     missing_words_error,
     read_lexicon,
@@ -36,7 +37,8 @@ class PrepareOptions:
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
     fbank: FbankConfig = dataclasses.field(default_factory=FbankConfig)
     workers: int | None = None  # processes for features; None: as many as pay
-    strip_stress: bool = False  # AH0, AH1 -> AH when reading the lexicon
+    strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
+    lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
 
 
 def prepare_kaldi(
@@ -71,7 +73,7 @@ def prepare_kaldi(
     return prepare_utterances(
         data,
         {split: utterances for split, (utterances, _) in read.items()},
-        read_lexicon(lexicon, strip_stress=options.strip_stress),
+        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
         progress,
         options=options,
         name=name,
