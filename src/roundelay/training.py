@@ -28,7 +28,7 @@ from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, sav
 from roundelay.core.configure import read_yaml
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.files import unwritable, write_json, write_text
+from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import (
     CheckpointWritten,
@@ -132,13 +132,17 @@ def _differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 
 def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
-    """Run, or go on with, `job` in directory `exp`. Returns None if interrupted: the same call goes on from there.
+    """Run, or go on with, `job` in directory `exp`; a finished run is only read.
+
+    Returns None if interrupted: the same call goes on from there.
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
             strategy that cannot go on without it. Whatever was checkpointed stays.
     """
     claim_directory(exp, job.recipe)
+    if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
+        return Results.from_json(read_json(exp / Results.FILE))
     learner = job.cluster.task.build()
     if learner.examples < job.minibatch:
         raise UserError(
@@ -232,7 +236,7 @@ class _Run:
     def _record_segment(self, epoch: int, outcome: Outcome) -> None:
         counts, statistics = outcome.counts, outcome.counts.statistics
         if outcome.virtual_seconds is not None:
-            self.virtual_s = (self.virtual_s or 0.0) + outcome.virtual_seconds
+            self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.now.frames += statistics.frames
         seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
         time, speed = self._time(), statistics.frames / max(seconds, 1e-9)

@@ -189,6 +189,10 @@ class ProcsRuntime(Runtime):
 
     # Life and death ---------------------------------------------------------------------------------------------------
 
+    def process_ids(self) -> list[int]:
+        """Of the learners, by rank."""
+        return [process.pid or 0 for process in self._processes]
+
     def _living(self) -> list[int]:
         return [rank for rank in range(self.cluster.learners) if self._arena.table("alive")[rank]]
 

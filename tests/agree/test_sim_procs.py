@@ -1,0 +1,121 @@
+"""The same strategy object in the simulator and on real processes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from roundelay.core.flat import CHUNK
+from roundelay.core.streams import stream
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, plan
+
+
+class Blobs:
+    """Points around three centres."""
+
+    def __init__(self) -> None:
+        generator = stream(0, "blobs")
+        self._y = generator.integers(0, 3, 640)
+        self._x = (generator.standard_normal((640, 6)) + 2 * np.eye(6)[self._y]).astype(np.float32)
+
+    def count(self, split: str) -> int:
+        return 640
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
+        return (torch.from_numpy(self._x[numbers]),), torch.from_numpy(self._y[numbers])
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        yield self.batch(split, np.arange(640))
+
+
+@dataclass(frozen=True)
+class BlobTask(Task):
+    """A network with dropout: gradients are pure functions of the minibatch only if dropout is."""
+
+    def build(self) -> Learner:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+        return ModuleLearner(module, Blobs())
+
+
+def both(cluster_: Cluster, segments: list[SegmentPlan]) -> tuple[ClusterState, ClusterState, list[Outcome]]:
+    with SimRuntime(cluster_) as sim:
+        for segment in segments:
+            sim.segment(segment)
+        virtual = sim.state()
+    with ProcsRuntime(cluster_, threads=1) as procs:
+        outcomes = [procs.segment(segment) for segment in segments]
+        return virtual, procs.state(), outcomes
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over several threads may be rounded in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("task", [BlobTask(), Quadratic(parameters=2 * CHUNK + 11)], ids=["module", "quadratic"])
+def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None:
+    learners = 1 if name == "sgd" else 3
+    segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=e) for e in range(2)]
+    virtual, real, outcomes = both(cluster(name, learners, task, momentum=0.9), segments)
+    for vector in ("row", "momentum"):
+        assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
+    assert virtual.integers == real.integers
+    assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -> None:
+    task = Quadratic(parameters=CHUNK + 5)
+    with ProcsRuntime(cluster(name, 3, task), threads=1) as runtime:
+        state = runtime.state()
+        state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
+        runtime.load(state)
+        outcome = runtime.segment(plan(60, 3, rate=0.0))
+        rows = runtime.rows()
+    assert outcome.counts.frames.sum() == 60 * MINIBATCH
+    assert outcome.counts.exchanges.sum() == 180
+    assert np.trace(outcome.counts.exchanges) == 0
+    torch.testing.assert_close(rows.sum(0), state.vectors["row"].sum(0), rtol=1e-4, atol=1e-4)
+    assert float((rows - rows.mean(0)).abs().max()) < 0.5 * float(state.vectors["row"].abs().max())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
+    learners = 1 if name == "sgd" else 2
+    task = Quadratic(parameters=500_000)
+    looks = 0
+
+    def stop(_: Glance) -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    with ProcsRuntime(cluster(name, learners, task), threads=1) as runtime:
+        first = runtime.segment(plan(2000, learners), stop)
+        assert looks
+        assert not first.finished
+        assert 0 < first.next < 2000 * learners
+        assert first.next % learners == 0
+        trained = int(first.counts.frames.sum())
+        assert trained == first.next // learners * MINIBATCH
+        rest = SegmentPlan(plan(first.next // learners + 5, learners).epoch, 0.1, first=first.next)
+        second = runtime.segment(rest)
+    assert second.finished
+    assert second.counts.frames.sum() == 5 * MINIBATCH

@@ -1,0 +1,220 @@
+"""The training loop: what it writes, and that stopping and going on changes nothing."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from roundelay import training
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.core.progress import Silent
+from roundelay.core.records import (
+    Evaluation,
+    Finished,
+    Interrupted,
+    LearnerLost,
+    Results,
+    RunStarted,
+    Segment,
+    of_kind,
+    read_events,
+)
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Glance, Outcome, Runtime, SegmentPlan, Straggler, Watch
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.schedule import Newbob
+from roundelay.training import Interrupt, Job, train
+from support.clusters import EVERY, MINIBATCH, SYNCHRONOUS
+from support.runs import comparable, job
+
+TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
+
+
+def run(job_: Job, exp: Path) -> Results | None:
+    return train(job_, exp, Silent(), Interrupt())
+
+
+class Stop:
+    """Asks to stop in the middle of segment number `segment`, by the clock of the data, not of the wall."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, segment: int, rounds: int) -> None:
+        self.countdown, self.rounds = segment, rounds
+        self.patch = monkeypatch
+
+    def __call__(self, runtime: type[Runtime]) -> None:
+        original: Callable[..., Outcome] = runtime.segment
+        stop = self
+
+        def cut(self: Runtime, plan: SegmentPlan, watch: Watch) -> Outcome:
+            stop.countdown -= 1
+            if stop.countdown:
+                return original(self, plan, watch)
+            last = plan.first_round + stop.rounds
+            outcome = original(self, SegmentPlan(plan.epoch, plan.learning_rate, plan.first, last), watch)
+            return Outcome(outcome.counts, outcome.next, False, outcome.wall_seconds, outcome.virtual_seconds)
+
+        self.patch.setattr(runtime, "segment", cut)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_interrupted_run_goes_on_to_the_very_same_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(job(name, TASK), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=3, rounds=7)(SimRuntime)
+        assert run(job(name, TASK), tmp_path / "cut") is None
+    cut = run(job(name, TASK), tmp_path / "cut")
+    events = read_events(tmp_path / "cut" / "events.jsonl")
+    assert [r.resumed for r in of_kind(events, RunStarted)] == [False, True]
+    assert of_kind(events, Interrupted)[0].frames == (2 * 20 + 7) * MINIBATCH
+    assert comparable(cut)["frames_seen"] == comparable(whole)["frames_seen"] == 4 * TASK.examples
+    if name in SYNCHRONOUS:
+        assert comparable(cut)["frame_cross_entropy"] == comparable(whole)["frame_cross_entropy"]
+        ends = [load_file(tmp_path / exp / "model.safetensors")["x"] for exp in ("whole", "cut")]
+        assert torch.equal(*ends)
+    else:  # stopping is a barrier, which asynchronous learners would not have met
+        assert comparable(cut)["frame_cross_entropy"]["dev"] == pytest.approx(
+            comparable(whole)["frame_cross_entropy"]["dev"], rel=0.5
+        )
+
+
+def test_a_killed_run_repeats_the_epoch_it_was_in_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves no Interrupted record and half an epoch of events; resuming drops those and trains them again."""
+    whole = run(job("adpsgd", TASK), tmp_path / "whole")
+    original = training._Run._measure
+    calls = 0
+
+    def die(self: Any, split: str) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return original(self, split)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Run, "_measure", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(job("adpsgd", TASK), tmp_path / "cut")
+    assert len(of_kind(read_events(tmp_path / "cut" / "events.jsonl"), Segment)) == 3
+    cut = run(job("adpsgd", TASK), tmp_path / "cut")
+    assert comparable(cut) == comparable(whole)
+    events = read_events(tmp_path / "cut" / "events.jsonl")
+    assert [s.epoch for s in of_kind(events, Segment)] == [0, 1, 2, 3]
+    assert [e.epoch for e in of_kind(events, Evaluation)] == [-1, 0, 1, 2, 3]
+
+
+def test_a_run_directory_is_complete(tmp_path: Path) -> None:
+    results = run(job("adpsgd", TASK), tmp_path / "exp")
+    assert results is not None
+    files = {path.name for path in (tmp_path / "exp").iterdir()}
+    assert files == {"recipe.yaml", "events.jsonl", "checkpoints", "tensorboard", "model.safetensors", "results.json"}
+    stored = read_json(tmp_path / "exp" / "results.json")
+    assert Results.from_json(stored) == results
+    for key in (
+        "strategy", "learners", "corpus", "wer", "frame_cross_entropy", "frame_accuracy", "frames_seen",
+        "wall_seconds", "virtual_seconds", "staleness", "commit", "seed",
+    ):  # fmt: skip
+        assert key in stored
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], Finished)
+    assert sum(sum(s.learner_frames) for s in of_kind(events, Segment)) == results.frames_seen
+    assert results.virtual_seconds == pytest.approx(events[-1].virtual_s)
+
+
+def test_finished_runs_are_not_trained_again(tmp_path: Path) -> None:
+    first = run(job("ssgd", TASK), tmp_path / "exp")
+    assert comparable(run(job("ssgd", TASK), tmp_path / "exp")) == comparable(first)
+    assert len(of_kind(read_events(tmp_path / "exp" / "events.jsonl"), Segment)) == 4
+
+
+def test_a_directory_of_another_configuration_is_refused_by_difference(tmp_path: Path) -> None:
+    run(job("ssgd", TASK), tmp_path / "exp")
+    with pytest.raises(UserError, match=r"training\.seed was 1, now 2"):
+        run(job("ssgd", TASK, seed=2), tmp_path / "exp")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="not a run directory"):
+        run(job("ssgd", TASK), tmp_path / "full")
+
+
+def test_too_little_data_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="only 10 training frames"):
+        run(job("ssgd", Quadratic(examples=10)), tmp_path / "exp")
+
+
+def test_a_full_disk_is_named_and_costs_nothing_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(job("ssgd", TASK), tmp_path / "whole")
+    calls, real = 0, os.fsync
+
+    def fsync(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # the tensors of the checkpoint after the first epoch; those before it come two by two
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(UserError, match="the disk is full"):
+            run(job("ssgd", TASK), tmp_path / "exp")
+    assert not list((tmp_path / "exp").rglob("*.part"))
+    assert comparable(run(job("ssgd", TASK), tmp_path / "exp")) == comparable(whole)
+
+
+def test_an_epoch_that_made_things_worse_is_taken_back(tmp_path: Path) -> None:
+    """At a rate beyond stability the loss explodes; epochs are taken back, at half the rate, until it falls."""
+    wild = Newbob(4.5, max_epochs=8, stop_below=None)
+    results = run(job("sgd", Quadratic(parameters=5, examples=640, noise=0.0), schedule=wild), tmp_path / "exp")
+    assert results is not None
+    evaluations = of_kind(read_events(tmp_path / "exp" / "events.jsonl"), Evaluation)
+    assert not all(e.accepted for e in evaluations)
+    kept = [e.cross_entropy for e in evaluations[1:] if e.accepted]
+    assert kept == sorted(kept, reverse=True)
+    assert results.frame_cross_entropy["dev"] == kept[-1]
+
+
+def test_real_processes_go_through_the_same_loop(tmp_path: Path) -> None:
+    virtual = run(job("ssgd", TASK), tmp_path / "sim")
+    real = run(job("ssgd", TASK, runtime="procs"), tmp_path / "procs")
+    same = ("frame_cross_entropy", "frames_seen", "staleness", "epochs")
+    assert {k: comparable(real)[k] for k in same} == {k: comparable(virtual)[k] for k in same}
+    assert real is not None
+    assert real.virtual_seconds is None
+
+
+def test_a_death_in_training_is_recorded_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ProcsRuntime.segment
+    slow = tuple(Straggler(rank, seconds=0.03) for rank in range(3))
+
+    def with_a_kill(self: ProcsRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        def look(glance: Glance) -> bool:
+            if glance.learners_alive == 3 and plan.epoch.epoch == 1:
+                os.kill(self.process_ids()[2], signal.SIGKILL)
+            return watch(glance)
+
+        return original(self, plan, look)
+
+    task = Quadratic(parameters=50, examples=40 * MINIBATCH)
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcsRuntime, "segment", with_a_kill)
+        results = run(job("adpsgd", task, runtime="procs", stragglers=slow), tmp_path / "adpsgd")
+        assert results is not None
+        assert results.frames_seen == 4 * task.examples
+        lost = of_kind(read_events(tmp_path / "adpsgd" / "events.jsonl"), LearnerLost)
+        assert [record.rank for record in lost] == [2]
+        with pytest.raises(UserError, match=r"learner 2 died.*ssgd cannot go on.*Nothing before epoch 2 is lost"):
+            run(job("ssgd", task, runtime="procs", stragglers=slow), tmp_path / "ssgd")
+    resumed = run(job("ssgd", task, runtime="procs", stragglers=slow), tmp_path / "ssgd")
+    assert comparable(resumed) == comparable(run(job("ssgd", task, runtime="procs"), tmp_path / "undisturbed"))

@@ -1,0 +1,30 @@
+"""Small clusters for tests: every strategy on a quadratic."""
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.epochs import EpochPlan
+from roundelay.learner.base import Task
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
+from roundelay.strategies import make_strategy
+
+ONE = ("sgd",)
+MANY = ("ssgd", "delay-by-one", "adpsgd:random-ring", "adpsgd:fixed-ring")
+EVERY = ONE + MANY
+SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
+ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)
+MINIBATCH = 64
+
+
+def cluster(
+    name: str, learners: int, task: Task | None = None, momentum: float = 0.0, seed: int = 1,
+    stragglers: tuple[Straggler, ...] = (),
+) -> Cluster:  # fmt: skip
+    """`learners` of strategy `name` on a noisy quadratic."""
+    return Cluster(make_strategy(name), task or Quadratic(parameters=37), Sgd(momentum), learners, seed, stragglers)
+
+
+def plan(
+    rounds: int, learners: int, rate: float = 0.1, epoch: int = 0, examples: int | None = None, seed: int = 1
+) -> SegmentPlan:
+    """An epoch of `rounds` full rounds, or of so many examples."""
+    return SegmentPlan(EpochPlan(epoch, examples or rounds * MINIBATCH, MINIBATCH, learners, seed), rate)

@@ -1,0 +1,48 @@
+"""Small trainings through the real loop."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.records import Results
+from roundelay.learner.base import Task
+from roundelay.runtime.base import Cluster, Runtime, Straggler
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.schedule import Newbob
+from roundelay.strategies import make_strategy
+from roundelay.training import Job
+from support.clusters import MINIBATCH
+
+
+def save(x: Tensor, path: Path) -> None:
+    save_file({"x": x.contiguous()}, str(path))
+
+
+def job(
+    name: str, task: Task, *, runtime: str = "sim", learners: int = 3, seed: int = 1,
+    schedule: Newbob | None = None, stragglers: tuple[Straggler, ...] = (), extra: dict[str, Any] | None = None,
+) -> Job:  # fmt: skip
+    """A training of `task`; its recipe names what differs between jobs."""
+    learners = 1 if name == "sgd" else learners
+    cluster = Cluster(make_strategy(name), task, Sgd(0.9), learners, seed, stragglers)
+
+    def make_runtime(cluster: Cluster) -> Runtime:
+        return SimRuntime(cluster, CostModel(jitter=0.2)) if runtime == "sim" else ProcsRuntime(cluster, threads=1)
+
+    return Job(
+        cluster=cluster, make_runtime=make_runtime, runtime_name=runtime, minibatch=MINIBATCH,
+        schedule=schedule or Newbob(0.05, stop_below=None, max_epochs=4), corpus="none", held_out="dev",
+        final_splits=("dev",), recipe={"name": name, "training": {"seed": seed, "learners": learners}, **(extra or {})},
+        save_model=save,
+    )  # fmt: skip
+
+
+def comparable(results: Results | None) -> dict[str, Any]:
+    """A run's results without what measures the machine."""
+    assert results is not None
+    return {key: value for key, value in results.to_json().items() if key not in ("wall_seconds", "name")}

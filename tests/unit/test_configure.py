@@ -1,0 +1,68 @@
+"""Recipes: every mistake is named by its dotted key."""
+
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.configure import build, override, plain, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.recipes.recipe import Recipe, known_recipes, load_recipe
+
+MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_packaged_recipes_load_and_round_trip(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert build(Recipe, plain(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("assignment", "named"),
+    [
+        ("training.minibach=3", "training.minibach; did you mean minibatch"),
+        ("training.minibatch=many", "training.minibatch is 'many': expected a whole number"),
+        ("training.minibatch=true", "training.minibatch"),
+        ("training.runtime=moon", "choose one of procs, sim"),
+        ("model.layers=0", "model.layers"),
+        ("schedule=7", "schedule: expected a section"),
+        ("optimizer.momentum=1", "optimizer.momentum"),
+        ("decode.scales=[0.1, x]", r"decode.scales\[1\]"),
+        ("training.learners=500", "training.minibatch is 256 frames for 500 learners"),
+    ],
+)
+def test_a_wrong_option_is_named(assignment: str, named: str) -> None:
+    mapping: dict[str, object] = dict(MINIMAL)
+    override(mapping, assignment)
+    with pytest.raises(UserError, match=named):
+        build(Recipe, mapping)
+
+
+def test_missing_sections_are_all_named() -> None:
+    with pytest.raises(UserError, match="name, corpus, alignment"):
+        build(Recipe, {})
+
+
+@pytest.mark.parametrize("assignment", ["minibatch", "=3", "name.x=1", "a=[1"])
+def test_an_override_that_is_none_is_refused(assignment: str) -> None:
+    with pytest.raises(UserError, match="override"):
+        override({"name": "x"}, assignment)
+
+
+def test_numbers_with_an_exponent_are_numbers() -> None:
+    mapping = dict(MINIMAL)
+    override(mapping, "schedule.learning_rate=1e-3")
+    assert build(Recipe, mapping).schedule.learning_rate == 1e-3
+
+
+def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("name: [1\nb: 2\n")
+    with pytest.raises(UserError, match=r"broken\.yaml: not valid YAML.*line 2"):
+        read_yaml(path)
+
+
+def test_an_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match="an4"):
+        load_recipe("an5")

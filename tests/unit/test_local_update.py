@@ -1,0 +1,42 @@
+"""The local optimizer against torch.optim.SGD, and averages by hand."""
+
+import pytest
+import torch
+
+from roundelay.algorithms.averaging import pair_average_, weighted_mean_
+from roundelay.algorithms.local_update import Sgd
+
+
+@pytest.mark.parametrize(
+    "sgd", [Sgd(), Sgd(0.9), Sgd(0.9, nesterov=True), Sgd(0.5, weight_decay=0.1), Sgd(weight_decay=0.01)]
+)
+def test_ten_steps_are_those_of_torch(sgd: Sgd) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, generator=generator)
+    theirs = torch.nn.Parameter(x.clone())
+    reference = torch.optim.SGD(
+        [theirs], lr=0.1, momentum=sgd.momentum, nesterov=sgd.nesterov, weight_decay=sgd.weight_decay
+    )
+    memory = {name: torch.zeros(50) for name in sgd.memory}
+    for _ in range(10):
+        gradient = torch.randn(50, generator=generator)
+        theirs.grad, kept = gradient.clone(), gradient.clone()
+        reference.step()
+        sgd.update_(x, gradient, memory, 0.1)
+        assert torch.equal(gradient, kept), "the gradient may be shared and must not be written"
+    torch.testing.assert_close(x, theirs.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_pair_average_keeps_the_sum() -> None:
+    mine, theirs = torch.tensor([1.0, 3.0]), torch.tensor([2.0, -1.0])
+    pair_average_(mine, theirs)
+    assert mine.tolist() == theirs.tolist() == [1.5, 1.0]
+
+
+def test_a_weighted_mean_by_hand() -> None:
+    out = torch.empty(2)
+    vectors = [torch.tensor([1.0, 0.0]), torch.tensor([5.0, 4.0]), torch.tensor([float("nan")] * 2)]
+    weighted_mean_(out, vectors, [3, 1, 0])
+    assert out.tolist() == [2.0, 1.0]
+    with pytest.raises(ValueError, match="total weight"):
+        weighted_mean_(out, vectors, [0, 0, 0])
