@@ -151,7 +151,21 @@ def test_staleness_above_the_last_bin_is_said_to_be_above(tmp_path: Path) -> Non
         for r in fake_records(fake)
     ]
     write_text(folder / "events.jsonl", "".join(to_line(r) + "\n" for r in records))
-    assert "staleness 2+: 5.0 %, 5 gradients" in render_html([load_run(folder)])
+    assert "staleness 2+: 5.0 %, 5 of 100 gradients" in render_html([load_run(folder)])
+
+
+def test_a_long_thin_tail_of_staleness_is_one_column(tmp_path: Path) -> None:
+    fake = Fake(epochs=1)
+    folder = write_run(tmp_path, fake)
+    tail = [600, 399] + [0] * 38 + [1]
+    records = [
+        dataclasses.replace(r, histogram=tail, largest=40, mean=0.439) if isinstance(r, Staleness) else r
+        for r in fake_records(fake)
+    ]
+    write_text(folder / "events.jsonl", "".join(to_line(r) + "\n" for r in records))
+    page = render_html([load_run(folder)])
+    assert "staleness 12+: 0.1 %, 1 of 1,000 gradients" in page
+    assert "staleness 13" not in page
 
 
 def test_a_straggler_is_pointed_out(tmp_path: Path) -> None:

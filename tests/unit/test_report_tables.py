@@ -149,6 +149,17 @@ def test_the_headline_claims_no_difference_that_counts_do_not_show(tmp_path: Pat
         "all 95 % intervals overlap, so these counts alone do not tell them apart."
     )
     assert headline([one, worse])[0].endswith("the 95 % intervals of some do not touch.")
+    equal = with_results(one, wer=words(46))
+    assert headline([equal, four])[0].startswith("Word error rates on test are all 6.0 %; all 95 % intervals overlap")
+
+
+def test_the_headline_says_when_learners_shared_cores(tmp_path: Path) -> None:
+    one = seeds(tmp_path, 1, label="sgd", learners=1)[0]
+    four = seeds(tmp_path, 1)[0]
+    events = [dataclasses.replace(s, frames_per_second=10_000.0) for s in four.segments]
+    (sentence,) = [s for s in headline([one, dataclasses.replace(four, segments=tuple(events))]) if "fastest" in s]
+    assert sentence.startswith("The fastest, sgd, 1 learner, trained 43.2k frames per second, 4.3 times as many as")
+    assert sentence.endswith(" 4 learners shared 2 cores.")
 
 
 def test_the_headline_does_not_judge_what_is_not_finished(tmp_path: Path) -> None:

@@ -75,18 +75,27 @@ def _staleness(series: Series, run: Run) -> str:
     if len(total) == 1:
         return figure(title, f"None: each of the {gradients:,} gradients was applied to the row it was taken from.", "")
     last = max(len(s.histogram) for s in run.staleness)
-    open_ended = len(total) == last and any(s.largest >= last for s in run.staleness)
-    bars = []
-    for first, end in _groups(len(total), MOST_BARS):
-        name = f"{first}" if end - first == 1 else f"{first}-{end - 1}"
-        name += "+" if open_ended and end == len(total) else ""
-        share = sum(total[first:end]) / gradients
-        bars.append(
-            ColumnBar(name, 100 * share, f"staleness {name}: {percent(share)}, {sum(total[first:end]):,} gradients")
-        )
+    bars = _staleness_bars(total, open_ended=len(total) == last and any(s.largest >= last for s in run.staleness))
     said = f"mean {plain(run.stale_mean, 2)}, largest {plain(run.stale_largest, 0)}"
     chart = column_chart(bars, series.index, f"{title}: {said}", "versions of the learner's own row", "% of gradients")
     return figure(title, f"Age when applied: {said}.", chart)
+
+
+def _staleness_bars(total: Sequence[int], *, open_ended: bool) -> list[ColumnBar]:
+    """A column per staleness; beyond a dozen, the last half per cent of gradients goes into one."""
+    gradients, rest, shown = sum(total), sum(total), 0
+    while shown < len(total) and (shown < 12 or rest > 0.005 * gradients):
+        rest -= total[shown]
+        shown += 1
+    tail = [(shown, len(total))] if shown < len(total) else []
+    bars = []
+    for first, end in [*_groups(shown, MOST_BARS), *tail]:
+        above = end == len(total) and (open_ended or tail)
+        name = f"{first}+" if above else f"{first}" if end - first == 1 else f"{first}-{end - 1}"
+        count = sum(total[first:end])
+        hover = f"staleness {name}: {percent(count / gradients)}, {count:,} of {gradients:,} gradients"
+        bars.append(ColumnBar(name, 100 * count / gradients, hover))
+    return bars
 
 
 def _frames(series: Series, run: Run) -> str:

@@ -1,6 +1,7 @@
 """What came out, in a few sentences, with no more certainty than the counts allow."""
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -43,9 +44,10 @@ def _word_errors(series: Sequence[Series], split: str | None) -> str:
         if told_apart
         else "all 95 % intervals overlap, so these counts alone do not tell them apart"
     )
-    return (
-        f"Word error rates on {split} lie between {plain(low, 1)} % ({best}) and {plain(high, 1)} % ({worst}); {doubt}."
-    )
+    range_ = f"lie between {plain(low, 1)} % ({best}) and {plain(high, 1)} % ({worst})"
+    if plain(low, 1) == plain(high, 1):
+        range_ = f"are all {plain(low, 1)} %"
+    return f"Word error rates on {split} {range_}; {doubt}."
 
 
 def _loss(series: Sequence[Series]) -> str:
@@ -76,8 +78,18 @@ def _speed(series: Sequence[Series]) -> str:
         return f"All trained at about the same speed, {short(fast)} frames per{virtual} second."
     return (
         f"The fastest, {first}, trained {short(fast)} frames per{virtual} second, "
-        f"{fast / slow:.1f} times as many as {last}."
+        f"{fast / slow:.1f} times as many as {last}.{shared_cores(runs)}"
     )
+
+
+def shared_cores(runs: Sequence[Run]) -> str:
+    """Said where learners were more than cores: then they wait for each other, whatever the strategy."""
+    found = {}
+    for run in runs:
+        cores = re.search(r"\b(\d+) cores?\b", run.results.machine)
+        if cores and not run.simulated and int(cores[1]) < run.results.learners:
+            found[f" {run.results.learners} learners shared {cores[0]}."] = None
+    return "".join(found)
 
 
 def _unfinished(runs: Sequence[Run]) -> str:

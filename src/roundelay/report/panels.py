@@ -6,7 +6,7 @@ from statistics import fmean
 
 from roundelay.core.records import WordErrors
 from roundelay.report.charts import Dot, DotRow, Line, Point, dot_chart, line_chart
-from roundelay.report.headline import scored_split
+from roundelay.report.headline import scored_split, shared_cores
 from roundelay.report.numbers import MISSING, percent, plain, seconds, short
 from roundelay.report.runs import Run
 from roundelay.report.series import Series, finite, interval, scored, series_interval, words, wrong
@@ -112,10 +112,12 @@ def speed(series: Sequence[Series]) -> str:
     """Frames per second of all learners together."""
     rows = [_row(s, [run.frames_per_second for run in s.runs], "frames per second", short) for s in series]
     said = "; ".join(f"{row.name}: {row.note}" for row in rows)
-    clocks = {run.simulated for s in series for run in s.runs}
+    runs = [run for s in series for run in s.runs]
+    clocks = {run.simulated for run in runs}
     note = "More is better. Frames of all learners together, evaluation left out."
     if clocks == {True, False}:
         note += " Simulated runs count virtual seconds: compare them with each other only."
+    note += shared_cores(runs)
     return figure(
         "Training speed",
         note,
