@@ -84,7 +84,7 @@ def _speed(series: Sequence[Series]) -> str:
 
 def shared_cores(runs: Sequence[Run]) -> str:
     """Said where learners were more than cores: then they wait for each other, whatever the strategy."""
-    found = {}
+    found: dict[str, None] = {}  # in order, each once
     for run in runs:
         cores = re.search(r"\b(\d+) cores?\b", run.results.machine)
         if cores and not run.simulated and int(cores[1]) < run.results.learners:
