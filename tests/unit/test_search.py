@@ -63,7 +63,7 @@ class Scripted(Decoders):
     """Makes a given number of errors at each scale, whatever it is asked to decode."""
 
     def __init__(self, errors: dict[float, int]) -> None:
-        super().__init__(None, None, 1)
+        super().__init__(None, None)
         self.errors = errors
 
     def __call__(

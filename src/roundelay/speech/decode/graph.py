@@ -28,7 +28,6 @@ import numpy as np
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_json, write_text
 from roundelay.speech.decode.fst import (
-    Arcs,
     Fst,
     add_self_loops,
     file_bytes,
@@ -91,7 +90,48 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
     Raises:
         UserError: lexicon and language model share no word; phones of lexicon and tying differ.
     """
-    return build_arrays(lexicon, model, tying, config or GraphConfig())[0]
+    config = config or GraphConfig()
+    if lexicon.phones != tying.phones:
+        differ = sorted(set(lexicon.phones) ^ set(tying.phones))
+        raise UserError(
+            f"The lexicon and the alignment do not have the same phones ({', '.join(differ[:10]) or 'another order'}). "
+            "Align again with this lexicon, or decode with the lexicon that the alignment was made with."
+        )
+    restricted = restrict(model, lexicon.words)
+    symbols, lexicon_fst = lexicon_transducer(lexicon, config)
+    grammar = grammar_transducer(restricted.model, symbols)
+    lg = kaldifst.compose(lexicon_fst, grammar)
+    _optimize(lg)
+    kaldifst.arcsort(lg, "ilabel")
+    ids = symbols.phone_ids
+    context = tying.context
+    clg, windows = kaldifst.compose_context([ids[d] for d in symbols.disambiguation], context, context // 2, lg)
+    kaldifst.arcsort(clg, "ilabel")
+    h, labels, auxiliary = hmm_transducer(windows, tying)
+    hclg = kaldifst.compose(h, clg)
+    kaldifst.determinize_star(hclg, use_log=True)
+    keep = np.arange(len(labels) + 1 + auxiliary)
+    keep[len(labels) + 1 :] = 0
+    hclg = kaldifst.StdVectorFst(from_arrays(map_input(to_arrays(hclg), keep)))
+    kaldifst.minimize_encoded(hclg)
+    fst = map_input(add_self_loops(to_arrays(hclg)), np.array([0, *(pdf + 1 for _, _, pdf in labels)]))
+    info = {
+        "version": VERSION,
+        "num_pdfs": tying.num_pdfs,
+        "context": context,
+        "phones": list(lexicon.phones),
+        "symbols": len(symbols.words),
+        "words": len(lexicon.words),
+        "lm_order": restricted.model.order,
+        "silence_probability": config.silence_probability,
+        "word_cost": config.word_cost,
+        "missing_words": list(restricted.missing),
+        "left_out": restricted.describe(),
+        "states": len(fst.final),
+        "arcs": len(fst.arcs),
+        "fst_bytes": file_bytes(fst),
+    }
+    return Graph(from_arrays(fst), symbols.words, tying.num_pdfs, info)
 
 
 def save_graph(graph: Graph, folder: Path) -> None:
@@ -147,55 +187,6 @@ class Symbols:
     @property
     def phone_ids(self) -> dict[str, int]:
         return {phone: i for i, phone in enumerate((*self.phones, *self.disambiguation))}
-
-
-def build_arrays(
-    lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
-) -> tuple[Graph, Arcs, list[PhoneState]]:
-    """The graph, the same with (phone, state, pdf) labels, and what labels 1, 2, ... of those are."""
-    if lexicon.phones != tying.phones:
-        differ = sorted(set(lexicon.phones) ^ set(tying.phones))
-        raise UserError(
-            f"The lexicon and the alignment do not have the same phones ({', '.join(differ[:10]) or 'another order'}). "
-            "Align again with this lexicon, or decode with the lexicon that the alignment was made with."
-        )
-    restricted = restrict(model, lexicon.words)
-    symbols, lexicon_fst = lexicon_transducer(lexicon, config)
-    grammar = grammar_transducer(restricted.model, symbols)
-    lg = kaldifst.compose(lexicon_fst, grammar)
-    _optimize(lg)
-    kaldifst.arcsort(lg, "ilabel")
-    ids = symbols.phone_ids
-    context = tying.context
-    clg, windows = kaldifst.compose_context([ids[d] for d in symbols.disambiguation], context, context // 2, lg)
-    kaldifst.arcsort(clg, "ilabel")
-    h, labels, auxiliary = hmm_transducer(windows, tying)
-    hclg = kaldifst.compose(h, clg)
-    kaldifst.determinize_star(hclg, use_log=True)
-    keep = np.arange(len(labels) + 1 + auxiliary)
-    keep[len(labels) + 1 :] = 0
-    hclg = kaldifst.StdVectorFst(from_arrays(map_input(to_arrays(hclg), keep)))
-    kaldifst.minimize_encoded(hclg)
-    looped = add_self_loops(to_arrays(hclg))
-    pdfs = np.array([0, *(pdf + 1 for _, _, pdf in labels)])
-    fst = map_input(looped, pdfs)
-    info = {
-        "version": VERSION,
-        "num_pdfs": tying.num_pdfs,
-        "context": context,
-        "phones": list(lexicon.phones),
-        "symbols": len(symbols.words),
-        "words": len(lexicon.words),
-        "lm_order": restricted.model.order,
-        "silence_probability": config.silence_probability,
-        "word_cost": config.word_cost,
-        "missing_words": list(restricted.missing),
-        "left_out": restricted.describe(),
-        "states": len(fst.final),
-        "arcs": len(fst.arcs),
-        "fst_bytes": file_bytes(fst),
-    }
-    return Graph(from_arrays(fst), symbols.words, tying.num_pdfs, info), looped, labels
 
 
 def lexicon_transducer(lexicon: Lexicon, config: GraphConfig) -> tuple[Symbols, Fst]:

@@ -7,12 +7,7 @@ held-out speech. Beam and scale go together: at a low scale the same beam keeps 
 Legend: T frames, S pdfs.
 """
 
-import multiprocessing
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +20,7 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.decode.graph import Graph, load_graph
+from roundelay.speech.processes import Workers, cores, start_workers
 from roundelay.speech.score import ErrorCounts, score
 
 Float32 = npt.NDArray[np.float32]
@@ -104,6 +100,9 @@ def search(
 
 # --------------------------------------------------------------------------------------------------- many utterances
 
+Job = tuple[Sequence[tuple[str, Float32]], float, float, int]
+"""Utterances with unscaled log-likelihoods, scale, beam, max_active."""
+
 
 def decode_all(
     graph_folder: Path,
@@ -134,8 +133,8 @@ def decode_all(
 class Decoders:
     """A graph that is loaded once, here or in worker processes, and decodes any number of lists of utterances."""
 
-    def __init__(self, graph: Graph | None, pool: ProcessPoolExecutor | None, width: int) -> None:
-        self._graph, self._pool, self._width = graph, pool, width
+    def __init__(self, graph: Graph | None, workers: Workers | None) -> None:
+        self._graph, self._workers = graph, workers
 
     def __call__(
         self,
@@ -150,34 +149,19 @@ class Decoders:
             raise UserError(f"The acoustic scale {scale} is not above 0; 0.05 to 0.25 is usual.")
         progress = progress or Silent()
         results: dict[str, Hypothesis] = {}
-        for done in self._batches(loglikes, scale, beam, max_active):
+        jobs = ((batch, scale, beam, max_active) for batch in _batched(loglikes))
+        for done in self._run(jobs):
             results |= done
             progress.advance(len(done))
         return results
 
-    def _batches(
-        self, loglikes: Iterable[tuple[str, Float32]], scale: float, beam: float, max_active: int
-    ) -> Iterator[dict[str, Hypothesis]]:
-        batches = _batched(loglikes)
-        if self._pool is None:
-            assert self._graph is not None
-            for batch in batches:
-                yield decode_batch(self._graph, batch, scale, beam, max_active)
+    def _run(self, jobs: Iterable[Job]) -> Iterator[dict[str, Hypothesis]]:
+        if self._workers is not None:
+            yield from self._workers.in_order(_work, jobs)
             return
-        pending: deque[Future[dict[str, Hypothesis]]] = deque()
-        try:
-            for batch in batches:
-                pending.append(self._pool.submit(_work, batch, scale, beam, max_active))
-                if (
-                    len(pending) > 2 * self._width
-                ):  # a bounded queue: the log-likelihoods of a large set fill the memory
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "A decoding process was killed, probably for want of memory. Use fewer workers or a lower max_active."
-            ) from error
+        assert self._graph is not None
+        for job in jobs:
+            yield decode_batch(self._graph, *job)
 
 
 @contextmanager
@@ -187,15 +171,12 @@ def decoders(graph_folder: Path, workers: int = 0) -> Iterator[Decoders]:
     Raises:
         UserError: no graph in the folder.
     """
-    workers = workers or len(os.sched_getaffinity(0))
-    graph = load_graph(graph_folder)  # also here, so that a broken graph is one clear message
-    if workers == 1:
-        yield Decoders(graph, None, 1)
+    graph = load_graph(graph_folder)  # also when workers load it, so that a broken graph is one clear message
+    if (workers or cores()) == 1:
+        yield Decoders(graph, None)
         return
-    # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(graph_folder,)) as pool:
-        yield Decoders(None, pool, workers)
+    with start_workers(workers or cores(), _start, graph_folder) as running:
+        yield Decoders(None, running)
 
 
 _LOADED: dict[str, Graph] = {}  # of a worker process
@@ -205,8 +186,8 @@ def _start(graph_folder: Path) -> None:
     _LOADED["graph"] = load_graph(graph_folder)
 
 
-def _work(batch: Sequence[tuple[str, Float32]], scale: float, beam: float, max_active: int) -> dict[str, Hypothesis]:
-    return decode_batch(_LOADED["graph"], batch, scale, beam, max_active)
+def _work(job: Job) -> dict[str, Hypothesis]:
+    return decode_batch(_LOADED["graph"], *job)
 
 
 def decode_batch(

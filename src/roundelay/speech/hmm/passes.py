@@ -6,12 +6,7 @@ What a worker needs for good (transcripts, lexicon, where the frames are) it get
 Legend: T frames of one utterance, S pdfs.
 """
 
-import multiprocessing
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +14,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, utterance_graph
 from roundelay.speech.hmm.gmm import Mixtures, load_mixtures
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.processes import Workers, cores, start_workers
 
 Float32 = npt.NDArray[np.float32]
 
 BATCH = 16  # utterances per task
 GRAPHS_KEPT = 20_000  # per worker, some 30 kB each
-# Read by OpenBLAS, MKL and OpenMP when a process loads them: as many processes as cores, hence one thread each.
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -72,11 +65,15 @@ class Material:
     frames: Path | None
 
 
-class Aligners:
-    """Worker processes (or this one) that align utterances, pass after pass."""
+Batch = list[tuple[str, Float32 | None]]
+Outcome = list[tuple[str, Aligned | None]]
 
-    def __init__(self, worker: "Worker", pool: ProcessPoolExecutor | None, width: int) -> None:
-        self._worker, self._pool, self._width = worker, pool, width
+
+class Aligners:
+    """Worker processes, or this one, that align utterances pass after pass."""
+
+    def __init__(self, material: Material, workers: Workers | None) -> None:
+        self._here, self._workers = None if workers else Worker(material), workers
 
     def __call__(
         self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
@@ -86,37 +83,24 @@ class Aligners:
         Args:
             utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
         """
-        if self._pool is None:
-            for batch in _batched(utterances):
-                yield from self._worker.run(batch, what)
+        batches = ((batch, what) for batch in _batched(utterances))
+        if self._workers is not None:
+            for outcome in self._workers.in_order(_work, batches):
+                yield from outcome
             return
-        pending: deque[Future[list[tuple[str, Aligned | None]]]] = deque()
-        try:
-            for batch in _batched(utterances):
-                pending.append(self._pool.submit(_work, batch, what))
-                if len(pending) > 2 * self._width:  # bounded: log-likelihoods of a whole corpus do not fit in memory
-                    yield from pending.popleft().result()
-            while pending:
-                yield from pending.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "An aligning process was killed, probably for want of memory. Use fewer workers."
-            ) from error
+        assert self._here is not None
+        for batch, _ in batches:
+            yield from self._here.run(batch, what)
 
 
 @contextmanager
 def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
     """Start the workers, 0 for as many as there are cores, 1 for none but this process; they end with the block."""
-    workers = workers or len(os.sched_getaffinity(0))
-    if workers == 1:
-        yield Aligners(Worker(material), None, 1)
+    if (workers or cores()) == 1:
+        yield Aligners(material, None)
         return
-    # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(material,)) as pool:
-        with _one_thread_each():
-            pool.submit(_ready).result()  # all processes start at the first task
-        yield Aligners(Worker(material), pool, workers)
+    with start_workers(workers or cores(), _start, material) as running:
+        yield Aligners(material, running)
 
 
 class Worker:
@@ -131,7 +115,7 @@ class Worker:
         self._mixtures_file: Path | None = None
         self._mixtures: Mixtures | None = None
 
-    def run(self, batch: Sequence[tuple[str, Float32 | None]], what: Pass) -> list[tuple[str, Aligned | None]]:
+    def run(self, batch: Batch, what: Pass) -> Outcome:
         """Align a few utterances."""
         if what.tree != self._tree:
             self._tying, self._tree = DecisionTree.from_json(read_json(what.tree)).tying(), what.tree
@@ -172,16 +156,12 @@ def _start(material: Material) -> None:
     _WORKER[:] = [Worker(material)]
 
 
-def _ready() -> bool:
-    return bool(_WORKER)
+def _work(job: tuple[Batch, Pass]) -> Outcome:
+    return _WORKER[0].run(*job)
 
 
-def _work(batch: Sequence[tuple[str, Float32 | None]], what: Pass) -> list[tuple[str, Aligned | None]]:
-    return _WORKER[0].run(batch, what)
-
-
-def _batched(utterances: Iterable[tuple[str, Float32 | None]]) -> Iterator[list[tuple[str, Float32 | None]]]:
-    batch: list[tuple[str, Float32 | None]] = []
+def _batched(utterances: Iterable[tuple[str, Float32 | None]]) -> Iterator[Batch]:
+    batch: Batch = []
     for item in utterances:
         batch.append(item)
         if len(batch) == BATCH:
@@ -189,18 +169,3 @@ def _batched(utterances: Iterable[tuple[str, Float32 | None]]) -> Iterator[list[
             batch = []
     if batch:
         yield batch
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Processes started inside compute with one thread: numpy has no call for it, only the environment it starts in."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

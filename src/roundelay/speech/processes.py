@@ -1,0 +1,101 @@
+"""Worker processes for speech: as many as cores, one thread each, results in order, no trace left of them.
+
+Each worker gets what it needs for good when it starts (`initializer`), and then batches of utterances.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from roundelay.core.errors import UserError
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+# Read by OpenBLAS, MKL and OpenMP when a process loads them.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PR_SET_PDEATHSIG = 1
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Workers:
+    """A running pool."""
+
+    def __init__(self, pool: ProcessPoolExecutor, width: int) -> None:
+        self._pool, self._width = pool, width
+
+    def in_order(self, function: Callable[[B], R], batches: Iterable[B]) -> Iterator[R]:
+        """function(batch) for every batch, in order; batches are taken only as fast as they are worked on.
+
+        Raises:
+            UserError: a worker was killed.
+        """
+        pending: deque[Future[R]] = deque()
+        try:
+            for batch in batches:
+                pending.append(self._pool.submit(function, batch))
+                if len(pending) > 2 * self._width:  # bounded: the batches of a whole corpus do not fit in memory
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool as error:
+            raise UserError("A worker process was killed, probably for want of memory. Use fewer workers.") from error
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+@contextmanager
+def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any) -> Iterator[Workers]:
+    """Start processes, each of which calls `initializer(*initargs)` first; they end with the block.
+
+    Raises:
+        UserError: they do not start.
+    """
+    # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))
+    with _one_thread_each(), pool:  # for as long as the pool may start processes, which is until its end
+        try:
+            pool.submit(os.getpid).result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "Worker processes do not start; what they printed above says why. One worker needs no process."
+            ) from error
+        yield Workers(pool, workers)
+
+
+def _begin(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
+    # An interrupt from the keyboard goes to every process; the parent alone answers it and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        # A parent killed outright cannot end its workers, which would wait for ever.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    initializer(*initargs)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started inside compute with one thread: numpy has no call for it, only the environment at its start."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
