@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         return int(options.run(options) or 0)
     except UserError as error:
@@ -253,6 +253,17 @@ def _demo(options: argparse.Namespace) -> int:
         if code := main(step):
             return code
     return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand anywhere, also after flags, where argparse alone would not know them."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        if not hasattr(options, "overrides") or any(text.startswith("-") or "=" not in text for text in rest):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 # the parser -----------------------------------------------------------------------------------------------------------
