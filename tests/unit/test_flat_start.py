@@ -100,6 +100,7 @@ def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
     assert set(summary.failed) == {"train-0", "train-1", "train-2"}
     assert all(reason.startswith("too short: 2 frames") for reason in summary.failed.values())
     assert summary.aligned == SIZES | {"train": SIZES["train"] - 3}
+    assert "left out: train-0 (too short: 2 frames" in str(summary)
     alignment = Alignment.load(tmp_path / "ali")
     assert (alignment.pdf[:6] == -1).all()
     assert (alignment.pdf[6:] >= 0).all()

@@ -71,9 +71,7 @@ def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any
         try:
             pool.submit(os.getpid).result()
         except BrokenProcessPool as error:
-            raise UserError(
-                "Worker processes do not start; what they printed above says why. One worker needs no process."
-            ) from error
+            raise UserError("Worker processes do not start; what they printed above says why.") from error
         yield Workers(pool, workers)
 
 

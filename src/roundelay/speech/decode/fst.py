@@ -139,5 +139,9 @@ def map_input(fst: Arcs, table: npt.NDArray[np.integer[Any]]) -> Arcs:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
-        yield os.path.join(folder, "fst")
+    handle, path = tempfile.mkstemp(prefix="roundelay-")
+    os.close(handle)
+    try:
+        yield path
+    finally:
+        os.unlink(path)

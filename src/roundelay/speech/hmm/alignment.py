@@ -37,6 +37,7 @@ PDFS, PHONES, STATE_FILE, TREE, SUMMARY, LOG = (
 )
 MONO, GMM = "mono.npz", "gmm.npz"
 VERSION = 1
+SHOWN = 5  # utterances left out that a summary names
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class AlignSummary:
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         if self.changed_share is not None:
             text += f", {100 * self.changed_share:.1f} % of frames changed"
+        if self.failed:
+            more = "" if len(self.failed) <= SHOWN else f" and {len(self.failed) - SHOWN} more (all are in {SUMMARY})"
+            text += "; left out: " + ", ".join(f"{u} ({why})" for u, why in list(self.failed.items())[:SHOWN]) + more
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
 

@@ -26,7 +26,7 @@ from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.hmm.align import Aligned
 from roundelay.speech.hmm.alignment import GMM, LOG, MONO, AlignSummary, silence_share
 from roundelay.speech.hmm.cepstra import all_cepstra
-from roundelay.speech.hmm.gmm import Mixtures, reestimate, save_mixtures, single_gaussians, split
+from roundelay.speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
 from roundelay.speech.hmm.topology import SILENCE, STATES
@@ -192,11 +192,15 @@ class _School:
         growing = max(1, passes - config.settle)
         self.progress.start(stage, passes)
         mixtures = single_gaussians(self.frames, self.labels.pdf, tree.num_pdfs)
+        tree_file = self.tree_file(tree, stage)
         for number in range(passes):
             line: dict[str, Any] = {"stage": stage, "pass": number, "gaussians": mixtures.components}
+            file = self.save(f"{stage}-{number}", mixtures)
             if number in realign_at:
-                line |= self.realign(stage, number, tree, mixtures)
-            mixtures = reestimate(mixtures, self.frames, self.labels.pdf)
+                line |= self.realign(Pass(tree_file, file, config.scale, (config.beam, config.retry_beam)))
+            if number == 0 or number in realign_at:
+                pdfs = self.save_pdfs(f"{stage}-{number}")
+            mixtures = self.run.reestimate(mixtures, file, pdfs)
             if number < growing and mixtures.components < gaussians:
                 target = tree.num_pdfs + (gaussians - tree.num_pdfs) * (number + 1) // growing
                 frames = np.bincount(self.labels.pdf[self.labels.pdf >= 0], minlength=tree.num_pdfs)
@@ -207,15 +211,9 @@ class _School:
         self.progress.finish()
         return mixtures
 
-    def realign(self, stage: str, number: int, tree: DecisionTree, mixtures: Mixtures) -> dict[str, Any]:
+    def realign(self, what: Pass) -> dict[str, Any]:
         """Align the training utterances anew; an utterance without a path keeps its old alignment."""
         before = self.labels.pdf.copy()
-        what = Pass(
-            self.tree_file(tree, stage),
-            self.save(f"{stage}-{number}", mixtures),
-            self.config.scale,
-            (self.config.beam, self.config.retry_beam),
-        )
         training = self.task.training
         lost = self.task.align_all(self.run, ((s.id, None) for s in training), what, self.labels, Silent())
         frames = sum(s.frames for s in training if s.id in self.task.acoustic)
@@ -248,6 +246,13 @@ class _School:
         """Put mixtures where workers find them; a new name for every version."""
         path = self.scratch / f"{name}.npz"
         save_mixtures(path, mixtures)
+        return path
+
+    def save_pdfs(self, name: str) -> Path:
+        """Put the present alignment where workers find it."""
+        path = self.scratch / f"{name}.npy"
+        with atomic_write(path) as file:
+            np.save(file, self.labels.pdf, allow_pickle=False)
         return path
 
     def tree_file(self, tree: DecisionTree, stage: str) -> Path:

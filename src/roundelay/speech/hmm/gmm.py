@@ -105,22 +105,28 @@ def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
     return Mixtures(np.ones(num_pdfs), means, variances, np.arange(num_pdfs + 1), floor)
 
 
+Part = tuple[Float64, Float64, Float64]
+"""Weights, means and variances of one pdf."""
+
+
 def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2) -> Mixtures:
     """Some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
+    return joined(reestimate_some(mixtures, frames, pdfs, range(mixtures.num_pdfs), rounds), mixtures.floor)
+
+
+def reestimate_some(mixtures: Mixtures, frames: Float32, pdfs: Ints, some: range, rounds: int = 2) -> list[Part]:
+    """The same for some pdfs only: each is a problem of its own."""
     parts = []
-    for pdf, rows in enumerate(_rows_of(pdfs, mixtures.num_pdfs)):
+    rows_of = _rows_of(pdfs, mixtures.num_pdfs)
+    for pdf in some:
         own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
         part = mixtures.weights[own], mixtures.means[own], mixtures.variances[own]
-        if len(rows) >= FEW_FRAMES:
-            moments = _moments(frames[rows])
+        if len(rows_of[pdf]) >= FEW_FRAMES:
+            moments = _moments(frames[rows_of[pdf]])
             for _ in range(rounds):
                 part = _em(part, moments, mixtures.floor)
         parts.append(part)
-    return _joined(parts, mixtures.floor)
-
-
-Part = tuple[Float64, Float64, Float64]
-"""Weights, means and variances of one pdf."""
+    return parts
 
 
 def _em(part: Part, moments: Float32, floor: Float64) -> Part:
@@ -160,10 +166,11 @@ def split(mixtures: Mixtures, frames: Ints, components: int, rng: np.random.Gene
             m[heavy] -= step
             v = np.vstack([v, v[heavy]])
         parts.append((w, m, v))
-    return _joined(parts, mixtures.floor)
+    return joined(parts, mixtures.floor)
 
 
-def _joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
+def joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
+    """The mixtures of all pdfs, in order."""
     weights, means, variances = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return Mixtures(weights, means, variances, np.cumsum([0, *(len(part[0]) for part in parts)]), floor)
 

@@ -1,7 +1,7 @@
 """Passes of forced alignment over many utterances, in worker processes that keep the utterances' graphs.
 
 What a worker needs for good (transcripts, lexicon, where the frames are) it gets once; what changes from pass to pass
-(the mixtures) it reads from a file when told its name. Results do not depend on the number of workers.
+(the mixtures) it reads from a file when told its name. Results do not depend on the number of workers, to the last bit.
 
 Legend: T frames of one utterance, S pdfs.
 """
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from roundelay.core.files import read_json
 from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, utterance_graph
-from roundelay.speech.hmm.gmm import Mixtures, load_mixtures
+from roundelay.speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon import Lexicon
@@ -25,6 +25,7 @@ from roundelay.speech.processes import Workers, cores, start_workers
 Float32 = npt.NDArray[np.float32]
 
 BATCH = 16  # utterances per task
+EM_JOBS = 8  # tasks that EM is cut into, so that no worker waits long for another
 GRAPHS_KEPT = 20_000  # per worker, some 30 kB each
 
 
@@ -70,10 +71,10 @@ Outcome = list[tuple[str, Aligned | None]]
 
 
 class Aligners:
-    """Worker processes, or this one, that align utterances pass after pass."""
+    """Worker processes that align utterances pass after pass, and re-estimate mixtures between passes."""
 
-    def __init__(self, material: Material, workers: Workers | None) -> None:
-        self._here, self._workers = None if workers else Worker(material), workers
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     def __call__(
         self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
@@ -83,24 +84,26 @@ class Aligners:
         Args:
             utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
         """
-        batches = ((batch, what) for batch in _batched(utterances))
-        if self._workers is not None:
-            for outcome in self._workers.in_order(_work, batches):
-                yield from outcome
-            return
-        assert self._here is not None
-        for batch, _ in batches:
-            yield from self._here.run(batch, what)
+        for outcome in self._workers.in_order(_work, ((batch, what) for batch in _batched(utterances))):
+            yield from outcome
+
+    def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
+        """EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the workers."""
+        step = -(-mixtures.num_pdfs // EM_JOBS)
+        jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
+        parts = [part for some in self._workers.in_order(_reestimate, jobs) for part in some]
+        return joined(parts, mixtures.floor)
 
 
 @contextmanager
 def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
-    """Start the workers, 0 for as many as there are cores, 1 for none but this process; they end with the block."""
-    if (workers or cores()) == 1:
-        yield Aligners(material, None)
-        return
+    """Start the workers, 0 for as many as there are cores; they end with the block.
+
+    Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
+    product changes the last bits of it, which an alignment remembers.
+    """
     with start_workers(workers or cores(), _start, material) as running:
-        yield Aligners(material, running)
+        yield Aligners(running)
 
 
 class Worker:
@@ -120,18 +123,25 @@ class Worker:
         if what.tree != self._tree:
             self._tying, self._tree = DecisionTree.from_json(read_json(what.tree)).tying(), what.tree
             self._graphs = {}
-        if what.mixtures != self._mixtures_file:
-            self._mixtures = None if what.mixtures is None else load_mixtures(what.mixtures)
-            self._mixtures_file = what.mixtures
         return [(name, self._align(self._material.spoken[name], loglikes, what)) for name, loglikes in batch]
+
+    def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
+        """EM for some pdfs."""
+        assert self._frames is not None
+        return reestimate_some(self._read(mixtures), self._frames, np.load(pdfs, allow_pickle=False), some)
+
+    def _read(self, mixtures: Path) -> Mixtures:
+        if self._mixtures is None or mixtures != self._mixtures_file:
+            self._mixtures, self._mixtures_file = load_mixtures(mixtures), mixtures
+        return self._mixtures
 
     def _align(self, spoken: Spoken, loglikes: Float32 | None, what: Pass) -> Aligned | None:
         graph = self._graph(spoken)
         if loglikes is None:
-            assert self._mixtures is not None, "a pass without mixtures needs log-likelihoods"
+            assert what.mixtures is not None, "a pass without mixtures needs log-likelihoods"
             assert self._frames is not None
             frames = self._frames[spoken.first : spoken.first + spoken.frames]
-            scores = self._mixtures.loglikes(frames, graph.pdfs)
+            scores = self._read(what.mixtures).loglikes(frames, graph.pdfs)
         else:
             scores = loglikes[:, graph.pdfs]
         return align(graph, np.float32(what.scale) * scores, what.beams)
@@ -154,6 +164,10 @@ _WORKER: list[Worker] = []  # of a worker process
 
 def _start(material: Material) -> None:
     _WORKER[:] = [Worker(material)]
+
+
+def _reestimate(job: tuple[Path, Path, range]) -> list[Part]:
+    return _WORKER[0].reestimate(*job)
 
 
 def _work(job: tuple[Batch, Pass]) -> Outcome:
