@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.hmm.realign import realign
+from roundelay.speech.hmm.task import scratch_folder
 from roundelay.speech.hmm.tree import windows
 from support.toy_corpus import SIZES, Truth, toy_corpus
 
@@ -172,3 +174,11 @@ def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alig
 def test_bad_options_are_listed_together() -> None:
     with pytest.raises(UserError, match=r"tied_states is 0.*retry_beam is 5"):
         AlignConfig(tied_states=0, retry_beam=5)
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".aligning-999999999").mkdir()
+    (tmp_path / f".aligning-{os.getppid()}").mkdir()  # of a run that lives
+    with scratch_folder(tmp_path) as folder:
+        assert {path.name for path in tmp_path.iterdir()} == {folder.name, f".aligning-{os.getppid()}"}
+    assert not folder.exists()

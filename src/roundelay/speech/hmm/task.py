@@ -6,8 +6,8 @@ Legend: T frames of all utterances together, S pdfs.
 import hashlib
 import json
 import math
+import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +29,8 @@ from roundelay.speech.hmm.passes import Aligners, Pass, Spoken
 from roundelay.speech.hmm.tree import DecisionTree
 
 Float32 = npt.NDArray[np.float32]
+
+SCRATCH = ".aligning-"  # and the process id
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +191,30 @@ class Task:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """A folder for what only this run needs, beside its results: the same disk, the same message when it is full."""
+    """A folder for what only this run needs, beside its results: the same disk, the same message when it is full.
+
+    Folders of runs that were killed are removed.
+    """
+    folder = out / f"{SCRATCH}{os.getpid()}"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".aligning-", dir=out))
+        for left in out.glob(f"{SCRATCH}*"):
+            if not _alive(left.name.removeprefix(SCRATCH)):
+                shutil.rmtree(left, ignore_errors=True)
+        folder.mkdir()
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror or error}).") from error
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return int(process) != os.getpid()  # ours can only be that of a dead process with the same id
