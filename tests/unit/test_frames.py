@@ -1,0 +1,95 @@
+"""From stored features to what the network sees, against the textbook written out frame by frame."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
+from roundelay.speech.frames import FrameExamples, cut_windows, log_likelihoods, log_prior
+from roundelay.speech.frontend import Frontend, FrontendConfig, delta_kernels
+from roundelay.speech.models.dnn import Dnn, DnnConfig
+from support.toy_corpus import toy_corpus
+
+
+def naive_deltas(
+    x: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """d_t = sum_j j (x_{t+j} - x_{t-j}) / (2 sum_j j^2), j = 1, 2, inside a signal long enough on both sides."""
+    d = np.zeros_like(x)
+    for t in range(2, len(x) - 2):
+        d[t] = sum(j * (x[t + j] - x[t - j]) for j in (1, 2)) / 10
+    return d
+
+
+def test_deltas_of_a_ramp_are_its_slope_and_theirs_are_zero() -> None:
+    first, second = delta_kernels(2, 2)[1:]
+    ramp = 3.0 * np.arange(9)
+    assert np.correlate(ramp[2:7], first)[0] == pytest.approx(3)
+    assert np.correlate(ramp, second)[0] == pytest.approx(0)
+
+
+def test_the_front_end_is_deltas_and_splicing_of_the_extended_utterance(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    config = FrontendConfig(context=5)
+    name = store.utterance_ids[3]
+    first, frames = store.span(name)
+    reach = np.arange(-config.reach, config.reach + 1)
+    out = Frontend(config, 40)(*cut_windows(store, np.arange(first, first + frames), reach)).numpy()
+    assert out.shape == (frames, 1320)
+    padded = np.pad(store.normalised(name).astype(np.float64), ((20, 20), (0, 0)), mode="edge")
+    statics, deltas = padded, naive_deltas(padded)
+    orders = [statics, deltas, naive_deltas(deltas)]
+    for t in (0, 1, frames // 2, frames - 1):
+        expected = np.concatenate([order[20 + t + p] for order in orders for p in range(-5, 6)])
+        np.testing.assert_allclose(out[t], expected, atol=1e-5)
+
+
+def test_scales_bring_every_order_to_unit_variance(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    frontend = Frontend(FrontendConfig(context=0), 40)
+    windows = cut_windows(store, np.arange(len(store.array)), np.arange(-4, 5))
+    frontend.fit_scale(*windows)
+    spread = frontend(*windows).std(0)
+    torch.testing.assert_close(spread, torch.ones_like(spread), rtol=1e-4, atol=1e-4)
+
+
+def test_frames_without_a_label_are_never_drawn(tmp_path: Path) -> None:
+    corpus, store, _ = toy_corpus(tmp_path)
+    labels = stream(0, "labels").integers(0, 7, len(store.array)).astype(np.int32)
+    lost = store.span("train-0")
+    labels[lost[0] : sum(lost)] = -1
+    splits = {split: [u.id for u in some] for split, some in corpus.splits.items()}
+    examples = FrameExamples(store, labels, splits, FrontendConfig(context=1))
+    assert examples.count("train") == sum(store.frames(u) for u in splits["train"]) - lost[1]
+    (windows, mean, std), targets = examples.batch("train", np.arange(5))
+    assert windows.shape == (5, 11, 40)
+    assert mean.shape == std.shape == (5, 40)
+    assert targets.tolist() == labels[sum(lost) : sum(lost) + 5].tolist()
+    seen = torch.cat([t for _, t in examples.in_order("dev", 17)])
+    assert len(seen) == examples.count("dev")
+    assert examples.label_counts("train", 7).sum() == examples.count("train")
+
+
+def test_an_alignment_of_other_features_is_refused(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    with pytest.raises(UserError, match="roundelay align"):
+        FrameExamples(store, np.zeros(3, np.int32), {}, FrontendConfig())
+
+
+def test_scaled_likelihoods_are_posteriors_over_priors(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    module = Dnn(DnnConfig(layers=1, width=8, context=1), 40, 6).eval()
+    prior = log_prior(np.array([4, 0, 1, 1, 1, 1]))
+    assert np.exp(prior).sum() == pytest.approx(1)
+    scaled = log_likelihoods(module, store, "dev-1", module.frontend.config, prior)
+    assert scaled.shape == (store.frames("dev-1"), 6)
+    np.testing.assert_allclose(np.exp(scaled + prior).sum(1), 1, rtol=1e-5)
+
+
+def test_the_published_network_has_its_published_size() -> None:
+    """Li et al. 2017: 6 x 1024, 1320 inputs, 5723 tied states."""
+    module = Dnn(DnnConfig(layers=6, width=1024), 40, 5723)
+    assert sum(p.numel() for p in module.parameters()) == 12_466_779
