@@ -16,9 +16,11 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +31,7 @@ from torch import Tensor, nn
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Me
+from roundelay.core.state import Me, Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import Inputs, ModuleLearner
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
@@ -68,12 +70,26 @@ class RandomFrames:
         yield (self._x,), self._y
 
 
+class TimedLearner(ModuleLearner):
+    """Notes when each gradient begins, in a file of this process's own, so that every learner's speed is its own."""
+
+    def __init__(self, bf16: bool, notes: Path) -> None:
+        super().__init__(network(), RandomFrames(), bf16)
+        self._notes = notes / str(os.getpid())
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        with open(self._notes, "a") as file:
+            file.write(f"{time.monotonic()}\n")
+        return super().gradient(x, batch, plan, out)
+
+
 @dataclass(frozen=True)
 class Speed(Task):
     bf16: bool
+    notes: Path
 
     def build(self) -> Learner:
-        return ModuleLearner(network(), RandomFrames(), self.bf16)
+        return TimedLearner(self.bf16, self.notes)
 
 
 @dataclass(frozen=True)
@@ -92,11 +108,13 @@ def roundelay(name: str, steps: int, bf16: bool, slow: bool) -> list[float]:
     """Steps a second of both learners."""
     strategy = NeverTalk() if name == "never-talk" else make_strategy(name)
     stragglers = (Straggler(1, seconds=SLEEP),) if slow else ()
-    cluster = Cluster(strategy, Speed(bf16), Sgd(), 2, stragglers=stragglers)
-    with ProcsRuntime(cluster, threads=1) as runtime:
-        runtime.segment(SegmentPlan(_plan(WARM_UP), RATE))
-        outcome = runtime.segment(SegmentPlan(_plan(steps), RATE))
-    return [float(n) / outcome.wall_seconds for n in outcome.counts.steps]
+    with tempfile.TemporaryDirectory() as notes:
+        cluster = Cluster(strategy, Speed(bf16, Path(notes)), Sgd(), 2, stragglers=stragglers)
+        with ProcsRuntime(cluster, threads=1) as runtime:
+            runtime.segment(SegmentPlan(_plan(WARM_UP + steps), RATE))
+            processes = runtime.process_ids()
+        begun = [np.loadtxt(Path(notes) / str(process), ndmin=1)[WARM_UP:] for process in processes]
+    return [(len(times) - 1) / float(times[-1] - times[0]) for times in begun]
 
 
 def _plan(rounds: int) -> EpochPlan:
