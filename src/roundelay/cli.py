@@ -216,10 +216,9 @@ def _simulate(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from roundelay.report import load_run, summary_table, write_report
+    from roundelay.report import load_runs, text_table, write_report
 
-    table = summary_table([load_run(exp) for exp in options.exp])
-    print_table(list(table[0]), [[str(cell) for cell in row] for row in table[1:]])
+    console.print(text_table(load_runs(options.exp), console.width), markup=False)
     page = write_report(options.exp, options.out)
     console.print(f"page written to {page}", markup=False)
 

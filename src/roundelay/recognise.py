@@ -78,12 +78,13 @@ def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]
     return done
 
 
-def language_model(corpus: Corpus, config: Decoding) -> Arpa:
-    """The given ARPA model, cut to the lexicon's words, or an n-gram of the training transcripts."""
+def language_model(corpus: Corpus, config: Decoding) -> tuple[Arpa, str]:
+    """The given ARPA model, cut to the lexicon's words, or an n-gram of the training transcripts; and what was left out."""
     if config.arpa is not None:
-        return restrict(read_arpa(config.arpa), corpus.lexicon.words).model
+        found = restrict(read_arpa(config.arpa), corpus.lexicon.words)
+        return found.model, found.describe() if found.missing or found.orphans else ""
     sentences = [u.text.split() for u in corpus.splits["train"]]
-    return estimate(sentences, corpus.lexicon.words, config.order, config.discount)
+    return estimate(sentences, corpus.lexicon.words, config.order, config.discount), ""
 
 
 def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress) -> Path:
@@ -99,7 +100,8 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
     folder = recipe.alignment / "graphs" / key
     if not (folder / GRAPH_FILE).is_file():
         progress.start("building the decoding graph")
-        model = language_model(corpus, config)
+        model, left_out = language_model(corpus, config)
+        progress.advance(0, left_out)
         folder.mkdir(parents=True, exist_ok=True)
         write_arpa(folder / "lm.arpa", model)
         graph = build_graph(

@@ -99,14 +99,12 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
-@pytest.mark.xfail(reason="atomic_write tidies up with an unlink that fails too", raises=NotADirectoryError)
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/below: cannot be written"):
         write_text(tmp_path / "file" / "below", "text")
 
 
-@pytest.mark.xfail(reason="atomic_write takes every OSError of its body for its own")
 def test_a_missing_input_is_not_blamed_on_the_output(tmp_path: Path) -> None:
     def copy() -> None:
         with atomic_write(tmp_path / "output") as file:

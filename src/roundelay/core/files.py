@@ -24,12 +24,18 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        file = open(temporary, "wb")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        if error.filename is not None and str(error.filename) != str(temporary):
+            raise  # about another file, which the caller was reading meanwhile
         raise unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -175,6 +175,8 @@ def read_events(path: Path) -> list[Record]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. Is {path.parent} a run directory?") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}). Restore the file.") from error
     return list(_parse(path, lines))
 
 
