@@ -79,10 +79,10 @@ def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]
 
 
 def language_model(corpus: Corpus, config: Decoding) -> tuple[Arpa, str]:
-    """The given ARPA model, cut to the lexicon's words, or an n-gram of the training transcripts; and what was left out."""
+    """The given ARPA model cut to the lexicon, and what was left out; or an n-gram of the training transcripts."""
     if config.arpa is not None:
         found = restrict(read_arpa(config.arpa), corpus.lexicon.words)
-        return found.model, found.describe() if found.missing or found.orphans else ""
+        return found.model, found.describe()
     sentences = [u.text.split() for u in corpus.splits["train"]]
     return estimate(sentences, corpus.lexicon.words, config.order, config.discount), ""
 
