@@ -51,17 +51,17 @@ class ModuleLearner(Learner):
         autocast: run forward and backward under bfloat16 autocast.
     """
 
-    def __init__(self, module: nn.Module, examples: Examples, autocast: bool = False, device: str = "cpu") -> None:
+    def __init__(self, module: nn.Module, examples: Examples, autocast: bool = False) -> None:
         for name, part in module.named_modules():
             if getattr(part, "track_running_stats", False):
                 raise ValueError(
                     f"module {name!r} keeps running statistics, which no strategy averages; use layer norm"
                 )
-        self.module = module.to(device)
+        self.module = module
         self.parameters = parameter_count(module)
         self.examples = examples.count("train")
-        self._examples, self._autocast, self._device = examples, autocast, torch.device(device)
-        self._initial = flatten(module).cpu()
+        self._examples, self._autocast = examples, autocast
+        self._initial = flatten(module)
         self._at, self._into = 0, 0
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
 
@@ -93,9 +93,7 @@ class ModuleLearner(Learner):
         return total
 
     def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Statistics]:
-        inputs = tuple(part.to(self._device, non_blocking=True) for part in inputs)
-        targets = targets.to(self._device, non_blocking=True)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
             scores = self.module(*inputs)
         scores = scores.float()
         loss = nn.functional.cross_entropy(scores, targets)
@@ -112,15 +110,12 @@ class ModuleLearner(Learner):
 
 
 def autocast_pays() -> bool:
-    """True where bfloat16 matrix products run in hardware: CPUs with AVX512-BF16 or AMX, recent GPUs.
+    """True where this processor multiplies bfloat16 matrices in hardware (AVX512-BF16).
 
     Elsewhere autocast on the CPU converts back and forth and is slower than float32.
     """
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    capabilities = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
-    return "AVX512" in capabilities and "avx512_bf16" in flags
+    return "AVX512" in torch.backends.cpu.get_cpu_capability() and "avx512_bf16" in flags
