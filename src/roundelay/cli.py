@@ -56,7 +56,11 @@ def _prepare(options: argparse.Namespace) -> None:
             splits = dict(_split(text) for text in options.split or ["train=train", "dev=dev", "test=test"])
             corpus = prepare_kaldi(
                 options.source, data, options.lexicon, splits, Bar(),
-                options=PrepareOptions(on_bad=bad, on_missing_words=missing, map_to=map_to), name=data.name,
+                options=PrepareOptions(
+                    on_bad=bad, on_missing_words=missing, map_to=map_to, strip_stress=options.strip_stress,
+                    lexicon_case=options.lexicon_case,
+                ),
+                name=data.name,
             )  # fmt: skip
     rows = [
         (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
@@ -319,6 +323,8 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
     )
     sub.add_argument("--on-missing-words", choices=["error", "skip", "map"], default="error", help="not in the lexicon")
+    sub.add_argument("--lexicon-case", choices=["keep", "upper", "lower"], default="keep", help="kaldi: of its words")
+    sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
     sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
 
