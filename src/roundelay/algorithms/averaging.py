@@ -15,7 +15,7 @@ def pair_average_(mine: Tensor, theirs: Tensor) -> None:
     Applied to the rows as they are under both locks, it keeps their sum (to rounding); computed from an older copy it
     would not, and the mean of all learners would drift.
     """
-    mine.add_(theirs).mul_(0.5)
+    mine.lerp_(theirs, 0.5)
     theirs.copy_(mine)
 
 

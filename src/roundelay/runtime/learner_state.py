@@ -22,6 +22,7 @@ class Lock(Protocol):
     """Mutual exclusion for one row."""
 
     def acquire(self) -> None: ...
+    def try_acquire(self) -> bool: ...
     def release(self) -> None: ...
 
 
@@ -29,6 +30,10 @@ class NoLock:
     """For runtimes in which only one thing happens at a time."""
 
     def acquire(self) -> None: ...
+
+    def try_acquire(self) -> bool:
+        return True
+
     def release(self) -> None: ...
 
 
@@ -41,6 +46,7 @@ class Row:
 
     def __init__(self, rank: int, vector: Tensor, versions: NDArray[np.int64], lock: Lock) -> None:
         self.rank, self.vector, self.lock = rank, vector, lock
+        self.parts = [vector[part] for part in chunks(vector.numel())]
         self._versions = versions
 
     @property
@@ -78,10 +84,47 @@ def exchange(mine: Row, theirs: Row, rule: Rule) -> None:
 
     Locks are taken in rank order, so no circle of learners can wait for each other.
     """
-    first, second = sorted((mine, theirs), key=lambda row: row.rank)
-    with first.writing(), second.writing():
-        for part in chunks(mine.vector.numel()):
-            rule(mine.vector[part], theirs.vector[part])
+    first, second = _in_order(mine, theirs)
+    first.lock.acquire()
+    try:
+        second.lock.acquire()
+        try:
+            _mix(mine, theirs, rule)
+        finally:
+            second.lock.release()
+    finally:
+        first.lock.release()
+
+
+def try_exchange(mine: Row, theirs: Row, rule: Rule) -> bool:
+    """`exchange` if nobody is writing either row now; says whether it happened. Never waits."""
+    first, second = _in_order(mine, theirs)
+    if not first.lock.try_acquire():
+        return False
+    try:
+        if not second.lock.try_acquire():
+            return False
+        try:
+            _mix(mine, theirs, rule)
+        finally:
+            second.lock.release()
+    finally:
+        first.lock.release()
+    return True
+
+
+def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
+    return (mine, theirs) if mine.rank < theirs.rank else (theirs, mine)
+
+
+def _mix(mine: Row, theirs: Row, rule: Rule) -> None:
+    """Under both locks."""
+    mine.begin()
+    theirs.begin()
+    for a, b in zip(mine.parts, theirs.parts, strict=True):
+        rule(a, b)
+    mine.end()
+    theirs.end()
 
 
 class LearnerState(Me):
@@ -104,7 +147,11 @@ class LearnerState(Me):
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
         self.learning_rate = 0.0
         self._snapshot, self._snapshot_version = snapshot, -1
-        self._optimizer, self._memory, self._steps = optimizer, memory, steps
+        self._snapshot_parts = [snapshot[part] for part in chunks(snapshot.numel())]
+        self._memory_parts = [
+            {name: vector[part] for name, vector in memory.items()} for part in chunks(snapshot.numel())
+        ]
+        self._optimizer, self._steps = optimizer, steps
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -126,22 +173,22 @@ class LearnerState(Me):
         if self._snapshot_version != self.row.version:
             self.row.lock.acquire()
             try:
-                for part in chunks(self.row.vector.numel()):
-                    self._snapshot[part].copy_(self.row.vector[part])
+                for copy, x in zip(self._snapshot_parts, self.row.parts, strict=True):
+                    copy.copy_(x)
                 self._snapshot_version = self.row.version
             finally:
                 self.row.lock.release()
         return Snapshot(self._snapshot, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
-        x, g, rate = self.row.vector, gradient.vector, self.learning_rate
+        g, rate = gradient.vector, self.learning_rate
         with self.row.writing():
             stale = self.row.version - gradient.version
             # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
-            for part in chunks(x.numel()):
-                memory = {name: vector[part] for name, vector in self._memory.items()}
-                self._optimizer.update_(x[part], g[part], memory, rate)
-                self._snapshot[part].copy_(x[part])
+            for number, part in enumerate(chunks(g.numel())):
+                x = self.row.parts[number]
+                self._optimizer.update_(x, g[part], self._memory_parts[number], rate)
+                self._snapshot_parts[number].copy_(x)
             self._snapshot_version = self.row.version + 1
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1
@@ -151,8 +198,8 @@ class LearnerState(Me):
 
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
-            for part in chunks(vector.numel()):
-                self.row.vector[part].copy_(vector[part])
+            for number, part in enumerate(chunks(vector.numel())):
+                self.row.parts[number].copy_(vector[part])
 
     def count(self, statistics: Statistics) -> None:
         """Add a trained minibatch to this learner's counts."""

@@ -29,22 +29,23 @@ class ByteLock:
         Raises:
             TimeoutError: it stayed taken longer than patience allows; the holder lives but does not let go.
         """
-        if self._try():
+        if self.try_acquire():
             return
         pause = 20e-6
         with self._patience.waiting_for(self._name) as check:
-            while not self._try():
+            while not self.try_acquire():
                 check()
                 time.sleep(pause)
                 pause = min(2 * pause, 1e-3)
 
-    def release(self) -> None:
-        """Give the lock back."""
-        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, self._give)
-
-    def _try(self) -> bool:
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody has it; says whether it did."""
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, self._take)
         except BlockingIOError:
             return False
         return True
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, self._give)

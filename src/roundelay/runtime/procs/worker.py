@@ -23,7 +23,7 @@ from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster
-from roundelay.runtime.learner_state import LearnerState, Row, exchange
+from roundelay.runtime.learner_state import LearnerState, Row, exchange, try_exchange
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
@@ -100,11 +100,12 @@ class Worker:
         )  # fmt: skip
         self._alive, self._claim = arena.table("alive"), arena.table("claim")
         self._trained: Statistics | None = None
+        self._waiting: tuple[Exchange, Handle[bool]] | None = None  # begun, but a row was just being written
         self._plan: EpochPlan
 
     def segment(self, plan: EpochPlan, learning_rate: float) -> Answer:
         """Run the strategy's coroutine to its end."""
-        self._plan, self._trained = plan, None
+        self._plan, self._trained, self._waiting = plan, None, None
         self.me.begin_segment(learning_rate)
         try:
             self._drive(self.cluster.strategy.learn(self.me))
@@ -140,6 +141,7 @@ class Worker:
                 return self._draw()
             case Grad(at, batch):
                 statistics = self._gradient(effect)
+                self._try_waiting()  # before the step, whose pass over the row makes the next snapshot
                 self._trained = statistics
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
@@ -157,7 +159,7 @@ class Worker:
                 return self._begin(begun)
             case Wait(handle):
                 if not handle.done:
-                    handle.finish(self.means.collect(handle.pending))
+                    self._finish(handle)
                 return handle.reply
             case _:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
@@ -205,15 +207,41 @@ class Worker:
         return True
 
     def _begin(self, effect: Effect[Any]) -> Handle[Any]:
-        """A mean is published now and collected in the wait; all else is cheapest done at once: shared memory is
-        near."""
+        """A mean is published now and collected in the wait.
+
+        An exchange is cheapest done at once, shared memory being near; but where a row is just being written it is put
+        off until after the gradient instead of waited for: learners in step would meet at every step otherwise.
+        """
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
             self.means.publish(effect.vector, effect.weight)
             handle.pending = effect.group
+        elif isinstance(effect, Exchange) and self._waiting is None:
+            self._waiting = (effect, handle)
+            self._try_waiting()
         else:
             handle.finish(self._perform(effect))
         return handle
+
+    def _try_waiting(self) -> None:
+        """Do the exchange that was put off, if both rows are free now."""
+        if self._waiting is None:
+            return
+        effect, handle = self._waiting
+        alive = bool(self._alive[effect.peer])
+        if alive and not try_exchange(self.me.row, self.rows[effect.peer], effect.rule):
+            return
+        self.arena.counts.exchanges[self.rank, effect.peer] += alive
+        self._waiting = None
+        handle.finish(alive)
+
+    def _finish(self, handle: Handle[Any]) -> None:
+        """Wait for what was begun."""
+        if self._waiting is not None and self._waiting[1] is handle:
+            effect, self._waiting = self._waiting[0], None
+            handle.finish(self._exchange(effect))
+        else:
+            handle.finish(self.means.collect(handle.pending))
 
 
 def rows_torn(versions: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
