@@ -1,6 +1,6 @@
 """What talking costs: throughput per learner over that of learners that never talk, all measured in this one run.
 
-    python benchmarks/talk.py [--rounds 3] [--steps 25] [--bf16]
+    python benchmarks/talk.py [--rounds 3] [--steps 20] [--bf16]
 
 The network of Li et al. 2017 (1320 -> 6 x 1024 ReLU -> 5723, 12.5 million parameters) on random frames, 256 frames a
 learner and step, one thread a learner. Modes take turns, round by round, so that a machine that slows down slows all of
@@ -249,7 +249,7 @@ def table(modes: list[Mode]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast")
     parser.add_argument("--learner", nargs=2, metavar=("MODE", "PORT"), help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
