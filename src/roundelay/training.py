@@ -10,6 +10,7 @@ A run directory holds
 """
 
 import dataclasses
+import errno
 import os
 import platform
 import subprocess
@@ -149,7 +150,12 @@ def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Resu
             f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
         )
     with job.make_runtime(job.cluster) as runtime:
-        return _Run(job, exp, learner, runtime, progress, interrupt).go()
+        try:
+            return _Run(job, exp, learner, runtime, progress, interrupt).go()
+        except OSError as error:  # also from the thread that writes for TensorBoard
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise unwritable(Path(error.filename or exp), error) from error
 
 
 class _Run:
