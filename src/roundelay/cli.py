@@ -1,7 +1,6 @@
 """The command line: parses, calls, prints. Nothing is computed here."""
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,18 +10,16 @@ from types import FrameType
 
 from roundelay import __version__
 from roundelay.core.errors import UserError
+from roundelay.runtime.procs.threads import wait_politely
 from roundelay.terminal import Bar, complain, console, print_table
 
 DEFAULT_LEARNERS = 4
-
-# Threads of one operation that wait for each other by spinning lose their processor to any other process: on two busy
-# cores a training step took 15 times as long as with threads that sleep. Must be set before torch is first imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
     options = _parse(arguments)
+    wait_politely()  # before any command imports torch
     try:
         return int(options.run(options) or 0)
     except UserError as error:

@@ -30,6 +30,7 @@ from roundelay.runtime.base import (
 )
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.threads import wait_politely
 from roundelay.runtime.procs.worker import Answer, WorkerSpec, main, rows_torn
 
 PARENT = -1
@@ -66,7 +67,7 @@ class ProcsRuntime(Runtime):
             raise
 
     def _start(self, patience_seconds: float, threads: int | None) -> None:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # learners share cores; threads that spin would stop others
+        wait_politely()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["roundelay.runtime.procs.worker"])  # torch is imported once, not L times
         for rank in range(self.cluster.learners):
