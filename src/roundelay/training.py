@@ -149,7 +149,13 @@ def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Resu
         raise UserError(
             f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
         )
-    with job.make_runtime(job.cluster) as runtime:
+    try:
+        starting = job.make_runtime(job.cluster)
+    except (LearnerDied, TimeoutError) as error:
+        raise UserError(
+            f"the learners do not start: {error}. Too little memory is the usual reason: try fewer learners."
+        ) from error
+    with starting as runtime:
         try:
             return _Run(job, exp, learner, runtime, progress, interrupt).go()
         except OSError as error:  # also from the thread that writes for TensorBoard
@@ -205,6 +211,11 @@ class _Run:
             raise UserError(
                 f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before "
                 f"epoch {epoch + 1} is lost: the same command resumes from {self.checkpoints}."
+            ) from error
+        except TimeoutError as error:
+            raise UserError(
+                f"{error}. If it hangs, the same command resumes from {self.checkpoints}; if it is only slow, raise "
+                "training.patience_seconds."
             ) from error
         finally:
             self.progress.finish()

@@ -34,6 +34,8 @@ from roundelay.runtime.procs.threads import wait_politely
 from roundelay.runtime.procs.worker import Answer, WorkerSpec, main, rows_torn
 
 PARENT = -1
+LOOK_SECONDS = 0.2
+"""How often the parent looks at its learners."""
 
 
 class ProcsRuntime(Runtime):
@@ -48,7 +50,7 @@ class ProcsRuntime(Runtime):
         cluster.strategy.check(cluster.learners)
         self.cluster = cluster
         learner = cluster.task.build()
-        self.parameters = learner.parameters
+        self.parameters, self._patience_seconds = learner.parameters, patience_seconds
         self.layout = Layout(cluster.learners, self.parameters, cluster.optimizer.memory)
         self._descriptor = create_file(self.layout)
         self._arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
@@ -134,12 +136,20 @@ class ProcsRuntime(Runtime):
         return sent
 
     def _collect(self, ranks: list[int], watch: Watch) -> dict[int, Answer]:
-        """Wait for the answer, or the death, of each of `ranks`."""
+        """Wait for the answer, or the death, of each of `ranks`.
+
+        Comes back with the answers so far as soon as one is a problem no other learner can mend: whoever waits for that
+        learner would only be waited for in vain.
+
+        Raises:
+            TimeoutError: for twice as long as learners are patient none of them took a step or answered.
+        """
         answers: dict[int, Answer] = {}
+        idle, before = 0, (len(ranks), 0)
         open_ = set(ranks)
         pipes = {id(self._pipes[r]): r for r in ranks}
-        next_look = wall_clock() + 0.2
-        while open_:
+        next_look = wall_clock() + LOOK_SECONDS
+        while open_ and not any(answer.problem in ("error", "timeout") for answer in answers.values()):
             waiting: list[Connection | int] = [self._pipes[r] for r in open_]
             sentinels = {self._processes[r].sentinel: r for r in open_}
             ready = wait([*waiting, *sentinels], timeout=max(0.0, next_look - wall_clock()))
@@ -155,9 +165,15 @@ class ProcsRuntime(Runtime):
                     self._bury(rank)
                     open_.discard(rank)
             if wall_clock() >= next_look:
-                next_look = wall_clock() + 0.2
+                next_look = wall_clock() + LOOK_SECONDS
                 if watch(self._glance()):
                     self._stop()
+                now = (len(open_), int(self._arena.counts.steps.sum()))
+                idle, before = (idle + 1 if now == before else 0), now
+                if idle * LOOK_SECONDS > 2 * self._patience_seconds:  # looks, not seconds: being suspended is no idling
+                    raise TimeoutError(
+                        f"learners {sorted(open_)} neither take a step nor answer, for {idle * LOOK_SECONDS:.0f} s"
+                    )
         return answers
 
     def _judge(self, answers: dict[int, Answer], synchronous: bool) -> None:

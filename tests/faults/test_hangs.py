@@ -1,0 +1,61 @@
+"""Learners that fail or hang: the run ends, soon, and says who."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Glance, Runtime, Straggler, wall_clock
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.training import Interrupt, train
+from support.broken import DeadOnArrival, Failing
+from support.clusters import MANY, cluster, plan
+from support.runs import job
+
+SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
+
+
+@pytest.mark.parametrize("name", ["ssgd", "adpsgd"])
+def test_an_exception_is_told_at_once_whoever_waits_for_that_learner(name: str) -> None:
+    with ProcsRuntime(cluster(name, 3, Failing(parameters=37), stragglers=SLOW), threads=1) as runtime:
+        started = wall_clock()
+        with pytest.raises(RuntimeError, match="minibatch 10 is cursed"):
+            runtime.segment(plan(400, 3))  # would take 8 s, or the patience of 300 s
+        assert wall_clock() - started < 5
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_learner_that_hangs_is_waited_for_within_bounds_and_named(name: str) -> None:
+    with ProcsRuntime(cluster(name, 3, stragglers=SLOW), patience_seconds=0.5, threads=1) as runtime:
+        stopped = False
+
+        def stop(_: Glance) -> bool:
+            nonlocal stopped
+            if not stopped:
+                stopped = True
+                os.kill(runtime.process_ids()[1], signal.SIGSTOP)
+            return False
+
+        with pytest.raises(TimeoutError, match=r"has waited|neither take a step nor answer"):
+            runtime.segment(plan(60, 3), stop)
+        os.kill(runtime.process_ids()[1], signal.SIGCONT)  # or closing waits for it before it kills it
+
+
+def test_learners_that_do_not_start_are_the_users_to_mend(tmp_path: Path) -> None:
+    task = DeadOnArrival(parent=os.getpid(), examples=640)
+    with pytest.raises(UserError, match=r"do not start: learner 0 died: ended with exit status 7"):
+        train(job("adpsgd", task, runtime="procs"), tmp_path / "exp", Silent(), Interrupt())
+
+
+def test_a_hang_in_training_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(self: Runtime, *_: object) -> None:
+        raise TimeoutError("learner 0 has waited 300 s for row 1")
+
+    monkeypatch.setattr(SimRuntime, "segment", hang)
+    with pytest.raises(UserError, match=r"for row 1\. .*same command resumes.*patience_seconds"):
+        train(job("adpsgd", Quadratic(examples=640)), tmp_path / "exp", Silent(), Interrupt())

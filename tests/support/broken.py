@@ -1,0 +1,38 @@
+"""Quadratics whose learners misbehave; a module of its own because learner processes import it by name."""
+
+import os
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.learner.base import Learner
+from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+
+
+class _Failing(QuadraticLearner):
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        if batch.index == 10:
+            raise ArithmeticError("minibatch 10 is cursed")
+        return super().gradient(x, batch, plan, out)
+
+
+@dataclass(frozen=True)
+class Failing(Quadratic):
+    """One minibatch raises an exception, in whichever learner draws it."""
+
+    def build(self) -> Learner:
+        return _Failing(self)
+
+
+@dataclass(frozen=True)
+class DeadOnArrival(Quadratic):
+    """Ends any process but `parent` while it builds its learner."""
+
+    parent: int = 0
+
+    def build(self) -> Learner:
+        if os.getpid() != self.parent:
+            os._exit(7)
+        return QuadraticLearner(self)
