@@ -1,6 +1,7 @@
 """Quadratics whose learners misbehave; a module of its own because learner processes import it by name."""
 
 import os
+import time
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -35,4 +36,16 @@ class DeadOnArrival(Quadratic):
     def build(self) -> Learner:
         if os.getpid() != self.parent:
             os._exit(7)
+        return QuadraticLearner(self)
+
+
+@dataclass(frozen=True)
+class SlowToStart(Quadratic):
+    """Learners take a second to build."""
+
+    parent: int = 0
+
+    def build(self) -> Learner:
+        if os.getpid() != self.parent:
+            time.sleep(1.0)
         return QuadraticLearner(self)

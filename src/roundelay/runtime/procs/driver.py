@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 
@@ -72,6 +73,7 @@ class ProcsRuntime(Runtime):
         wait_politely()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["roundelay.runtime.procs.worker"])  # torch is imported once, not L times
+        _start_fork_server()
         for rank in range(self.cluster.learners):
             mine, theirs = context.Pipe()
             lifeline, ours = context.Pipe(duplex=False)
@@ -276,3 +278,17 @@ class ProcsRuntime(Runtime):
             pipe.close()
         self._processes, self._pipes, self._lifelines = [], [], []
         self._arena.close()
+
+
+def _start_fork_server() -> None:
+    """Start it with interrupts blocked, which it and all learners inherit.
+
+    Ctrl-C goes to every process of the terminal. Learners ignore it once they run, but importing and unpickling come
+    first and take seconds, in which it would kill them.
+    """
+    resource_tracker.ensure_running()  # before: it would unblock interrupts again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
