@@ -29,6 +29,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.threads import wait_politely
@@ -230,15 +231,8 @@ class ProcsRuntime(Runtime):
         arena.table("alive")[rank] = 0
         torn = " in the middle of writing a row" if rows_torn(arena.table("versions")) else ""
         self._lost.append(Lost(rank, self._reason(rank) + torn))
-        arena.queue_lock.acquire()
-        try:
-            claim, returned = int(arena.table("claim")[rank]), arena.table("returned")
-            if claim != NONE and not self.cluster.strategy.traits.synchronous:
-                returned[0] += 1
-                returned[returned[0]] = claim
-                arena.table("claim")[rank] = NONE
-        finally:
-            arena.queue_lock.release()
+        if not self.cluster.strategy.traits.synchronous:
+            queue.give_back(arena, rank)
 
     # State ------------------------------------------------------------------------------------------------------------
 

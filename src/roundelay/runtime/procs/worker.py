@@ -24,6 +24,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.learner_state import LearnerState, Row, exchange, try_exchange
+from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
@@ -165,29 +166,16 @@ class Worker:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
 
     def _draw(self) -> Minibatch | None:
-        arena, learners, rank = self.arena, self.cluster.learners, self.rank
-        queue, returned, rounds = arena.table("queue"), arena.table("returned"), arena.table("round")
+        arena, rank, rounds = self.arena, self.rank, self.arena.table("round")
+        if not self.cluster.strategy.traits.synchronous:
+            return queue.draw(arena, rank, self._plan)
         arena.queue_lock.acquire()
         try:
-            stop = int(arena.table("stop_round")[0])
-            if self.cluster.strategy.traits.synchronous:
-                round_ = int(rounds[rank])
-                if round_ >= stop:
-                    return None
-                rounds[rank] += 1
-                return self._plan.piece(round_ * learners + rank)
-            if returned[0]:  # what a dead learner left undone comes first
-                batch = self._plan.piece(int(returned[returned[0]]))
-                returned[0] -= 1
-                self._claim[rank] = batch.index
-                return batch
-            while queue[0] < stop * learners:
-                batch = self._plan.piece(int(queue[0]))
-                self._claim[rank] = batch.index if batch.frames else NONE
-                queue[0] += 1
-                if batch.frames:
-                    return batch
-            return None
+            round_ = int(rounds[rank])
+            if round_ >= arena.table("stop_round")[0]:
+                return None
+            rounds[rank] += 1
+            return self._plan.piece(round_ * self.cluster.learners + rank)
         finally:
             arena.queue_lock.release()
 
