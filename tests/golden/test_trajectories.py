@@ -21,8 +21,7 @@ from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.strategies import make_strategy
-from support.clusters import EVERY
+from support.clusters import EVERY, make_strategy
 
 FILE = Path(__file__).with_name("trajectories.json")
 ROUNDS = 3

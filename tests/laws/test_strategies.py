@@ -10,14 +10,14 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Straggler, staleness_summary
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.strategies import STRATEGIES, make_strategy
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, plan
+from roundelay.strategies import STRATEGIES
+from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
 
 JITTER = CostModel(jitter=0.3)
 
 
 def test_the_table_of_tests_knows_every_strategy() -> None:
-    assert {name.partition(":")[0] for name in EVERY} == set(STRATEGIES)
+    assert {make_strategy(name).name for name in EVERY} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -104,6 +104,32 @@ def test_ssgd_is_sgd_with_a_minibatch_as_large_as_all(learners: int) -> None:
         one.segment(plan(0, 1, examples=10 * MINIBATCH + 3))
         for row in many.rows():
             torch.testing.assert_close(row, one.rows()[0])
+
+
+def end(name: str, learners: int, momentum: float = 0.0) -> torch.Tensor:
+    with SimRuntime(cluster(name, learners, momentum=momentum)) as runtime:
+        runtime.segment(plan(0, learners, examples=11 * MINIBATCH + 5))
+        return runtime.rows().clone()
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3, 5])
+def test_averaging_models_every_step_is_averaging_gradients(learners: int) -> None:
+    torch.testing.assert_close(end("bsp period=1", learners), end("ssgd", learners))
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3, 5])
+@pytest.mark.parametrize("period", [1, 4, 50])
+@pytest.mark.parametrize("nesterov", ["true", "false"])
+def test_bmuf_without_block_momentum_is_model_averaging(learners: int, period: int, nesterov: str) -> None:
+    bmuf = f"bmuf period={period} momentum=0.0 nesterov={nesterov}"
+    torch.testing.assert_close(end(bmuf, learners, 0.9), end(f"bsp period={period}", learners, 0.9))
+
+
+@pytest.mark.parametrize("name", ["bsp period=4", "bmuf period=4", "bmuf period=4 nesterov=true"])
+def test_a_segment_of_averaging_ends_in_consensus(name: str) -> None:
+    rows = end(name, 3)
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[2])
 
 
 @pytest.mark.parametrize("learners", [2, 3, 8])

@@ -1,14 +1,27 @@
 """Small clusters for tests: every strategy on a quadratic."""
 
+import yaml
+
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
-from roundelay.strategies import make_strategy
+from roundelay.strategies import make_strategy as make
+from roundelay.strategies.base import Strategy
+
+
+def make_strategy(text: str) -> Strategy:
+    """`name option=value ...`."""
+    name, *options = text.split()
+    return make(name, {key: yaml.safe_load(value) for key, value in (option.split("=") for option in options)})
+
 
 ONE = ("sgd",)
-MANY = ("ssgd", "delay-by-one", "adpsgd:random-ring", "adpsgd:fixed-ring")
+MANY = (
+    "ssgd", "bsp period=3", "bmuf period=3", "bmuf period=2 nesterov=true", "delay-by-one", "adpsgd:random-ring",
+    "adpsgd:fixed-ring",
+)  # fmt: skip
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
 ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)

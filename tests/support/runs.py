@@ -14,9 +14,8 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
-from roundelay.strategies import make_strategy
 from roundelay.training import Job
-from support.clusters import MINIBATCH
+from support.clusters import MINIBATCH, make_strategy
 
 
 def save(x: Tensor, path: Path) -> None:

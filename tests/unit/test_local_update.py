@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from roundelay.algorithms.averaging import pair_average_, weighted_mean_
+from roundelay.algorithms.block_momentum import block_update_
 from roundelay.algorithms.local_update import Sgd
 
 
@@ -40,3 +41,30 @@ def test_a_weighted_mean_by_hand() -> None:
     assert out.tolist() == [2.0, 1.0]
     with pytest.raises(ValueError, match="total weight"):
         weighted_mean_(out, vectors, [0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("nesterov", "anchors", "broadcasts"),
+    [
+        # Blocks end at 1, 2, 3, momentum is 1/2.
+        # G = 1, D = 1, W = 1; G = 1, D = 3/2, W = 5/2; G = 1/2, D = 5/4, W = 15/4.
+        (False, [1.0, 2.5, 3.75], [1.0, 2.5, 3.75]),
+        # G = 1, D = 1, W = 1, B = 3/2; G = 1/2, D = 1, W = 2, B = 5/2; G = 1/2, D = 1, W = 3, B = 7/2.
+        (True, [1.0, 2.0, 3.0], [1.5, 2.5, 3.5]),
+    ],
+)
+def test_three_blocks_by_hand(nesterov: bool, anchors: list[float], broadcasts: list[float]) -> None:
+    anchor, delta, broadcast = torch.zeros(1), torch.zeros(1), torch.zeros(1)
+    for mean, anchor_after, broadcast_after in zip((1.0, 2.0, 3.0), anchors, broadcasts, strict=True):
+        block_update_(anchor, delta, broadcast, torch.tensor([mean]), 0.5, 1.0, nesterov)
+        assert anchor.item() == anchor_after
+        assert broadcast.item() == broadcast_after
+
+
+def test_the_look_ahead_is_taken_back() -> None:
+    """With a constant block gradient of 1 the strict recursion tends to steps of 1 / (1 - momentum), not to more."""
+    anchor, delta, broadcast, before = torch.zeros(1), torch.zeros(1), torch.zeros(1), 0.0
+    for _ in range(200):
+        before = anchor.item()
+        block_update_(anchor, delta, broadcast, broadcast + 1.0, 0.9, 1.0, nesterov=True)
+    assert anchor.item() - before == pytest.approx(10, rel=1e-3)

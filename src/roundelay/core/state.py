@@ -3,6 +3,7 @@
 Legend: P parameters of the model, L learners.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,6 +88,11 @@ class Me(Protocol):
     @property
     def x(self) -> Tensor:
         """The row itself, (P,), to be read only, and only by strategies in which nobody else writes it."""
+        ...
+
+    @property
+    def memory(self) -> Mapping[str, Tensor]:
+        """The private vectors (P,) this learner's strategy and optimizer have declared, by name."""
         ...
 
     def snapshot(self) -> Snapshot:

@@ -50,6 +50,11 @@ class Cluster:
     seed: int = 0
     stragglers: tuple[Straggler, ...] = ()
 
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Names of the vectors (P,) a learner has besides its row; they start at zero and are in every checkpoint."""
+        return (*self.optimizer.memory, *self.strategy.memory)
+
     def straggler(self, rank: int) -> Straggler:
         """The handicap of `rank`; none by default."""
         return next((s for s in self.stragglers if s.rank == rank), Straggler(rank))

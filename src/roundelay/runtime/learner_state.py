@@ -149,9 +149,9 @@ class LearnerState(Me):
         self._snapshot, self._snapshot_version = snapshot, -1
         self._snapshot_parts = [snapshot[part] for part in chunks(snapshot.numel())]
         self._memory_parts = [
-            {name: vector[part] for name, vector in memory.items()} for part in chunks(snapshot.numel())
+            {name: memory[name][part] for name in optimizer.memory} for part in chunks(snapshot.numel())
         ]
-        self._optimizer, self._steps = optimizer, steps
+        self._optimizer, self._steps, self._memory = optimizer, steps, memory
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -164,6 +164,10 @@ class LearnerState(Me):
     @property
     def x(self) -> Tensor:
         return self.row.vector
+
+    @property
+    def memory(self) -> Mapping[str, Tensor]:
+        return self._memory
 
     def begin_segment(self, learning_rate: float) -> None:
         """Forget the snapshot: between segments the row may have been replaced from outside."""

@@ -7,11 +7,13 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.base import Strategy
+from roundelay.strategies.bmuf import Bmuf
+from roundelay.strategies.bsp import Bsp
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.sgd import Sgd
 from roundelay.strategies.ssgd import Ssgd
 
-STRATEGIES: Mapping[str, type[Strategy]] = {cls.name: cls for cls in (Sgd, Ssgd, AdPsgd, DelayByOne)}
+STRATEGIES: Mapping[str, type[Strategy]] = {cls.name: cls for cls in (Sgd, Ssgd, Bsp, Bmuf, AdPsgd, DelayByOne)}
 
 
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:

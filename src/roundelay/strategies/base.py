@@ -27,6 +27,9 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
+    memory: ClassVar[tuple[str, ...]] = ()
+    """Vectors (P,) a learner keeps for this strategy, by name: in `me.memory`, zero at the start, in every
+    checkpoint."""
 
     @abstractmethod
     async def learn(self, me: Me) -> None:

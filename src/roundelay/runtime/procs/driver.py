@@ -53,7 +53,7 @@ class ProcsRuntime(Runtime):
         self.cluster = cluster
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.layout = Layout(cluster.learners, self.parameters, cluster.optimizer.memory)
+        self.layout = Layout(cluster.learners, self.parameters, cluster.memory)
         self._descriptor = create_file(self.layout)
         self._arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
         initial = learner.initial()

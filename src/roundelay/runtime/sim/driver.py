@@ -55,7 +55,7 @@ class SimRuntime(Runtime):
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
-        names = ("row", *cluster.optimizer.memory)
+        names = ("row", *cluster.memory)
         self._vectors = {name: torch.zeros(learners, size) for name in names}
         self._vectors["row"][:] = self._learner.initial()
         self._versions, self._steps = np.zeros(learners, np.int64), np.zeros(learners, np.int64)
@@ -68,7 +68,7 @@ class SimRuntime(Runtime):
         self._unfinished = 0
 
     def _make_state(self, rank: int) -> LearnerState:
-        memory = {name: self._vectors[name][rank] for name in self.cluster.optimizer.memory}
+        memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
             rank, self.cluster.learners, self.cluster.seed, self._rows[rank], torch.zeros(self.parameters),
             torch.zeros(self.parameters), self.cluster.optimizer, memory, self._steps, self._counts,

@@ -1,0 +1,35 @@
+"""Blockwise model-update filtering (Chen and Huo 2016), as Li et al. 2017 write it, equations 3 to 6.
+
+A block is `period` local steps of every learner. With W the anchor (the model the method holds), D its momentum, Wbar
+the mean of all learners at the end of the block, zeta the block momentum and eta the block learning rate:
+
+    classical   G = Wbar - W            W and the broadcast model are one
+                D = zeta D + eta G
+                W = W + D               broadcast W
+
+    Nesterov    G = Wbar - B            B = the model broadcast at the block's start, not the anchor
+                D = zeta D + eta G
+                W = W + D
+                B = W + zeta D          broadcast B; the model to keep at the end is W
+
+Anchor and broadcast model are kept apart. (Two public implementations of the Nesterov form go on from B as if it were
+W, so that the look-ahead is never taken back; that is another, faster and less stable, recursion.) zeta = 0 and eta = 1
+is model averaging.
+
+Usual setting: eta / (N (1 - zeta)) = 1, so zeta = 1 - 1/N for N learners and eta = 1.
+
+Legend: C elements of a chunk.
+"""
+
+from torch import Tensor
+
+
+def block_update_(
+    anchor: Tensor, delta: Tensor, broadcast: Tensor, mean: Tensor, momentum: float, rate: float, nesterov: bool
+) -> None:
+    """End a block: `anchor`, `delta` and `broadcast` (C,) are updated in place from `mean` (C,), which is only read."""
+    delta.mul_(momentum).add_(mean - broadcast, alpha=rate)
+    anchor.add_(delta)
+    broadcast.copy_(anchor)
+    if nesterov:
+        broadcast.add_(delta, alpha=momentum)
