@@ -51,14 +51,14 @@ def advance(schedule: Newbob, now: Progress, loss: float) -> tuple[Progress, boo
     """After an epoch ended with held-out `loss` (nats per frame): what comes next, and whether the epoch is
     accepted."""
     epoch = now.epoch + 1
-    if math.isnan(loss):
+    if not math.isfinite(loss):
         accepted, gain = not schedule.reject_worse, float("-inf")
     elif now.best is None:
         accepted, gain = True, float("inf")
     else:
         gain = (now.best - loss) / now.best if now.best else 0.0
         accepted = loss <= now.best or not schedule.reject_worse
-    best = loss if accepted and not math.isnan(loss) else now.best
+    best = loss if accepted and math.isfinite(loss) else now.best
     stopped = ""
     if now.halving and schedule.stop_below is not None and gain < schedule.stop_below:
         change = "fell" if gain >= 0 else "rose"

@@ -30,10 +30,12 @@ def test_a_worse_epoch_is_taken_back_and_the_best_loss_stays() -> None:
     assert seen[1][0].learning_rate == 0.01
 
 
-def test_a_loss_that_is_not_a_number_is_taken_back() -> None:
-    ((now, accepted),) = run(Newbob(), [float("nan")])
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_a_loss_that_is_not_a_number_is_taken_back(loss: str) -> None:
+    ((now, accepted),) = run(Newbob(), [float(loss)])
     assert not accepted
     assert now.halving
+    assert now.best is None
 
 
 def test_without_stop_below_all_runs_see_the_same_epochs() -> None:
