@@ -11,7 +11,7 @@ from types import FrameType
 from roundelay import __version__
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.threads import wait_politely
-from roundelay.terminal import Bar, complain, console, print_table
+from roundelay.terminal import Bar, complain, console, print_table, tidy
 
 DEFAULT_LEARNERS = 4
 
@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     wait_politely()  # before any command imports torch
     try:
-        return int(options.run(options) or 0)
+        with tidy():
+            return int(options.run(options) or 0)
     except UserError as error:
         complain(str(error))
         return 2

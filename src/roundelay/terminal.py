@@ -1,7 +1,9 @@
 """What a person at a terminal sees: bars, tables, errors. Logs and pipes get plain lines."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -13,6 +15,8 @@ console = Console(highlight=False, soft_wrap=True)
 
 class Bar:
     """Implements core.progress.Progress on a terminal."""
+
+    _drawn: ClassVar[set[RichProgress]] = set()
 
     def __init__(self) -> None:
         self._bars: RichProgress | None = None
@@ -28,6 +32,7 @@ class Bar:
                 TextColumn("{task.fields[note]}"), console=console, transient=True,
             )  # fmt: skip
             self._bars.start()
+            Bar._drawn.add(self._bars)
             self._task = self._bars.add_task(what, total=total, note="")
 
     def advance(self, n: int = 1, note: str = "") -> None:
@@ -38,10 +43,21 @@ class Bar:
     def finish(self) -> None:
         if self._bars is not None:
             self._bars.stop()
+            Bar._drawn.discard(self._bars)
             self._bars = self._task = None
         if self._what:
             console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
         self._what = self._note = ""
+
+
+@contextmanager
+def tidy() -> Iterator[None]:
+    """However a command ends, no bar goes on drawing and the terminal has its cursor back."""
+    try:
+        yield
+    finally:
+        while Bar._drawn:
+            Bar._drawn.pop().stop()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:

@@ -115,7 +115,7 @@ def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(na
         assert looks
         assert not first.finished
         assert 0 < first.next < 2000 * learners
-        assert first.next % learners == 0
+        assert first.next % (learners * cluster(name, learners).strategy.block) == 0
         trained = int(first.counts.frames.sum())
         assert trained == first.next // learners * MINIBATCH
         rest = SegmentPlan(plan(first.next // learners + 5, learners).epoch, 0.1, first=first.next)

@@ -70,12 +70,13 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
 ) -> None:
     whole = run(job(name, TASK), tmp_path / "whole")
     with monkeypatch.context() as patch:
-        Stop(patch, segment=3, rounds=7)(SimRuntime)
+        rounds = job(name, TASK).cluster.stop_round(7)
+        Stop(patch, segment=3, rounds=rounds)(SimRuntime)
         assert run(job(name, TASK), tmp_path / "cut") is None
     cut = run(job(name, TASK), tmp_path / "cut")
     events = read_events(tmp_path / "cut" / "events.jsonl")
     assert [r.resumed for r in of_kind(events, RunStarted)] == [False, True]
-    assert of_kind(events, Interrupted)[0].frames == (2 * 20 + 7) * MINIBATCH
+    assert of_kind(events, Interrupted)[0].frames == (2 * 20 + rounds) * MINIBATCH
     assert comparable(cut)["frames_seen"] == comparable(whole)["frames_seen"] == 4 * TASK.examples
     if name in SYNCHRONOUS:
         assert comparable(cut)["frame_cross_entropy"] == comparable(whole)["frame_cross_entropy"]

@@ -55,6 +55,10 @@ class Cluster:
         """Names of the vectors (P,) a learner has besides its row; they start at zero and are in every checkpoint."""
         return (*self.optimizer.memory, *self.strategy.memory)
 
+    def stop_round(self, reached: int) -> int:
+        """The round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
+        return -(-reached // self.strategy.block) * self.strategy.block
+
     def straggler(self, rank: int) -> Straggler:
         """The handicap of `rank`; none by default."""
         return next((s for s in self.stragglers if s.rank == rank), Straggler(rank))

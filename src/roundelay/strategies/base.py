@@ -40,6 +40,11 @@ class Strategy(ABC):
         """Name and the options people tell runs apart by."""
         return self.name
 
+    @property
+    def block(self) -> int:
+        """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
+        return 1
+
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:

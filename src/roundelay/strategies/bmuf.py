@@ -46,6 +46,10 @@ class Bmuf(Strategy):
     def label(self) -> str:
         return f"{self.name} period {self.period}" + " nesterov" * self.nesterov
 
+    @property
+    def block(self) -> int:
+        return self.period
+
     async def learn(self, me: Me) -> None:
         anchor, broadcast = me.memory["block_anchor"], me.memory["block_broadcast"]
         if me.steps == 0:

@@ -35,6 +35,10 @@ class Bsp(Strategy):
     def label(self) -> str:
         return f"{self.name} period {self.period}"
 
+    @property
+    def block(self) -> int:
+        return self.period
+
     async def learn(self, me: Me) -> None:
         steps, frames = 0, 0
         while batch := await Draw():

@@ -197,13 +197,14 @@ class ProcsRuntime(Runtime):
         return Glance(statistics.frames, statistics.mean_loss, staleness, len(self._living()))
 
     def _stop(self) -> None:
-        """End at the round the furthest learner has begun. Draws happen under the same lock, so none is past it."""
+        """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
+        is past it."""
         arena, learners = self._arena, self.cluster.learners
         arena.queue_lock.acquire()
         try:
             synchronous = self.cluster.strategy.traits.synchronous
             reached = int(arena.table("round").max()) if synchronous else -(-int(arena.table("queue")[0]) // learners)
-            arena.table("stop_round")[0] = min(int(arena.table("stop_round")[0]), reached)
+            arena.table("stop_round")[0] = min(int(arena.table("stop_round")[0]), self.cluster.stop_round(reached))
         finally:
             arena.queue_lock.release()
 

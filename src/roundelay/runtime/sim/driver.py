@@ -114,10 +114,11 @@ class SimRuntime(Runtime):
         )
 
     def _stop(self) -> None:
-        """End at the round the furthest learner has begun: synchronous learners must all stop at the same one."""
+        """End after the round the furthest learner has begun, or its block: synchronous learners must all stop at
+        one."""
         learners = self.cluster.learners
         reached = max(self._round) if self.cluster.strategy.traits.synchronous else -(-self._queue // learners)
-        self._stop_round = min(self._stop_round, reached)
+        self._stop_round = min(self._stop_round, self.cluster.stop_round(reached))
 
     def _resume(self, me: LearnerState, role: Coroutine[Effect[Any], Any, None], reply: Any) -> Callable[[], None]:
         def go() -> None:
