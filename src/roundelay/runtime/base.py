@@ -3,6 +3,7 @@
 Legend: P parameters, L learners.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.strategies.base import Strategy
@@ -37,6 +39,13 @@ class Straggler:
     rank: int
     factor: float = 1.0
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.factor < math.inf and 0 <= self.seconds < math.inf):
+            raise UserError(
+                f"straggler {self.rank} takes {self.factor:g} times as long plus {self.seconds:g} s: a straggler is "
+                "slow, so give a factor of 1 or more, or seconds of 0 or more."
+            )
 
 
 @dataclass(frozen=True)
