@@ -93,6 +93,7 @@ class _Position:
     first: int = 0  # minibatch of the epoch to go on with
     frames: int = 0
     wall_s: float = 0.0
+    virtual_s: float | None = None  # not the cluster's clock, which goes back with an epoch taken back
     stale_largest: int = 0
     stale_sum: float = 0.0
     stale_count: int = 0
@@ -109,18 +110,23 @@ class _Position:
 def claim_directory(exp: Path, recipe: dict[str, Any]) -> None:
     """Make `exp` the directory of this recipe, or check that it is already.
 
+    One in which nothing was trained yet, because something in its recipe was wrong, may change it.
+
     Raises:
         UserError: it belongs to another configuration (every difference is named), or holds something else.
     """
     path = exp / "recipe.yaml"
     if path.exists():
-        if differences := _differences(read_yaml(path), recipe):
+        begun = latest(exp / "checkpoints") is not None or (exp / Results.FILE).exists()
+        differences = _differences(read_yaml(path), recipe)
+        if differences and begun:
             raise UserError(
                 f"{exp} belongs to another configuration: {'; '.join(differences)}. "
                 "Choose another --exp, or give the options it was started with."
             )
-        return
-    if exp.is_dir() and any(exp.iterdir()):
+        if not differences:
+            return
+    elif exp.is_dir() and any(exp.iterdir()):
         raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
     write_text(path, yaml.safe_dump(recipe, sort_keys=False))
 
@@ -175,7 +181,6 @@ class _Run:
         self.checkpoints = exp / "checkpoints"
         self.now = _Position(schedules.start(job.schedule))
         self.commit, self.machine = commit(), machine()
-        self.virtual_s: float | None = None
 
     def go(self) -> Results | None:
         self.started = wall_clock()
@@ -198,6 +203,8 @@ class _Run:
     def _epoch(self) -> bool:
         """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
+        if self.interrupt.asked:  # between epochs, or in one so short that nobody looked
+            return self._interrupted(epoch)
         plan = EpochPlan(
             epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
         )
@@ -222,9 +229,7 @@ class _Run:
         self._record_segment(epoch, outcome)
         if not outcome.finished:
             self.now.first = outcome.next
-            self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
-            self._checkpoint(f"epoch-{epoch:04d}-at-{outcome.next:09d}")
-            return False
+            return self._interrupted(epoch)
         loss = self._measure(self.job.held_out)
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
@@ -233,6 +238,11 @@ class _Run:
         self.now.schedule, self.now.first = next_, 0
         self._checkpoint(f"epoch-{epoch + 1:04d}")
         return True
+
+    def _interrupted(self, epoch: int) -> bool:
+        self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
+        self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first:09d}")
+        return False
 
     def _watch(self) -> Callable[[Glance], bool]:
         shown = 0
@@ -253,7 +263,7 @@ class _Run:
     def _record_segment(self, epoch: int, outcome: Outcome) -> None:
         counts, statistics = outcome.counts, outcome.counts.statistics
         if outcome.virtual_seconds is not None:
-            self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
+            self.now.virtual_s = round((self.now.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.now.frames += statistics.frames
         seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
         time, speed = self._time(), statistics.frames / max(seconds, 1e-9)
@@ -316,12 +326,12 @@ class _Run:
             minibatch_frames=job.minibatch, epochs=now.schedule.epoch, frames_seen=now.frames,
             frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
             frame_accuracy={split: s.accuracy for split, s in final.items()},
-            wall_seconds=round(self._time()["wall_s"], 3), virtual_seconds=self.virtual_s,
+            wall_seconds=round(self._time()["wall_s"], 3), virtual_seconds=now.virtual_s,
             staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
             consensus_distance=distance, stopped=now.schedule.stopped,
         )  # fmt: skip
-        write_json(self.exp / Results.FILE, results.to_json())
         self._say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
+        write_json(self.exp / Results.FILE, results.to_json())  # last: with it the run counts as finished
         return results
 
     # What is written --------------------------------------------------------------------------------------------------
@@ -334,12 +344,10 @@ class _Run:
         checkpoint = load_checkpoint(path)
         self.runtime.load(checkpoint.state)
         self.now = _Position.from_json(checkpoint.position)
-        if self.job.runtime_name == "sim":
-            self.virtual_s = checkpoint.state.virtual_ns / 1e9
         events = self.exp / "events.jsonl"
         if events.exists():  # what came after the checkpoint will happen again
-            with open(events, "r+b") as file:
-                file.truncate(self.now.events_bytes)
+            with open(events, "r+b") as file:  # it may also be shorter than it was: only checkpoints are synced to disk
+                file.truncate(file.read(self.now.events_bytes).rfind(b"\n") + 1)
         return True
 
     def _announce(self, resumed: bool) -> None:
@@ -354,7 +362,7 @@ class _Run:
         )  # fmt: skip
 
     def _time(self) -> dict[str, Any]:
-        return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.virtual_s}
+        return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}
 
     def _say(self, record: Record) -> None:
         path = self.exp / "events.jsonl"

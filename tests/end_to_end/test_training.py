@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from roundelay import training
+from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
+from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import (
     Evaluation,
@@ -219,3 +220,67 @@ def test_a_death_in_training_is_recorded_or_named(tmp_path: Path, monkeypatch: p
             run(job("ssgd", task, runtime="procs", stragglers=slow), tmp_path / "ssgd")
     resumed = run(job("ssgd", task, runtime="procs", stragglers=slow), tmp_path / "ssgd")
     assert comparable(resumed) == comparable(run(job("ssgd", task, runtime="procs"), tmp_path / "undisturbed"))
+
+
+def test_virtual_time_goes_on_through_epochs_taken_back_and_resumption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wild = Newbob(4.5, max_epochs=8, stop_below=None)
+    task = Quadratic(parameters=5, examples=640, noise=0.0)
+    whole = run(job("sgd", task, schedule=wild), tmp_path / "whole")
+    evaluations = of_kind(read_events(tmp_path / "whole" / "events.jsonl"), Evaluation)
+    assert not all(e.accepted for e in evaluations[:6])
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=6, rounds=4)(SimRuntime)
+        assert run(job("sgd", task, schedule=wild), tmp_path / "cut") is None
+    assert comparable(run(job("sgd", task, schedule=wild), tmp_path / "cut")) == comparable(whole)
+
+
+def test_events_lost_with_the_power_leave_a_readable_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only checkpoints are synced to disk, so the log may be shorter than a checkpoint remembers."""
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=3, rounds=7)(SimRuntime)
+        assert run(job("ssgd", TASK), tmp_path / "exp") is None
+    events = tmp_path / "exp" / "events.jsonl"
+    events.write_bytes(events.read_bytes()[:500])
+    run(job("ssgd", TASK), tmp_path / "exp")
+    assert isinstance(read_events(events)[-1], Finished)
+
+
+def test_a_directory_in_which_nothing_was_trained_may_change_its_recipe(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="only 10 training frames"):
+        run(job("ssgd", Quadratic(examples=10)), tmp_path / "exp")
+    results = run(job("ssgd", TASK, seed=2), tmp_path / "exp")
+    assert results is not None
+    assert read_yaml(tmp_path / "exp" / "recipe.yaml")["training"]["seed"] == 2
+
+
+def test_a_run_killed_at_its_very_end_is_finished_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(path: Path, value: object) -> None:
+        write_json(path, value)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_json", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(job("ssgd", TASK), tmp_path / "exp")
+    run(job("ssgd", TASK), tmp_path / "exp")
+    assert isinstance(read_events(tmp_path / "exp" / "events.jsonl")[-1], Finished)
+
+
+def test_an_interrupt_outside_training_is_heard_before_the_next_epoch(tmp_path: Path) -> None:
+    interrupt = Interrupt()
+
+    class Ask(Silent):
+        def start(self, what: str, total: int | None = None) -> None:
+            interrupt.asked = interrupt.asked or what.startswith("epoch 2 dev")
+
+    assert train(job("ssgd", TASK), tmp_path / "exp", Ask(), interrupt) is None
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert [segment.epoch for segment in of_kind(events, Segment)] == [0, 1]
+    assert isinstance(of_kind(events, Interrupted)[0], Interrupted)
+    assert comparable(run(job("ssgd", TASK), tmp_path / "exp")) == comparable(
+        run(job("ssgd", TASK), tmp_path / "whole")
+    )
