@@ -3,7 +3,6 @@
 Legend: P parameters, S tied states.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, write_json
+from roundelay.core.files import atomic_write, read_json, write_json
 from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
@@ -105,6 +104,8 @@ def make_job(recipe: Recipe) -> Job:
     autocast = autocast_pays() if training.precision == "auto" else training.precision == "bf16"
     task = AcousticTask(recipe.corpus, recipe.alignment, recipe.model, training.seed, autocast)
     stragglers = tuple(parse_straggler(text) for text in training.stragglers)
+    if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
+        raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
     if beyond := [s.rank for s in stragglers if not 0 <= s.rank < training.learners]:
         raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {training.learners - 1}.")
     strategy = make_strategy(training.strategy, training.options)
@@ -164,13 +165,13 @@ def load_model(exp: Path) -> AcousticModel:
         raise UserError(
             f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
         )
-    meta: Mapping[str, Any] = json.loads(meta_path.read_text())
+    meta: Mapping[str, Any] = read_json(meta_path)
     try:
         module = Dnn(build(DnnConfig, meta["model"], str(meta_path)), meta["features"], meta["states"])
         tensors = load(path.read_bytes())
         prior = tensors.pop("prior").numpy()
         module.load_state_dict(tensors)
-    except (KeyError, RuntimeError, SafetensorError) as error:
+    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
     module.eval()
     return AcousticModel(module, prior)

@@ -18,8 +18,9 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
-from roundelay.core.records import Decoded, Results, WordErrors, to_line
+from roundelay.core.records import Decoded, Results, WordErrors
 from roundelay.recipes.recipe import Decoding, Recipe
+from roundelay.run_directory import append
 from roundelay.runtime.base import wall_clock
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
@@ -69,12 +70,12 @@ def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]
     store = corpus.features()
     done = []
     with decoders(graph, config.workers) as run:
-        scale = config.scale or _choose_scale(run, model, store, corpus, config, progress)
+        scale = config.scale if config.scale is not None else _choose_scale(run, model, store, corpus, config, progress)
         for split in config.splits:
-            done.append(_one_split(run, model, store, corpus.splits[split], split, scale, config, progress))
-    for found in done:
-        _write(exp, found, corpus, config)
-    _update_results(exp, done)
+            found = _one_split(run, model, store, corpus.splits[split], split, scale, config, progress)
+            _write(exp, found, corpus, config)
+            _update_results(exp, found)
+            done.append(found)
     return done
 
 
@@ -173,20 +174,19 @@ def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> No
     )  # fmt: skip
 
 
-def _update_results(exp: Path, done: Sequence[Recognised]) -> None:
-    """Add the word errors to results.json and a line each to events.jsonl."""
-    results = Results.from_json(read_json(exp / Results.FILE))
-    for found in done:
-        errors = found.score.errors
-        results.wer[found.split] = WordErrors(
-            wer=errors.wer, ins=errors.ins, del_=errors.del_, sub=errors.sub, ref=errors.ref,
-            utterances=len(found.score.utterances), acoustic_scale=found.acoustic_scale,
-        )  # fmt: skip
-        record = Decoded(
+def _update_results(exp: Path, found: Recognised) -> None:
+    """Add the word errors to results.json and a line to the log."""
+    results, errors = Results.from_json(read_json(exp / Results.FILE)), found.score.errors
+    results.wer[found.split] = WordErrors(
+        wer=errors.wer, ins=errors.ins, del_=errors.del_, sub=errors.sub, ref=errors.ref,
+        utterances=len(found.score.utterances), acoustic_scale=found.acoustic_scale,
+    )  # fmt: skip
+    write_json(exp / Results.FILE, results.to_json())
+    append(
+        exp,
+        Decoded(
             wall_s=results.wall_seconds, virtual_s=results.virtual_seconds, split=found.split, wer=errors.wer,
             errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
             acoustic_scale=found.acoustic_scale, real_time_factor=found.real_time_factor,
-        )  # fmt: skip
-        with open(exp / "events.jsonl", "a", encoding="utf-8") as file:
-            file.write(to_line(record) + "\n")
-    write_json(exp / Results.FILE, results.to_json())
+        ),
+    )  # fmt: skip

@@ -42,9 +42,10 @@ class Progress:
     stopped: str = ""  # why, or "" to go on
 
 
-def start(schedule: Newbob) -> Progress:
-    """Before the first epoch."""
-    return Progress(0, schedule.learning_rate)
+def start(schedule: Newbob, loss: float | None = None) -> Progress:
+    """Before the first epoch; `loss` is the held-out loss of the untrained model, which an epoch must not make
+    worse."""
+    return Progress(0, schedule.learning_rate, loss if loss is not None and math.isfinite(loss) else None)
 
 
 def advance(schedule: Newbob, now: Progress, loss: float) -> tuple[Progress, bool]:

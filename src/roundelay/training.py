@@ -11,25 +11,19 @@ A run directory holds
 
 import dataclasses
 import errno
-import os
-import platform
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from roundelay import schedule as schedules
 from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
-from roundelay.core.configure import read_yaml
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, unwritable, write_json, write_text
+from roundelay.core.files import read_json, unwritable, write_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import (
     CheckpointWritten,
@@ -43,10 +37,10 @@ from roundelay.core.records import (
     RunStarted,
     Segment,
     Staleness,
-    to_line,
 )
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Learner
+from roundelay.run_directory import alone, append, claim_directory, commit, machine
 from roundelay.runtime.base import (
     Cluster,
     Glance,
@@ -107,37 +101,6 @@ class _Position:
         return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
 
 
-def claim_directory(exp: Path, recipe: dict[str, Any]) -> None:
-    """Make `exp` the directory of this recipe, or check that it is already.
-
-    One in which nothing was trained yet, because something in its recipe was wrong, may change it.
-
-    Raises:
-        UserError: it belongs to another configuration (every difference is named), or holds something else.
-    """
-    path = exp / "recipe.yaml"
-    if path.exists():
-        begun = latest(exp / "checkpoints") is not None or (exp / Results.FILE).exists()
-        differences = _differences(read_yaml(path), recipe)
-        if differences and begun:
-            raise UserError(
-                f"{exp} belongs to another configuration: {'; '.join(differences)}. "
-                "Choose another --exp, or give the options it was started with."
-            )
-        if not differences:
-            return
-    elif exp.is_dir() and any(exp.iterdir()):
-        raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
-    write_text(path, yaml.safe_dump(recipe, sort_keys=False))
-
-
-def _differences(old: Any, new: Any, where: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(set(old) | set(new), key=str)
-        return [d for k in keys for d in _differences(old.get(k), new.get(k), f"{where}.{k}" if where else str(k))]
-    return [] if old == new else [f"{where} was {old!r}, now {new!r}"]
-
-
 def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
     """Run, or go on with, `job` in directory `exp`; a finished run is only read.
 
@@ -148,8 +111,13 @@ def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Resu
             strategy that cannot go on without it. Whatever was checkpointed stays.
     """
     claim_directory(exp, job.recipe)
-    if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
-        return Results.from_json(read_json(exp / Results.FILE))
+    with alone(exp):
+        if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
+            return Results.from_json(read_json(exp / Results.FILE))
+        return _train(job, exp, progress, interrupt)
+
+
+def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
     learner = job.cluster.task.build()
     if learner.examples < job.minibatch:
         raise UserError(
@@ -189,7 +157,9 @@ class _Run:
         try:
             self._announce(resumed)
             if not resumed:
-                self._evaluate(epoch=-1, accepted=True)
+                untrained = self._measure(self.job.held_out)
+                self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
+                self.now.schedule = schedules.start(self.job.schedule, untrained.mean_loss)
                 self._checkpoint("epoch-0000")
             while not self.now.schedule.stopped:
                 if not self._epoch():
@@ -294,9 +264,6 @@ class _Run:
     def _measure(self, split: str) -> Statistics:
         return self.learner.evaluate(self.runtime.consensus(), split)
 
-    def _evaluate(self, epoch: int, accepted: bool) -> None:
-        self._evaluation(self.job.held_out, self._measure(self.job.held_out), epoch, accepted)
-
     def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
         distance = self.runtime.consensus_distance()
         self._say(
@@ -342,6 +309,12 @@ class _Run:
             (self.exp / "events.jsonl").unlink(missing_ok=True)
             return False
         checkpoint = load_checkpoint(path)
+        wanted = (self.job.cluster.learners, self.runtime.parameters)
+        if (found := tuple(checkpoint.state.vectors["row"].shape)) != wanted:
+            raise UserError(
+                f"{path}: {found[0]} rows of {found[1]} parameters, but now there are {wanted[0]} of {wanted[1]}: the "
+                "alignment or the corpus was made again since. Choose another --exp."
+            )
         self.runtime.load(checkpoint.state)
         self.now = _Position.from_json(checkpoint.position)
         events = self.exp / "events.jsonl"
@@ -365,12 +338,7 @@ class _Run:
         return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}
 
     def _say(self, record: Record) -> None:
-        path = self.exp / "events.jsonl"
-        try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(to_line(record) + "\n")
-        except OSError as error:
-            raise unwritable(path, error) from error
+        append(self.exp, record)
 
     def _checkpoint(self, name: str) -> None:
         epoch = self.now.schedule.epoch
@@ -381,29 +349,3 @@ class _Run:
         save_checkpoint(self.checkpoints, name, Checkpoint(self.runtime.state(), position.to_json()))
         # The end of the last epoch stays as long as this one may be taken back.
         prune(self.checkpoints, {name, f"epoch-{epoch:04d}"})
-
-
-def commit() -> str:
-    """The commit this program was installed from, with a plus sign if files differ from it; "unknown" outside a
-    checkout."""
-    try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"],
-            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return run.stdout.strip() or "unknown"
-
-
-def machine() -> str:
-    """Processor, cores and torch version, for people who compare seconds."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    except OSError:
-        pass
-    if torch.cuda.is_available():
-        model += f", {torch.cuda.get_device_name()}"
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, torch {torch.__version__}"

@@ -28,6 +28,7 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay.learner.quadratic import Quadratic
+from roundelay.run_directory import alone
 from roundelay.runtime.base import Glance, Outcome, Runtime, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
@@ -284,3 +285,25 @@ def test_an_interrupt_outside_training_is_heard_before_the_next_epoch(tmp_path: 
     assert comparable(run(job("ssgd", TASK), tmp_path / "exp")) == comparable(
         run(job("ssgd", TASK), tmp_path / "whole")
     )
+
+
+def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:
+    run(job("ssgd", TASK), tmp_path / "exp")
+    with alone(tmp_path / "exp"), pytest.raises(UserError, match="another process is training here"):
+        run(job("ssgd", TASK), tmp_path / "exp")
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=1, rounds=4)(SimRuntime)
+        run(job("ssgd", TASK), tmp_path / "exp")
+    with pytest.raises(UserError, match="3 rows of 50 parameters, but now there are 3 of 60"):
+        run(job("ssgd", Quadratic(parameters=60, examples=TASK.examples)), tmp_path / "exp")
+
+
+def test_a_first_epoch_worse_than_no_training_is_taken_back(tmp_path: Path) -> None:
+    results = run(job("sgd", Quadratic(parameters=5, noise=0.0), schedule=Newbob(50.0, max_epochs=1)), tmp_path / "exp")
+    before, after = of_kind(read_events(tmp_path / "exp" / "events.jsonl"), Evaluation)
+    assert not after.accepted
+    assert results is not None
+    assert results.frame_cross_entropy["dev"] == before.cross_entropy

@@ -30,7 +30,7 @@ class Sgd:
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
             raise UserError(f"optimizer.momentum is {self.momentum}: choose a number from 0 up to, not including, 1.")
-        if self.weight_decay < 0:
+        if not self.weight_decay >= 0:
             raise UserError(f"optimizer.weight_decay is {self.weight_decay}: it cannot be negative.")
         if self.nesterov and not self.momentum:
             raise UserError("optimizer.nesterov needs optimizer.momentum above 0.")

@@ -42,6 +42,8 @@ class Training:
     patience_seconds: float = 300.0
 
     def __post_init__(self) -> None:
+        if not self.patience_seconds > 0:
+            raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
         if self.minibatch < max(1, self.learners):
             raise UserError(
                 f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."

@@ -126,6 +126,10 @@ class Counts:
             exchanges=np.zeros(square, i),
         )  # fmt: skip
 
+    def copy(self) -> "Counts":
+        """What is counted now; goes on meaning that when counting goes on."""
+        return Counts(**{name: array.copy() for name, array in vars(self).items()})
+
     def clear(self) -> None:
         """Start counting again."""
         for array in vars(self).values():

@@ -18,7 +18,6 @@ from torch import Tensor
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
-    Counts,
     Glance,
     LearnerDied,
     Lost,
@@ -117,7 +116,7 @@ class ProcsRuntime(Runtime):
             if synchronous or not arena.table("returned")[0]:
                 break  # else: minibatches came back from the dead after the living had finished; train them too
         end = int(arena.table("round").max()) * learners if synchronous else int(arena.table("queue")[0])
-        counts = Counts(**{name: array.copy() for name, array in vars(arena.counts).items()})
+        counts = arena.counts.copy()
         return Outcome(
             counts=counts,
             next=end,

@@ -99,7 +99,7 @@ class SimRuntime(Runtime):
         synchronous = self.cluster.strategy.traits.synchronous
         end = max(self._round) * self.cluster.learners if synchronous else self._queue
         return Outcome(
-            counts=self._counts,
+            counts=self._counts.copy(),
             next=end,
             finished=end >= plan.end_round * self.cluster.learners,
             wall_seconds=wall_clock() - started,
