@@ -62,9 +62,8 @@ def advance(schedule: Newbob, now: Progress, loss: float) -> tuple[Progress, boo
     best = loss if accepted and math.isfinite(loss) else now.best
     stopped = ""
     if now.halving and schedule.stop_below is not None and gain < schedule.stop_below:
-        change = "fell" if gain >= 0 else "rose"
-        wanted = f"a fall of {100 * schedule.stop_below:g} % is wanted"
-        stopped = f"held-out loss {change} by {100 * abs(gain):.2f} %, {wanted}"
+        change = "fell only" if gain >= 0 else "rose"
+        stopped = f"held-out loss {change} {100 * abs(gain):.2f} %"
     elif epoch >= schedule.max_epochs:
         stopped = f"all {schedule.max_epochs} epochs done"
     halving = now.halving or gain < schedule.halve_below
