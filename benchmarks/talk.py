@@ -205,18 +205,19 @@ class Mode:
         return (roundelay if self.ours else rival)(self.name, steps, bf16, slow)
 
 
-def measure(rounds: int, steps: int, bf16: bool) -> list[Mode]:
-    """All modes in turn, `rounds` times."""
+def measure(rounds: int, steps: int, bf16: bool, only: list[str] | None = None, straggler: bool = True) -> list[Mode]:
+    """All modes, or `only` some and the baseline, in turn, `rounds` times."""
     ours = ("never-talk", "adpsgd:random-ring", "adpsgd:fixed-ring", "ssgd", "delay-by-one")
     modes = [Mode("alone", False), *(Mode(name, True) for name in ours), Mode("ddp", False)]
     if importlib.util.find_spec("decent_dp"):
         modes.append(Mode("decent-dp ring", False))
+    modes = [mode for mode in modes if mode.name == "alone" or not only or mode.name in only]
     for number in range(rounds):
         for mode in modes:
             speeds = mode.run(steps, bf16, slow=False)
             mode.both.append(statistics.mean(speeds))
             mode.first.append(speeds[0])
-            if mode.name != "alone":
+            if straggler and mode.name != "alone":
                 mode.beside_straggler.append(mode.run(steps, bf16, slow=True)[0])
             print(
                 f"round {number + 1}: {mode.name:20s} {mode.both[-1]:.2f} steps/s a learner",
@@ -251,6 +252,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast")
+    parser.add_argument("--only", nargs="+", metavar="MODE", help="these modes, beside the baseline")
+    parser.add_argument("--no-straggler", action="store_true", help="leave out the part with a slow learner")
     parser.add_argument("--learner", nargs=2, metavar=("MODE", "PORT"), help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--slow", action="store_true", help=argparse.SUPPRESS)
@@ -260,7 +263,7 @@ def main() -> None:
             options.learner[0], options.rank, int(options.learner[1]), options.steps, options.bf16, options.slow
         )
         return
-    print(table(measure(options.rounds, options.steps, options.bf16)))
+    print(table(measure(options.rounds, options.steps, options.bf16, options.only, not options.no_straggler)))
 
 
 if __name__ == "__main__":
