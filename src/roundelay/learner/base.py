@@ -29,9 +29,9 @@ class Learner(ABC):
     def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
         """Write the mean gradient over `batch` at `x` (P,) into `out` (P,); zeros for an empty minibatch."""
 
+    @abstractmethod
     def evaluate(self, x: Tensor, split: str) -> Statistics:
         """Loss and accuracy at `x` (P,) on the examples of `split`."""
-        raise NotImplementedError(f"{type(self).__name__} has no held-out examples")
 
 
 class Task(ABC):
