@@ -74,7 +74,7 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
     learners = 1 if name == "sgd" else 3
     segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=e) for e in range(2)]
     virtual, real, outcomes = both(cluster(name, learners, task, momentum=0.9), segments)
-    for vector in ("row", "momentum"):
+    for vector in virtual.vectors:
         assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
     assert virtual.integers == real.integers
     assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
@@ -87,16 +87,19 @@ def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -
         state = runtime.state()
         state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
         runtime.load(state)
+        start = runtime.rows().clone()
+        sum_ = start.sum(0) + runtime.centre() if runtime.cluster.centre else start.sum(0)
         outcome = runtime.segment(plan(60, 3, rate=0.0))
         rows = runtime.rows()
+        after = rows.sum(0) + runtime.centre() if runtime.cluster.centre else rows.sum(0)
     assert outcome.counts.frames.sum() == 60 * MINIBATCH
     # Every learner finishes what it began; where a row was just being written it may have begun fewer than one a step.
-    assert 3 <= outcome.counts.exchanges.sum() <= 180
-    assert (outcome.counts.exchanges.sum(1) > 0).all()
+    assert 2 <= outcome.counts.exchanges.sum() <= 180
+    assert (outcome.counts.exchanges.sum(1) > 0).sum() == len(rows)
     assert np.trace(outcome.counts.exchanges) == 0
-    torch.testing.assert_close(rows.sum(0), state.vectors["row"].sum(0), rtol=1e-4, atol=1e-4)
-    before = state.vectors["row"]
-    assert float((rows - rows.mean(0)).square().sum()) < float((before - before.mean(0)).square().sum())
+    if runtime.cluster.strategy.traits.conserves:
+        torch.testing.assert_close(after, sum_, rtol=1e-4, atol=1e-4)
+    assert float((rows - rows.mean(0)).square().sum()) < float((start - start.mean(0)).square().sum())
 
 
 @pytest.mark.parametrize("name", EVERY)

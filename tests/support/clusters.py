@@ -19,8 +19,11 @@ def make_strategy(text: str) -> Strategy:
 
 ONE = ("sgd",)
 MANY = (
-    "ssgd", "bsp period=3", "bmuf period=3", "bmuf period=2 nesterov=true", "delay-by-one", "adpsgd:random-ring",
-    "adpsgd:fixed-ring",
+    "ssgd", "bsp period=3", "bmuf period=3", "bmuf period=2 nesterov=true", "bmuf-fairseq period=2", "slowmo period=3",
+    "diloco period=3", "asgd", "asgd period=3", "asgd staleness_aware=true", "easgd period=2", "easgd-sync period=2",
+    "dpsgd", "dpsgd:complete order=consensus", "dpsgd:exponential order=cta", "dpsgd:random-ring order=consensus",
+    "gossip-pga period=3", "gossip-pga:exponential period=2", "delay-by-one", "delayed-gradient", "adpsgd:random-ring",
+    "adpsgd:fixed-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd", "hadpsgd:fixed-ring node_size=1",
 )  # fmt: skip
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)

@@ -17,8 +17,9 @@ from roundelay.core.state import Gradient, Minibatch, Snapshot
 
 R_co = TypeVar("R_co", covariant=True)
 
-Rule = Callable[[Tensor, Tensor], None]
-"""`rule(mine, theirs)` changes both slices in place. Elementwise, so that it may be applied chunk by chunk."""
+Rule = Callable[..., None]
+"""`rule(mine, theirs, *private)` changes slices in place. Elementwise, so that it may be applied chunk by chunk. With
+`Exchange.since` it is also given `age=`, an int."""
 
 
 class Effect(Generic[R_co]):
@@ -34,8 +35,12 @@ class Draw(Effect[Minibatch | None]):
     """The next minibatch of this segment for this learner, or None at its end.
 
     Synchronous strategies get the minibatch of (round, rank); asynchronous ones the next of one shared queue, so that a
-    slow learner simply draws fewer.
+    slow learner simply draws fewer. A `group` draws from the queue as one: its members are given consecutive
+    minibatches the same number of times, some of them empty at the end. It must do something together between two
+    draws.
     """
+
+    group: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,42 @@ class Mean(Effect[Tensor]):
 
 
 @dataclass(frozen=True)
-class Exchange(Effect[bool]):
+class Mix(Effect[Tensor]):
+    """One row of a mixing matrix, synchronous with the neighbours: the mean of the vectors (P,) that the learners in
+    `weights` give in their Mix of the same number, under these weights (scaled to sum to 1).
+
+    `weights` are (rank, weight) in rank order, oneself included where it counts; `readers` are the others whose weights
+    name me. Everybody's Means and Mixes are numbered together, so all learners must ask for equally many. The reply is
+    valid until the next Mix.
+    """
+
+    weights: tuple[tuple[int, float], ...]
+    readers: tuple[int, ...]
+    vector: Tensor
+
+
+@dataclass(frozen=True)
+class Exchange(Effect[int | None]):
     """Atomic and one-sided: apply `rule` to (my row, row `peer`); the peer's code takes no part.
 
-    The reply says whether it happened (False: the peer is dead).
+    `private` are vectors (P,) of mine that the rule reads or writes along with the rows. With `since`, a version of the
+    peer's row, the rule is also told how many mutations that row has seen after it. The reply is the version of the
+    peer's row after the exchange, or None: the peer is dead, and nothing happened.
     """
 
     peer: int
     rule: Rule
+    private: tuple[Tensor, ...] = ()
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class Fetch(Effect[int | None]):
+    """Copy row `peer` into the private vector `into` (P,), atomically. The reply is the version read, or None: the peer
+    is dead."""
+
+    peer: int
+    into: Tensor
 
 
 class Handle(Generic[R_co]):

@@ -81,6 +81,21 @@ class Me(Protocol):
         ...
 
     @property
+    def living(self) -> tuple[int, ...]:
+        """Ranks that lived when the segment began; the same for all learners."""
+        ...
+
+    @property
+    def centre(self) -> int:
+        """What `Exchange` and `Fetch` call the centre row, where the strategy has one."""
+        ...
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the local update now."""
+        ...
+
+    @property
     def steps(self) -> int:
         """Local updates since the beginning of the run; survives checkpoints, so streams keyed by it go on."""
         ...

@@ -1,6 +1,10 @@
-"""Who may talk to whom: rings, relabelled rings, mixing matrices. Data only; nothing here opens a connection."""
+"""Who may talk to whom: rings, relabelled rings, graphs, mixing matrices. Data only; nothing here opens a connection.
 
-from collections.abc import Sequence
+Legend: L learners.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +30,21 @@ def random_ring(learners: int, seed: int, round_: int) -> tuple[int, ...]:
     ask with their own step number need no agreement beyond the seed.
     """
     return tuple(int(rank) for rank in stream(seed, "ring", round_).permutation(learners))
+
+
+@lru_cache(maxsize=256)  # a thousand learners ask for nearly the same rounds
+def random_ring_neighbours(learners: int, seed: int, round_: int) -> tuple[tuple[int, int], ...]:
+    """(left, right) of every learner on `random_ring`, by rank."""
+    order = random_ring(learners, seed, round_)
+    found = [(0, 0)] * learners
+    for position, rank in enumerate(order):
+        found[rank] = (order[position - 1], order[(position + 1) % learners])
+    return tuple(found)
+
+
+def doublings(learners: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below L: the distances of an exponential graph; (0,) for one learner."""
+    return tuple(1 << k for k in range((learners - 1).bit_length())) or (0,)
 
 
 def ring_matrix(learners: int) -> NDArray[np.float64]:
@@ -54,3 +73,60 @@ def second_eigenvalue(matrix: NDArray[np.float64]) -> float:
     """
     learners = len(matrix)
     return float(np.abs(np.linalg.eigvalsh(matrix - np.full_like(matrix, 1 / learners))).max())
+
+
+Weights = tuple[tuple[int, float], ...]
+"""(rank, weight) of one learner's row of a mixing matrix, in rank order, zeros left out."""
+
+
+def sparse_row(matrix: NDArray[np.float64], rank: int) -> Weights:
+    """Row `rank` of a mixing matrix."""
+    return tuple((int(other), float(matrix[rank, other])) for other in np.flatnonzero(matrix[rank]))
+
+
+def readers(matrix: NDArray[np.float64], rank: int) -> tuple[int, ...]:
+    """The others whose rows have a weight for `rank`."""
+    return tuple(int(other) for other in np.flatnonzero(matrix[:, rank]) if other != rank)
+
+
+def complete_matrix(learners: int) -> NDArray[np.float64]:
+    """Everybody's mean, (L, L)."""
+    return np.full((learners, learners), 1 / learners)
+
+
+def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
+    """Half oneself, half the one learner 1, 2, 4, ... places ahead, by turns, (L, L): directed, doubly stochastic.
+
+    When L is a power of two, log2 L rounds in a row are exactly one mean of everybody.
+    """
+    distances = doublings(learners)
+    return (np.eye(learners) + np.roll(np.eye(learners), distances[round_ % len(distances)], axis=1)) / 2
+
+
+def relabelled(matrix: NDArray[np.float64], order: Sequence[int]) -> NDArray[np.float64]:
+    """The matrix for learners renamed by the permutation `order`: place i is taken by learner order[i]."""
+    found = np.empty_like(matrix)
+    found[np.ix_(order, order)] = matrix
+    return found
+
+
+def metropolis_matrix(learners: int, edges: Iterable[Sequence[int]]) -> NDArray[np.float64]:
+    """Symmetric, doubly stochastic weights for any undirected graph (Metropolis and Hastings), (L, L):
+
+    1 / (1 + max(degree i, degree j)) for an edge, the rest for oneself. On a ring of three or more: one third each.
+    """
+    linked = np.zeros((learners, learners), bool)
+    for i, j in edges:
+        linked[i, j] = linked[j, i] = i != j
+    degree = linked.sum(1)
+    matrix = np.where(linked, 1 / (1 + np.maximum.outer(degree, degree)), 0.0)
+    return matrix + np.diag(1 - matrix.sum(1))
+
+
+def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
+    """Can everybody reach everybody?"""
+    reached = {0}
+    links = [set(edge) for edge in edges]
+    while grown := {rank for link in links if link & reached for rank in link} - reached:
+        reached |= grown
+    return len(reached) == learners

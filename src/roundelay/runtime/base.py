@@ -64,6 +64,11 @@ class Cluster:
         """Names of the vectors (P,) a learner has besides its row; they start at zero and are in every checkpoint."""
         return (*self.optimizer.memory, *self.strategy.memory)
 
+    @property
+    def centre(self) -> bool:
+        """Is there a centre row besides the learners' rows?"""
+        return self.strategy.traits.model == "centre"
+
     def stop_round(self, reached: int) -> int:
         """The round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
         return -(-reached // self.strategy.block) * self.strategy.block
@@ -113,12 +118,12 @@ class Counts:
     staleness: NDArray[np.int64]  # (L, STALENESS_BINS)
     stalest: NDArray[np.int64]  # (L,) largest staleness seen
     stale_sum: NDArray[np.int64]  # (L,) summed staleness
-    exchanges: NDArray[np.int64]  # (L, L): begun by the row's learner with the column's
+    exchanges: NDArray[np.int64]  # (L, L), or (L, L + 1) with a centre: begun by the row's learner with the column's
 
     @classmethod
-    def zeros(cls, learners: int) -> "Counts":
+    def zeros(cls, learners: int, centre: bool = False) -> "Counts":
         """Nothing counted yet."""
-        one, bins, square = (learners,), (learners, STALENESS_BINS), (learners, learners)
+        one, bins, square = (learners,), (learners, STALENESS_BINS), (learners, learners + centre)
         i = np.int64
         return cls(
             steps=np.zeros(one, i), frames=np.zeros(one, i), correct=np.zeros(one, i), loss=np.zeros(one),
@@ -164,8 +169,8 @@ class LearnerDied(Exception):
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...), integers by name ((L,) each),
-    clock."""
+    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre" is (1, P)), integers by name
+    ((L,) each; versions (L + 1,) with a centre), clock."""
 
     vectors: dict[str, Tensor]
     integers: dict[str, list[int]]
@@ -213,22 +218,26 @@ class Runtime(ABC):
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """The rows of the living learners as they are, (L', P). Not a copy: read it between segments only."""
+        """The rows of the living holders as they are, (L', P). Not a copy: read it between segments only."""
+
+    @abstractmethod
+    def centre(self) -> Tensor:
+        """The centre row as it is, (P,), where the strategy has one."""
 
     @abstractmethod
     def close(self) -> None:
         """Stop all processes, free all memory. Safe to call twice."""
 
     def consensus(self) -> Tensor:
-        """The model to evaluate: the mean of all rows, (P,)."""
-        return self.rows().mean(0)
+        """The model to evaluate, (P,): the centre, or the mean of all holders' rows."""
+        return self.centre() if self.cluster.centre else self.rows().mean(0)
 
     def consensus_distance(self) -> float:
         """Root mean square, over learners and parameters, of (row - mean of rows)."""
         rows = self.rows()
         if len(rows) == 1:
             return 0.0
-        mean, squares = self.consensus(), 0.0
+        mean, squares = rows.mean(0), 0.0
         for row in rows:
             squares += float(torch.sub(row, mean).square_().mean())
         return float((squares / len(rows)) ** 0.5)

@@ -3,8 +3,9 @@
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.effects import Rule
+from roundelay.core.effects import Exchange
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Me, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts
@@ -79,8 +80,8 @@ class Row:
             self.lock.release()
 
 
-def exchange(mine: Row, theirs: Row, rule: Rule) -> None:
-    """Apply `rule` to both rows as they are now, atomically.
+def exchange(mine: Row, theirs: Row, request: Exchange) -> int:
+    """Apply the request's rule to both rows as they are now, atomically; the version of theirs afterwards.
 
     Locks are taken in rank order, so no circle of learners can wait for each other.
     """
@@ -89,42 +90,57 @@ def exchange(mine: Row, theirs: Row, rule: Rule) -> None:
     try:
         second.lock.acquire()
         try:
-            _mix(mine, theirs, rule)
+            return _mix(mine, theirs, request)
         finally:
             second.lock.release()
     finally:
         first.lock.release()
 
 
-def try_exchange(mine: Row, theirs: Row, rule: Rule) -> bool:
-    """`exchange` if nobody is writing either row now; says whether it happened. Never waits."""
+def fetch(theirs: Row, into: Tensor) -> int:
+    """Copy the row as it is now, atomically, into `into` (P,); the version read."""
+    theirs.lock.acquire()
+    try:
+        for part, x in zip(chunks(into.numel()), theirs.parts, strict=True):
+            into[part].copy_(x)
+        return theirs.version
+    finally:
+        theirs.lock.release()
+
+
+def try_exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
+    """`exchange` if nobody is writing either row now, else None. Never waits."""
     first, second = _in_order(mine, theirs)
     if not first.lock.try_acquire():
-        return False
+        return None
     try:
         if not second.lock.try_acquire():
-            return False
+            return None
         try:
-            _mix(mine, theirs, rule)
+            return _mix(mine, theirs, request)
         finally:
             second.lock.release()
     finally:
         first.lock.release()
-    return True
 
 
 def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
     return (mine, theirs) if mine.rank < theirs.rank else (theirs, mine)
 
 
-def _mix(mine: Row, theirs: Row, rule: Rule) -> None:
+def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
     """Under both locks."""
+    rule: Callable[..., None] = request.rule
+    if request.since is not None:
+        rule = partial(rule, age=theirs.version - request.since)
     mine.begin()
     theirs.begin()
-    for a, b in zip(mine.parts, theirs.parts, strict=True):
-        rule(a, b)
+    private = [[vector[part] for part in chunks(vector.numel())] for vector in request.private]
+    for slices in zip(mine.parts, theirs.parts, *private, strict=True):
+        rule(*slices)
     mine.end()
     theirs.end()
+    return theirs.version
 
 
 class LearnerState(Me):
@@ -145,7 +161,7 @@ class LearnerState(Me):
     ) -> None:
         self.rank, self.learners, self.seed = rank, learners, seed
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
-        self.learning_rate = 0.0
+        self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
         self._snapshot, self._snapshot_version = snapshot, -1
         self._snapshot_parts = [snapshot[part] for part in chunks(snapshot.numel())]
         self._memory_parts = [
@@ -169,9 +185,22 @@ class LearnerState(Me):
     def memory(self) -> Mapping[str, Tensor]:
         return self._memory
 
-    def begin_segment(self, learning_rate: float) -> None:
+    @property
+    def living(self) -> tuple[int, ...]:
+        return self._living
+
+    @property
+    def centre(self) -> int:
+        return self.learners
+
+    @property
+    def learning_rate(self) -> float:
+        return self._learning_rate
+
+    def begin_segment(self, learning_rate: float, living: tuple[int, ...], ages: str) -> None:
         """Forget the snapshot: between segments the row may have been replaced from outside."""
-        self.learning_rate, self._snapshot_version = learning_rate, -1
+        self._learning_rate, self._living, self._snapshot_version = learning_rate, living, -1
+        self._count_steps = ages == "row"
 
     def snapshot(self) -> Snapshot:
         if self._snapshot_version != self.row.version:
@@ -185,7 +214,7 @@ class LearnerState(Me):
         return Snapshot(self._snapshot, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
-        g, rate = gradient.vector, self.learning_rate
+        g, rate = gradient.vector, self._learning_rate
         with self.row.writing():
             stale = self.row.version - gradient.version
             # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
@@ -196,9 +225,20 @@ class LearnerState(Me):
             self._snapshot_version = self.row.version + 1
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1
+        if self._count_steps:
+            self.count_age(stale)
+
+    def count_age(self, stale: int) -> None:
+        """One more gradient, or report to the centre, that was `stale` versions old when it was applied."""
         self.counts.staleness[self.rank, min(stale, STALENESS_BINS - 1)] += 1
         self.counts.stalest[self.rank] = max(stale, int(self.counts.stalest[self.rank]))
         self.counts.stale_sum[self.rank] += stale
+
+    def count_exchange(self, request: Exchange, version: int) -> None:
+        """An exchange that left the peer's row at `version`."""
+        self.counts.exchanges[self.rank, request.peer] += 1
+        if request.since is not None and not self._count_steps:
+            self.count_age(version - 1 - request.since)
 
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():

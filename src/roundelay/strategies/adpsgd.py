@@ -14,6 +14,8 @@ Neighbour of the k-th exchange:
     random-ring  the same on the ring relabelled by the permutation of round k, common to all learners. Averaged over
                  permutations every pair meets equally often, so mixing does not slow down with L as on the fixed ring
                  (second eigenvalue of the fixed ring: (1 + 2 cos(2 pi / L)) / 3).
+    random       anybody else, drawn by each learner for itself
+    exponential  the learner 1, 2, 4, ... places ahead, by turns
 
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
@@ -30,32 +32,56 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.core.topology import fixed_ring, random_ring, ring_neighbours
+from roundelay.core.streams import stream
+from roundelay.core.topology import doublings, random_ring_neighbours
 from roundelay.strategies.base import Strategy, Traits
 
-Topology = Literal["random-ring", "fixed-ring"]
+Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
 
 
 @dataclass(frozen=True)
-class AdPsgd(Strategy):
-    """Asynchronous decentralized SGD with pair averages."""
+class Asynchronous(Strategy):
+    """What asynchronous gossip is made of: whom to exchange with, time after time."""
 
     topology: Topology = "random-ring"
 
-    name: ClassVar[str] = "adpsgd"
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
-
     def __post_init__(self) -> None:
         if self.topology not in get_args(Topology):
-            raise UserError(f"adpsgd has no topology {self.topology!r}: choose one of {', '.join(get_args(Topology))}.")
+            raise UserError(
+                f"{self.name} has no topology {self.topology!r}: choose one of {', '.join(get_args(Topology))}."
+            )
 
     @property
     def label(self) -> str:
         return f"{self.name} {self.topology}"
 
+    def peers(self, place: int, places: int, seed: int, first: int) -> Iterator[int]:
+        """Whom the one at `place` of `places` exchanges with, from its exchange number `first` on: a function of the
+        number alone, so a resumed run goes on where it stood."""
+        ahead = doublings(places)
+        for k in count(first):
+            match self.topology:
+                case "fixed-ring":
+                    yield (place + (-1 if k % 2 else 1)) % places
+                case "random-ring":
+                    yield random_ring_neighbours(places, seed, k)[place][0 if k % 2 else 1]
+                case "random":
+                    other = int(stream(seed, "peer", place, k).integers(places - 1))
+                    yield other + (other >= place)
+                case "exponential":
+                    yield (place + ahead[k % len(ahead)]) % places
+
+
+@dataclass(frozen=True)
+class AdPsgd(Asynchronous):
+    """Asynchronous decentralized SGD with pair averages."""
+
+    name: ClassVar[str] = "adpsgd"
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+
     async def learn(self, me: Me) -> None:
-        peers = self.peers(me)
-        mixing: Handle[bool] | None = None
+        peers = self.peers(me.rank, me.learners, me.seed, me.steps)
+        mixing: Handle[int | None] | None = None
         while batch := await Draw():
             here = me.snapshot()
             if me.learners > 1 and (mixing is None or mixing.done):  # a slow link delays mixing, never the learner
@@ -63,10 +89,3 @@ class AdPsgd(Strategy):
             me.step(await Grad(here, batch))
         if mixing is not None:
             await Wait(mixing)
-
-    def peers(self, me: Me) -> Iterator[int]:
-        """Whom to ask, exchange after exchange; goes on after a resume where it stood."""
-        for k in count(me.steps):
-            ring = fixed_ring(me.learners) if self.topology == "fixed-ring" else random_ring(me.learners, me.seed, k)
-            left, right = ring_neighbours(ring, me.rank)
-            yield left if k % 2 else right

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -15,11 +15,17 @@ class Traits:
     synchronous: bool
     """Draws by (round, rank); the result does not depend on timing, and simulator and processes agree bit for bit."""
     conserves: bool
-    """With learning rate 0 the sum of all rows stays what it was."""
+    """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays what it was."""
     staleness_bound: int | None
     """Largest number of versions between reading a row and applying the gradient taken there; None: no bound."""
     waits: str
     """Who waits for whom, in words."""
+    model: Literal["mean", "centre"] = "mean"
+    """What is evaluated and kept: the mean of the holders' rows, or the centre row, which exists only then."""
+    ages: Literal["row", "centre"] = "row"
+    """Of what staleness counts the versions: of the learner's own row, or, at each report to it, of the centre."""
+    alone_is_sgd: bool = True
+    """With one learner it is plain SGD."""
 
 
 class Strategy(ABC):
@@ -45,7 +51,41 @@ class Strategy(ABC):
         """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
         return 1
 
+    def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the living `ranks` whose rows are models; the others' rows are copies."""
+        return ranks
+
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:
             raise UserError(f"learners is {learners}: at least one is needed.")
+
+
+def at_least(strategy: str, option: str, value: int, least: int = 1) -> None:
+    """Check a count that is an option.
+
+    Raises:
+        UserError: it is below `least`.
+    """
+    if value < least:
+        raise UserError(f"{strategy}.{option} is {value}: give {least} or more.")
+
+
+def share(strategy: str, option: str, value: float) -> None:
+    """Check a momentum.
+
+    Raises:
+        UserError: it is not in [0, 1).
+    """
+    if not 0 <= value < 1:
+        raise UserError(f"{strategy}.{option} is {value}: choose a number from 0 up to, not including, 1.")
+
+
+def positive(strategy: str, option: str, value: float) -> None:
+    """Check a rate.
+
+    Raises:
+        UserError: it is not above 0.
+    """
+    if not value > 0:
+        raise UserError(f"{strategy}.{option} is {value}: it must be above 0.")

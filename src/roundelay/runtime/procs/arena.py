@@ -26,6 +26,10 @@ from roundelay.runtime.procs.patience import Patience
 
 NONE = -1
 """No minibatch."""
+EMPTY = -2
+"""A minibatch without examples, for a member of a group that draws together when there are not enough."""
+END = -3
+"""Nothing more to draw, for all of a group."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +39,39 @@ class Layout:
     learners: int
     parameters: int
     memory: tuple[str, ...] = ()
+    centre: bool = False
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """Names of the (L, P) regions. `gradient` and `mail` hold what a mean is taken of, `mean` its result."""
-        return ("row", *self.memory, "gradient", "mail", "mean")
+        """Names of the (L, P) regions; behind them lies the centre row, if there is one.
+
+        `gradient` and the two of `mail` hold what a mean is taken of, `mean` its result.
+        """
+        return ("row", *self.memory, "gradient", "mail 0", "mail 1", "mean")
+
+    @property
+    def rows(self) -> int:
+        """Rows with a version and a lock: the learners' and the centre's."""
+        return self.learners + self.centre
 
     def tables(self) -> dict[str, tuple[tuple[int, ...], type[np.int64] | type[np.float64]]]:
         """Names, shapes and types of the small tables in front of the vectors."""
         one, i, f = (self.learners,), np.int64, np.float64
         return {
-            "versions": (one, i),  # half mutations, see Row
+            "versions": ((self.rows,), i),  # half mutations, see Row
             "steps": (one, i),  # local updates since the run began
             "alive": (one, i),
             "claim": (one, i),  # the minibatch a learner works on, or NONE
             "round": (one, i),  # next round of a synchronous learner
-            "published": (one, i), "reduced": (one, i), "source": (one, i), "weight": (one, f),  # see means.py
+            "published": (one, i), "reduced": (one, i),  # see means.py
+            "source": ((2, self.learners), i), "weight": ((2, self.learners), f),
+            "assigned": (one, i),  # the next minibatch of a learner whose group has drawn it, see queue.py
             "queue": ((1,), i),  # next minibatch of an asynchronous segment
             "stop_round": ((1,), i),
-            "returned": ((1 + self.learners,), i),  # how many, then which minibatches of dead learners to draw again
+            "returned": ((1 + 2 * self.learners,), i),  # how many, then which minibatches to draw again
             "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
             "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),
-            "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.learners), i),
+            "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.rows), i),
         }  # fmt: skip
 
     @property
@@ -72,7 +87,7 @@ class Layout:
     @property
     def total_bytes(self) -> int:
         """The whole file."""
-        return self.header_bytes + self.row_bytes * self.learners * len(self.vectors)
+        return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
 
 
 def _align(size: int, to: int) -> int:
@@ -115,11 +130,11 @@ class Arena:
             flat: Any = np.frombuffer(self._map, kind, int(np.prod(shape)), offset)
             self._tables[name] = flat.reshape(shape)
             offset += _table_bytes(shape)
-        self.row_locks = [ByteLock(descriptor, r, f"row {r}", patience) for r in range(layout.learners)]
-        self.queue_lock = ByteLock(descriptor, layout.learners, "the work queue", patience)
-        self.counts = Counts(
-            **{name.removeprefix("count_"): table for name, table in self._tables.items() if name.startswith("count_")}  # type: ignore[arg-type]
-        )
+        names = [*(f"row {rank}" for rank in range(layout.learners)), "the centre"]
+        self.row_locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
+        self.queue_lock = ByteLock(descriptor, layout.rows, "the work queue", patience)
+        tables: dict[str, Any] = self._tables
+        self.counts = Counts(**{name[6:]: table for name, table in tables.items() if name.startswith("count_")})
 
     def table(self, name: str) -> NDArray[np.int64]:
         """An integer table by name."""
@@ -127,12 +142,19 @@ class Arena:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """The weight each learner gives its vector in the current mean."""
+        """The weight each learner gives its vector in means with an even and with an odd number, (2, L)."""
         return self._tables["weight"]  # type: ignore[return-value]
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
-        index = self.layout.vectors.index(name) * self.layout.learners + rank
+        return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
+
+    def rows(self) -> list[Tensor]:
+        """All rows, (P,) each: the learners' by rank, then the centre, if there is one."""
+        rows = [self.vector("row", rank) for rank in range(self.layout.learners)]
+        return [*rows, self._at(self.layout.learners * len(self.layout.vectors))] if self.layout.centre else rows
+
+    def _at(self, index: int) -> Tensor:
         offset = self.layout.header_bytes + index * self.layout.row_bytes
         return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
 

@@ -52,12 +52,12 @@ class ProcsRuntime(Runtime):
         self.cluster = cluster
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.layout = Layout(cluster.learners, self.parameters, cluster.memory)
+        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre)
         self._descriptor = create_file(self.layout)
         self._arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
         initial = learner.initial()
-        for rank in range(cluster.learners):
-            self._arena.vector("row", rank).copy_(initial)
+        for row in self._arena.rows():
+            row.copy_(initial)
         self._arena.table("alive")[:] = 1
         self._lost: list[Lost] = []
         self._processes: list[ForkServerProcess] = []
@@ -102,18 +102,21 @@ class ProcsRuntime(Runtime):
         arena.counts.clear()
         for name, value in (
             ("queue", plan.first), ("round", plan.first_round), ("stop_round", plan.end_round), ("claim", NONE),
-            ("returned", 0), ("published", 0), ("reduced", 0),
+            ("returned", 0),
         ):  # fmt: skip
             arena.table(name)[:] = value
         self._lost = []
-        command = json.dumps(
-            {"do": "segment", "epoch": dataclasses.asdict(plan.epoch), "learning_rate": plan.learning_rate}
-        ).encode()
         synchronous = self.cluster.strategy.traits.synchronous
         while True:
-            answers = self._collect(self._command(command), watch)
+            for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
+                arena.table(name)[:] = value
+            command = {
+                "do": "segment", "epoch": dataclasses.asdict(plan.epoch), "learning_rate": plan.learning_rate,
+                "living": self._living(),
+            }  # fmt: skip
+            answers = self._collect(self._command(json.dumps(command).encode()), watch)
             self._judge(answers, synchronous)
-            if synchronous or not arena.table("returned")[0]:
+            if synchronous or not self._left_over(plan.epoch.learners):
                 break  # else: minibatches came back from the dead after the living had finished; train them too
         end = int(arena.table("round").max()) * learners if synchronous else int(arena.table("queue")[0])
         counts = arena.counts.copy()
@@ -124,6 +127,12 @@ class ProcsRuntime(Runtime):
             wall_seconds=wall_clock() - started,
             lost=tuple(self._lost),
         )
+
+    def _left_over(self, learners: int) -> bool:
+        """Is there anything to draw? Those who can are done, but minibatches may have come back from the dead, and all
+        nodes may have lost somebody."""
+        arena = self._arena
+        return bool(arena.table("returned")[0] or arena.table("queue")[0] < arena.table("stop_round")[0] * learners)
 
     def _command(self, command: bytes) -> list[int]:
         """Send to all that live; the ranks it was sent to."""
@@ -185,7 +194,10 @@ class ProcsRuntime(Runtime):
                 raise RuntimeError(f"learner {answer.rank} failed:\n{answer.text}")
         if self._lost and (synchronous or not self._living()):
             raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
-        late = [answer.text for answer in answers.values() if answer.problem]
+        for rank, answer in answers.items():
+            if answer.problem == "lost":  # its node lost a member: what it worked on is for others to draw
+                queue.give_back(self._arena, rank)
+        late = [answer.text for answer in answers.values() if answer.problem == "timeout"]
         if late:
             raise TimeoutError("; ".join(late))
 
@@ -241,8 +253,11 @@ class ProcsRuntime(Runtime):
         living = self._living()
         source = [rank if rank in living else living[0] for rank in range(self.cluster.learners)]
         names = ("row", *self.layout.memory)
+        vectors = {name: self._arena.stacked(name, source) for name in names}
+        if self.cluster.centre:
+            vectors["centre"] = self.centre()[None].clone()
         return ClusterState(
-            vectors={name: self._arena.stacked(name, source) for name in names},
+            vectors=vectors,
             integers={name: self._arena.table(name).tolist() for name in ("steps", "versions")},
         )
 
@@ -250,11 +265,16 @@ class ProcsRuntime(Runtime):
         for name in ("row", *self.layout.memory):
             for rank in range(self.cluster.learners):
                 self._arena.vector(name, rank).copy_(state.vectors[name][rank])
+        if self.cluster.centre:
+            self.centre().copy_(state.vectors["centre"][0])
         for name in ("steps", "versions"):
             self._arena.table(name)[:] = state.integers[name]
 
     def rows(self) -> Tensor:
-        return self._arena.stacked("row", self._living())
+        return self._arena.stacked("row", self.cluster.strategy.holders(tuple(self._living())))
+
+    def centre(self) -> Tensor:
+        return self._arena.rows()[-1]
 
     def close(self) -> None:
         for pipe, process in zip(self._pipes, self._processes, strict=True):

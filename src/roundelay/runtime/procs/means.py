@@ -1,11 +1,20 @@
-"""Allreduce in shared memory: each member sums one part of the vector for everybody.
+"""Means in shared memory: of a group, where each member sums one part for everybody, and of neighbours, where each sums
+its own.
 
-A mean has a number per learner, 1, 2, 3, ... . To take part, a learner lays its vector out and raises `published` to
-that number. When all of the group have published, each member sums its share of the chunks, in rank order, into the
-group's `mean` vector and raises `reduced`; when all have, the result is complete.
+Means have numbers, 1, 2, 3, ... . To take part, a learner lays its vector out and raises `published` to that number.
+When all it needs have published, it sums:
 
-Why one `mean` vector is enough: a member writes the next result only after all have published for it, and nobody
-publishes before it has finished with the last reply (a reply is valid until the next Mean).
+    group        its share of the chunks, in rank order, into the group's `mean` vector; then it raises `reduced`, and
+                 the result is complete when all members have
+    neighbours   everything, in rank order, into a vector of its own; then it raises `reduced`
+
+There are two mailboxes, for even and odd numbers: a learner may lay out number n + 1 while others still read n, and
+before it lays out n + 2 it waits for the readers of n. One `mean` vector is enough: a member writes the next result
+only after all have published for it, and nobody publishes before it has finished with the last reply (a reply is valid
+until the next mean).
+
+Everybody who may wait for whom counts the same means: members of disjoint groups each their own, but who mixes with
+neighbours must take part in everything the neighbours take part in.
 
 Legend: P parameters.
 """
@@ -13,6 +22,7 @@ Legend: P parameters.
 import time
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
@@ -32,26 +42,43 @@ class MemberLost(Exception):
 class Means:
     """One learner's part in the means it takes part in, one at a time."""
 
-    SOURCES = ("gradient", "mail")
+    SOURCES = ("gradient", "mail 0", "mail 1")
 
     def __init__(self, arena: Arena, rank: int, patience: Patience) -> None:
         self._arena, self._rank, self._patience = arena, rank, patience
         self._published, self._reduced = arena.table("published"), arena.table("reduced")
         self._alive, self._source = arena.table("alive"), arena.table("source")
-        self._gradient, self._mail = arena.vector("gradient", rank), arena.vector("mail", rank)
+        self._mail = [arena.vector("mail 0", rank), arena.vector("mail 1", rank)]
+        self._readers: list[Sequence[int]] = [(), ()]
+        self._mixed: Tensor | None = None
 
-    def publish(self, vector: Tensor, weight: float) -> None:
-        """Lay out `vector` (P,). The gradient buffer is used where it lies: it is not written before the next
-        gradient."""
-        in_place = vector.data_ptr() == self._gradient.data_ptr()
-        if not in_place:
+    def begin_segment(self) -> None:
+        """The parent has set all counts to 0."""
+        self._readers = [(), ()]
+
+    def publish_gradient(self, weight: float) -> None:
+        """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
+        self._announce(0, weight)
+
+    def publish(self, vector: Tensor, weight: float, readers: Sequence[int] = ()) -> None:
+        """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
+        others who will read it in a mean of neighbours."""
+        number = int(self._published[self._rank]) + 1
+        parity = number % 2
+        self._wait(self._readers[parity], "reduced", number - 2)
+        if weight:
+            mail = self._mail[parity]
             for part in chunks(vector.numel()):
-                self._mail[part].copy_(vector[part])
-        self._source[self._rank] = self.SOURCES.index("gradient" if in_place else "mail")
-        self._arena.weights[self._rank] = weight
-        self._published[self._rank] += (
-            1  # last: the others act on it (x86 and the system calls of our locks keep order)
-        )
+                mail[part].copy_(vector[part])
+        self._readers[parity] = readers
+        self._announce(1 + parity, weight)
+
+    def _announce(self, source: int, weight: float) -> None:
+        parity = (int(self._published[self._rank]) + 1) % 2
+        self._source[parity, self._rank] = source
+        self._arena.weights[parity, self._rank] = weight
+        # Last: the others act on it (x86 and the system calls of our locks keep order).
+        self._published[self._rank] += 1
 
     def collect(self, group: Sequence[int]) -> Tensor:
         """The mean over `group`, (P,), once all have published.
@@ -63,20 +90,39 @@ class Means:
         arena, number = self._arena, int(self._published[self._rank])
         self._wait(group, "published", number)
         mean = arena.vector("mean", group[0])
-        vectors = [arena.vector(self.SOURCES[self._source[r]], r) for r in group]
-        weights = [float(arena.weights[r]) for r in group]
+        vectors = self._laid_out(group, number)
+        weights = [float(arena.weights[number % 2, r]) for r in group]
         for part in chunks(mean.numel(), list(group).index(self._rank), len(group)):
             weighted_mean_(mean[part], [v[part] for v in vectors], weights)
         self._reduced[self._rank] = number
         self._wait(group, "reduced", number)
         return mean
 
+    def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
+        """The mean of the neighbours in `weights`, (P,), once they have published.
+
+        Raises:
+            MemberLost, TimeoutError: as for `collect`.
+        """
+        number, ranks = int(self._published[self._rank]), [rank for rank, _ in weights]
+        self._wait(ranks, "published", number)
+        vectors = self._laid_out(ranks, number)
+        if self._mixed is None:
+            self._mixed = torch.empty_like(vectors[0])
+        for part in chunks(self._mixed.numel()):
+            weighted_mean_(self._mixed[part], [v[part] for v in vectors], [weight for _, weight in weights])
+        self._reduced[self._rank] = number
+        return self._mixed
+
+    def _laid_out(self, ranks: Sequence[int], number: int) -> list[Tensor]:
+        return [self._arena.vector(self.SOURCES[self._source[number % 2, r]], r) for r in ranks]
+
     def _wait(self, group: Sequence[int], stage: str, number: int) -> None:
         table, pause = self._arena.table(stage), 20e-6
         missing = [r for r in group if table[r] < number]
         if not missing:
             return
-        with self._patience.waiting_for(f"mean {number} to be {stage} by learners {group}") as check:
+        with self._patience.waiting_for(f"mean {number} to be {stage} by learners {tuple(group)}") as check:
             while missing := [r for r in missing if table[r] < number]:
                 for rank in missing:
                     if not self._alive[rank] and table[rank] < number:

@@ -5,42 +5,73 @@ between, it holds a claim on something still to be drawn, which `give_back` can 
 would be lost.
 """
 
+from collections.abc import Sequence
+
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch
-from roundelay.runtime.procs.arena import NONE, Arena
+from roundelay.runtime.procs.arena import EMPTY, END, NONE, Arena
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
     """The next minibatch, claimed by `rank`; None at the end of the segment."""
-    queue, claim, returned = arena.table("queue"), arena.table("claim"), arena.table("returned")
     arena.queue_lock.acquire()
     try:
-        if returned[0]:  # what a dead learner left undone comes first
-            batch = plan.piece(int(returned[returned[0]]))
-            claim[rank] = batch.index
-            returned[0] -= 1
-            return batch
-        while queue[0] < arena.table("stop_round")[0] * plan.learners:
-            batch = plan.piece(int(queue[0]))
-            claim[rank] = batch.index if batch.frames else NONE
-            queue[0] += 1
-            if batch.frames:
-                return batch
-        return None
+        return _take(arena, "claim", rank, plan)
     finally:
         arena.queue_lock.release()
 
 
-def give_back(arena: Arena, rank: int) -> None:
-    """Put the minibatch on which a dead learner worked back, unless it died before it was out."""
-    claim, returned = arena.table("claim"), arena.table("returned")
+def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan) -> Minibatch | None:
+    """`draw` for a member of a group: whoever comes first draws for all, and the others find theirs `assigned`.
+
+    Members never are two draws apart, since they do something together between any two.
+    """
+    assigned, claim = arena.table("assigned"), arena.table("claim")
     arena.queue_lock.acquire()
     try:
-        index = int(claim[rank])
-        waiting = returned[1 : 1 + returned[0]]
-        if index != NONE and index < arena.table("queue")[0] and index not in waiting:
-            returned[0] += 1
-            returned[returned[0]] = index
-        claim[rank] = NONE
+        if assigned[rank] == NONE:
+            batches = [_take(arena, "assigned", member, plan) for member in group]
+            for member, batch in zip(group, batches, strict=True):
+                if batch is None:
+                    assigned[member] = EMPTY if any(batches) else END
+        index = int(assigned[rank])
+        if index == END:
+            return None
+        claim[rank] = index
+        assigned[rank] = NONE
+        return Minibatch(plan.epoch, EMPTY, 0, 0) if index == EMPTY else plan.piece(index)
+    finally:
+        arena.queue_lock.release()
+
+
+def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | None:
+    """Under the lock: note the next minibatch for `rank` in `table`, then take it out."""
+    queue, note, returned = arena.table("queue"), arena.table(table), arena.table("returned")
+    if returned[0]:  # what a dead learner left undone comes first
+        batch = plan.piece(int(returned[returned[0]]))
+        note[rank] = batch.index
+        returned[0] -= 1
+        return batch
+    while queue[0] < arena.table("stop_round")[0] * plan.learners:
+        batch = plan.piece(int(queue[0]))
+        note[rank] = batch.index if batch.frames else NONE
+        queue[0] += 1
+        if batch.frames:
+            return batch
+    return None
+
+
+def give_back(arena: Arena, rank: int) -> None:
+    """Put back what a dead learner worked on, or was to work on next, unless it died before that was out."""
+    returned = arena.table("returned")
+    arena.queue_lock.acquire()
+    try:
+        for note in (arena.table("claim"), arena.table("assigned")):
+            index = int(note[rank])
+            waiting = returned[1 : 1 + returned[0]]
+            if index >= 0 and index < arena.table("queue")[0] and index not in waiting:
+                returned[0] += 1
+                returned[returned[0]] = index
+            note[rank] = NONE
     finally:
         arena.queue_lock.release()

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster
-from roundelay.runtime.learner_state import LearnerState, Row, exchange, try_exchange
+from roundelay.runtime.learner_state import LearnerState, Row, exchange, fetch, try_exchange
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.means import Means, MemberLost
@@ -66,7 +66,9 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
         command = json.loads(commands.recv_bytes())
         if command["do"] == "quit":
             return
-        _say(commands, worker.segment(EpochPlan(**command["epoch"]), command["learning_rate"]))
+        _say(
+            commands, worker.segment(EpochPlan(**command["epoch"]), command["learning_rate"], tuple(command["living"]))
+        )
 
 
 def _say(commands: Connection, answer: Answer) -> None:
@@ -89,8 +91,8 @@ class Worker:
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [
-            Row(rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank])
-            for rank in range(spec.layout.learners)
+            Row(rank, vector, arena.table("versions"), arena.row_locks[rank])
+            for rank, vector in enumerate(arena.rows())
         ]
         self.means = Means(arena, spec.rank, patience)
         self.me = LearnerState(
@@ -101,13 +103,14 @@ class Worker:
         )  # fmt: skip
         self._alive, self._claim = arena.table("alive"), arena.table("claim")
         self._trained: Statistics | None = None
-        self._waiting: tuple[Exchange, Handle[bool]] | None = None  # begun, but a row was just being written
+        self._waiting: tuple[Exchange, Handle[int | None]] | None = None  # begun, but a row was just being written
         self._plan: EpochPlan
 
-    def segment(self, plan: EpochPlan, learning_rate: float) -> Answer:
+    def segment(self, plan: EpochPlan, learning_rate: float, living: tuple[int, ...]) -> Answer:
         """Run the strategy's coroutine to its end."""
         self._plan, self._trained, self._waiting = plan, None, None
-        self.me.begin_segment(learning_rate)
+        self.me.begin_segment(learning_rate, living, self.cluster.strategy.traits.ages)
+        self.means.begin_segment()
         try:
             self._drive(self.cluster.strategy.learn(self.me))
         except MemberLost as error:
@@ -138,8 +141,8 @@ class Worker:
 
     def _perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
         match effect:
-            case Draw():
-                return self._draw()
+            case Draw(group):
+                return self._draw(group)
             case Grad(at, batch):
                 statistics = self._gradient(effect)
                 self._try_waiting()  # before the step, whose pass over the row makes the next snapshot
@@ -147,15 +150,20 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
                 statistics = self._gradient(effect)
-                self.means.publish(self.me.gradient_buffer, float(batch.frames))
+                self.means.publish_gradient(float(batch.frames))
                 mean = self.means.collect(group)
                 self._trained = statistics
                 return Gradient(mean, at.version, statistics)
             case Mean(group, vector, weight):
                 self.means.publish(vector, weight)
                 return self.means.collect(group)
+            case Mix(weights, readers, vector):
+                self.means.publish(vector, 1.0, readers)
+                return self.means.collect_neighbours(weights)
             case Exchange():
                 return self._exchange(effect)
+            case Fetch(peer, into):
+                return fetch(self.rows[peer], into) if self._lives(peer) else None
             case Begin(begun):
                 return self._begin(begun)
             case Wait(handle):
@@ -165,8 +173,10 @@ class Worker:
             case _:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
 
-    def _draw(self) -> Minibatch | None:
+    def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         arena, rank, rounds = self.arena, self.rank, self.arena.table("round")
+        if len(group) > 1:
+            return queue.draw_together(arena, rank, group, self._plan)
         if not self.cluster.strategy.traits.synchronous:
             return queue.draw(arena, rank, self._plan)
         arena.queue_lock.acquire()
@@ -187,12 +197,16 @@ class Worker:
             time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)
         return statistics
 
-    def _exchange(self, effect: Exchange) -> bool:
-        if not self._alive[effect.peer]:
-            return False
-        exchange(self.me.row, self.rows[effect.peer], effect.rule)
-        self.arena.counts.exchanges[self.rank, effect.peer] += 1
-        return True
+    def _lives(self, peer: int) -> bool:
+        """The centre always does."""
+        return peer == self.me.centre or bool(self._alive[peer])
+
+    def _exchange(self, effect: Exchange) -> int | None:
+        if not self._lives(effect.peer):
+            return None
+        version = exchange(self.me.row, self.rows[effect.peer], effect)
+        self.me.count_exchange(effect, version)
+        return version
 
     def _begin(self, effect: Effect[Any]) -> Handle[Any]:
         """A mean is published now and collected in the wait.
@@ -203,7 +217,10 @@ class Worker:
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
             self.means.publish(effect.vector, effect.weight)
-            handle.pending = effect.group
+            handle.pending = effect
+        elif isinstance(effect, Mix):
+            self.means.publish(effect.vector, 1.0, effect.readers)
+            handle.pending = effect
         elif isinstance(effect, Exchange) and self._waiting is None:
             self._waiting = (effect, handle)
             self._try_waiting()
@@ -216,20 +233,24 @@ class Worker:
         if self._waiting is None:
             return
         effect, handle = self._waiting
-        alive = bool(self._alive[effect.peer])
-        if alive and not try_exchange(self.me.row, self.rows[effect.peer], effect.rule):
-            return
-        self.arena.counts.exchanges[self.rank, effect.peer] += alive
+        version = None
+        if self._lives(effect.peer):
+            version = try_exchange(self.me.row, self.rows[effect.peer], effect)
+            if version is None:
+                return
+            self.me.count_exchange(effect, version)
         self._waiting = None
-        handle.finish(alive)
+        handle.finish(version)
 
     def _finish(self, handle: Handle[Any]) -> None:
         """Wait for what was begun."""
         if self._waiting is not None and self._waiting[1] is handle:
             effect, self._waiting = self._waiting[0], None
             handle.finish(self._exchange(effect))
+        elif isinstance(handle.pending, Mix):
+            handle.finish(self.means.collect_neighbours(handle.pending.weights))
         else:
-            handle.finish(self.means.collect(handle.pending))
+            handle.finish(self.means.collect(handle.pending.group))
 
 
 def rows_torn(versions: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Minibatch
 from roundelay.runtime.base import (
@@ -30,7 +30,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange
+from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cost import CostModel
 
@@ -46,6 +46,22 @@ class _Gathering:
     replies: dict[int, Reply] = field(default_factory=dict)
 
 
+@dataclass
+class _Letter:
+    """A vector laid out for a Mix, and who has still to read it."""
+
+    vector: Tensor
+    readers: set[int]
+
+
+@dataclass
+class _GroupDraw:
+    """The minibatches of a group's next draw that its members have not fetched yet; no `batches`: the end."""
+
+    batches: dict[int, Minibatch]
+    waiting: set[int]
+
+
 class SimRuntime(Runtime):
     """Runs a cluster on a virtual clock."""
 
@@ -58,13 +74,20 @@ class SimRuntime(Runtime):
         names = ("row", *cluster.memory)
         self._vectors = {name: torch.zeros(learners, size) for name in names}
         self._vectors["row"][:] = self._learner.initial()
-        self._versions, self._steps = np.zeros(learners, np.int64), np.zeros(learners, np.int64)
-        self._counts = Counts.zeros(learners)
-        self._rows = [Row(rank, self._vectors["row"][rank], self._versions, NoLock()) for rank in range(learners)]
+        if cluster.centre:
+            self._vectors["centre"] = self._learner.initial()[None].clone()
+        self._versions, self._steps = np.zeros(learners + cluster.centre, np.int64), np.zeros(learners, np.int64)
+        self._counts = Counts.zeros(learners, cluster.centre)
+        vectors = [*self._vectors["row"], *self._vectors.get("centre", ())]
+        self._rows = [Row(rank, vector, self._versions, NoLock()) for rank, vector in enumerate(vectors)]
         self._me = [self._make_state(rank) for rank in range(learners)]
         self._clock = Clock()
-        self._busy_until = [0] * learners
+        self._busy_until = [0] * len(self._rows)
         self._gatherings: dict[tuple[int, ...], _Gathering] = {}
+        self._letters: dict[tuple[int, int], _Letter] = {}
+        self._mixes: dict[int, tuple[int, Mix, Reply]] = {}  # by rank: number, effect, reply of those that wait
+        self._mixed = [0] * learners
+        self._group_draws: dict[tuple[int, ...], _GroupDraw] = {}
         self._unfinished = 0
 
     def _make_state(self, rank: int) -> LearnerState:
@@ -83,8 +106,10 @@ class SimRuntime(Runtime):
         self._queue = plan.first
         self._round = [plan.first_round] * self.cluster.learners
         self._unfinished = self.cluster.learners
+        self._letters, self._mixes, self._mixed = {}, {}, [0] * self.cluster.learners
+        self._group_draws = {}
         for me in self._me:
-            me.begin_segment(plan.learning_rate)
+            me.begin_segment(plan.learning_rate, me.everyone, self.cluster.strategy.traits.ages)
             role = self.cluster.strategy.learn(me)
             self._clock.at(self._clock.now_ns, self._resume(me, role, None))
         next_look = started
@@ -95,7 +120,11 @@ class SimRuntime(Runtime):
                     self._stop()
         if self._unfinished:
             waiting = {group: sorted(set(group) - set(g.vectors)) for group, g in self._gatherings.items() if g.vectors}
-            raise RuntimeError(f"simulation stands still; allreduce groups and who is missing in them: {waiting}")
+            mixes = {rank: number for rank, (number, _, _) in self._mixes.items()}
+            raise RuntimeError(
+                f"simulation stands still; allreduce groups and who is missing in them: {waiting}; "
+                f"learners that wait for their neighbours in mix number: {mixes}"
+            )
         synchronous = self.cluster.strategy.traits.synchronous
         end = max(self._round) * self.cluster.learners if synchronous else self._queue
         return Outcome(
@@ -137,15 +166,19 @@ class SimRuntime(Runtime):
         """Do what `effect` asks; call `reply` at the virtual time its answer is there."""
         match effect:
             case Draw():
-                reply(self._draw(me))
+                reply(self._draw_together(me, effect.group) if len(effect.group) > 1 else self._draw(me))
             case Grad():
                 self._gradient(me, effect, reply)
             case GradMean():
                 self._gradient_mean(me, effect, reply)
             case Mean():
                 self._gather(me.rank, effect.group, effect.vector, effect.weight, reply)
+            case Mix():
+                self._mix(me, effect, reply)
             case Exchange():
                 self._exchange(me, effect, reply)
+            case Fetch():
+                self._fetch(effect, reply)
             case Begin():
                 self._begin(me, effect, reply)
             case Wait():
@@ -160,19 +193,32 @@ class SimRuntime(Runtime):
         self._clock.at(self._clock.now_ns + delay_ns, action)
 
     def _draw(self, me: LearnerState) -> Minibatch | None:
-        learners, epoch = self.cluster.learners, self._plan.epoch
-        if self.cluster.strategy.traits.synchronous:
-            round_ = self._round[me.rank]
-            if round_ >= self._stop_round:
-                return None
-            self._round[me.rank] += 1
-            return epoch.piece(round_ * learners + me.rank)
-        while self._queue < self._stop_round * learners:
-            batch = epoch.piece(self._queue)
+        if not self.cluster.strategy.traits.synchronous:
+            return self._next_in_queue()
+        round_ = self._round[me.rank]
+        if round_ >= self._stop_round:
+            return None
+        self._round[me.rank] += 1
+        return self._plan.epoch.piece(round_ * self.cluster.learners + me.rank)
+
+    def _next_in_queue(self) -> Minibatch | None:
+        while self._queue < self._stop_round * self.cluster.learners:
+            batch = self._plan.epoch.piece(self._queue)
             self._queue += 1
             if batch.frames:
                 return batch
         return None
+
+    def _draw_together(self, me: LearnerState, group: tuple[int, ...]) -> Minibatch | None:
+        """Whoever of the group comes first draws for all of it."""
+        drawn = self._group_draws.get(group)
+        if drawn is None or not drawn.waiting:
+            found = [batch for batch in (self._next_in_queue() for _ in group) if batch is not None]
+            empty = [Minibatch(self._plan.epoch.epoch, -1, 0, 0)] * (len(group) - len(found))
+            batches = dict(zip(group, [*found, *empty], strict=True)) if found else {}
+            drawn = self._group_draws[group] = _GroupDraw(batches, set(group))
+        drawn.waiting.remove(me.rank)
+        return drawn.batches.get(me.rank)
 
     def _gradient(self, me: LearnerState, effect: Grad | GradMean, reply: Reply) -> None:
         out = me.gradient_buffer
@@ -215,11 +261,42 @@ class SimRuntime(Runtime):
             self._busy_until[r] = end
 
         def apply() -> None:
-            exchange(self._rows[me.rank], self._rows[effect.peer], effect.rule)
-            self._counts.exchanges[pair] += 1
-            reply(True)
+            version = exchange(self._rows[me.rank], self._rows[effect.peer], effect)
+            me.count_exchange(effect, version)
+            reply(version)
 
         self._clock.at(end, apply)
+
+    def _fetch(self, effect: Fetch, reply: Reply) -> None:
+        end = max(self._clock.now_ns, self._busy_until[effect.peer]) + self.cost.exchange_ns()
+        self._busy_until[effect.peer] = end
+        self._clock.at(end, lambda: reply(fetch(self._rows[effect.peer], effect.into)))
+
+    def _mix(self, me: LearnerState, effect: Mix, reply: Reply) -> None:
+        """The reply is there one exchange per neighbour after the last of them has laid its vector out."""
+        number = self._mixed[me.rank] = self._mixed[me.rank] + 1
+        mine = {me.rank} & {rank for rank, _ in effect.weights}
+        self._letters[me.rank, number] = _Letter(effect.vector.clone(), {*effect.readers, *mine})
+        self._mixes[me.rank] = (number, effect, reply)
+        for rank in (me.rank, *effect.readers):
+            self._try_mix(rank)
+
+    def _try_mix(self, rank: int) -> None:
+        number, effect, reply = self._mixes.get(rank, (0, None, None))
+        if effect is None or reply is None or any((other, number) not in self._letters for other, _ in effect.weights):
+            return
+        del self._mixes[rank]
+        letters = [self._letters[other, number] for other, _ in effect.weights]
+        weights = [weight for _, weight in effect.weights]
+        mixed = torch.empty(self.parameters)
+        for part in chunks(self.parameters):
+            weighted_mean_(mixed[part], [letter.vector[part] for letter in letters], weights)
+        for (other, _), letter in zip(effect.weights, letters, strict=True):
+            letter.readers.discard(rank)
+            if not letter.readers:
+                del self._letters[other, number]
+        neighbours = sum(other != rank for other, _ in effect.weights)
+        self._later(neighbours * self.cost.exchange_ns(), _answer(reply, mixed))
 
     def _begin(self, me: LearnerState, effect: Begin[Any], reply: Reply) -> None:
         handle: Handle[Any] = Handle()
@@ -244,10 +321,15 @@ class SimRuntime(Runtime):
             value.copy_(state.vectors[name])
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
         self._clock = Clock(state.virtual_ns)
-        self._busy_until = [state.virtual_ns] * self.cluster.learners
+        self._busy_until = [state.virtual_ns] * len(self._rows)
 
     def rows(self) -> Tensor:
-        return self._vectors["row"]
+        holders = self.cluster.strategy.holders(tuple(range(self.cluster.learners)))
+        rows = self._vectors["row"]
+        return rows if len(holders) == len(rows) else rows[list(holders)]
+
+    def centre(self) -> Tensor:
+        return self._vectors["centre"][0]
 
     def close(self) -> None:
         """Nothing is held that Python does not free."""

@@ -1,0 +1,37 @@
+"""Asynchronous SGD with a parameter server (Li et al. 2017, equation 2), in the form that was run for that paper.
+
+The centre w~ is what a server would hold. A learner remembers the centre as it last read it, p, and trains its own row
+w from there. When it reports, under the locks of both:
+
+    d  = w - p                    what it has learned since
+    w~ = w~ + rate * scale * d
+    w  = p = w~
+
+After one local step of plain SGD, d = -lr * grad f(p): the classical delayed gradient, w~ <- w~ - lr * grad f(w~ as it
+was `age` updates ago). After several it is the delta form. Age is the number of updates of the centre, by anybody,
+since this learner last read it.
+
+Staleness-aware (Zhang, Gupta, Lian and Liu 2016): scale = 1 / max(1, age) instead of 1.
+
+Legend: C elements of a chunk.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Report:
+    """The exchange of a learner's row with the centre."""
+
+    rate: float = 1.0
+    staleness_aware: bool = False
+
+    def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, age: int) -> None:
+        """Update `mine`, `centre` and `pulled` (C,) in place."""
+        scale = 1 / max(1, age) if self.staleness_aware else 1.0
+        mine.sub_(pulled)
+        centre.add_(mine, alpha=self.rate * scale)
+        mine.copy_(centre)
+        pulled.copy_(centre)

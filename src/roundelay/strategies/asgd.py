@@ -1,0 +1,55 @@
+"""ASGD: a parameter server whose model is the centre row (Li et al. 2017, equation 2; Dean et al. 2012).
+
+Each learner trains its own row for `period` steps, then reports to the centre what it has learned and goes on from the
+centre (algorithms/parameter_server.py). `period` 1 is the classical form, in which the centre moves by gradients that
+are as many updates old as others have reported meanwhile; a larger period is the delta form that was run for the paper.
+
+There is no server process: the centre is one more row, and a report is an atomic exchange with it.
+
+Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
+Staleness counts updates of the centre between reading it and reporting back. The centre is the model.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from roundelay.algorithms.parameter_server import Report
+from roundelay.core.effects import Draw, Exchange, Fetch, Grad
+from roundelay.core.state import Me
+from roundelay.strategies.base import Strategy, Traits, at_least, positive
+
+
+@dataclass(frozen=True)
+class Asgd(Strategy):
+    """Asynchronous SGD with a parameter server."""
+
+    period: int = 1
+    rate: float = 1.0
+    staleness_aware: bool = False
+
+    name: ClassVar[str] = "asgd"
+    memory: ClassVar[tuple[str, ...]] = ("pulled",)
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False, conserves=False, staleness_bound=None, waits="nobody for the slowest; all for the centre",
+        model="centre", ages="centre",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        at_least(self.name, "period", self.period)
+        positive(self.name, "rate", self.rate)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} period {self.period}" + " staleness-aware" * self.staleness_aware
+
+    async def learn(self, me: Me) -> None:
+        pulled, report, steps = me.memory["pulled"], Report(self.rate, self.staleness_aware), 0
+        read = await Fetch(me.centre, pulled)
+        me.replace(pulled)
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
+            steps += 1
+            if steps % self.period == 0:
+                read = await Exchange(me.centre, report, (pulled,), since=read)
+        if steps % self.period:
+            await Exchange(me.centre, report, (pulled,), since=read)

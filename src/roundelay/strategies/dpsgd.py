@@ -1,0 +1,156 @@
+"""D-PSGD: synchronous decentralized SGD; every learner averages with its neighbours only (Lian et al. 2017, arXiv
+1705.09056).
+
+With T_k the mixing matrix of round k, doubly stochastic, there are three orders, all called D-PSGD in the literature:
+
+    atc         x_l <- sum_j T_lj (x_j - lr g(x_j))             adapt, then combine
+    consensus   x_l <- sum_j T_lj x_j - lr g(x_l)               the paper's; the exchange hides behind the gradient
+    cta         y_l  = sum_j T_lj x_j ;  x_l <- y_l - lr g(y_l)  combine, then adapt
+
+The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD is, whatever T is; the consensus order
+only up to 1 + the smallest eigenvalue of T: 2/3 on the ring with one third each (docs/stability.md). The price is that
+nothing hides the exchange; choose `order: consensus` where the network is slow and the rate is small.
+
+Topologies: ring and random-ring (one third to each neighbour and oneself; the latter relabelled every round),
+complete (everybody), exponential (one peer: half to the learner 1, 2, 4, ... places ahead by turns), graph (any
+connected undirected `edges`, with Metropolis weights).
+
+Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: everybody for its neighbours, every step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.core.effects import Begin, Draw, Grad, Mix, Wait
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.core.topology import (
+    Weights,
+    complete_matrix,
+    connected,
+    doublings,
+    metropolis_matrix,
+    one_peer_matrix,
+    random_ring,
+    readers,
+    relabelled,
+    ring_matrix,
+    sparse_row,
+)
+from roundelay.strategies.base import Strategy, Traits
+
+Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
+Order = Literal["atc", "consensus", "cta"]
+Edges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Gossip(Strategy):
+    """What synchronous gossip is made of: a topology, and who is asked in round k."""
+
+    topology: Topology = "ring"
+    edges: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        if self.topology not in get_args(Topology):
+            raise UserError(
+                f"{self.name} has no topology {self.topology!r}: choose one of {', '.join(get_args(Topology))}."
+            )
+        pairs = all(len(edge) == 2 and all(isinstance(rank, int) for rank in edge) for edge in self.edges)
+        if (self.topology == "graph") != bool(self.edges) or not pairs:
+            raise UserError(
+                f"{self.name}.edges is {self.edges!r}: topology graph, and no other, takes a list of pairs of learners,"
+                " for example edges: [[0, 1], [1, 2]]."
+            )
+        object.__setattr__(self, "edges", tuple(tuple(edge) for edge in self.edges))  # hashable, whatever YAML gave
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.topology}"
+
+    def check(self, learners: int) -> None:
+        super().check(learners)
+        if self.topology == "graph":
+            if beyond := sorted({r for edge in self.edges for r in edge if not 0 <= r < learners}):
+                raise UserError(f"{self.name}.edges names learners {beyond}: they are 0 to {learners - 1}.")
+            if not connected(learners, self.edges):
+                raise UserError(f"{self.name}.edges leaves some of {learners} learners unconnected: add edges.")
+
+    def mix(self, me: Me, round_: int) -> Mix:
+        """My part of round `round_`."""
+        edges = tuple((int(i), int(j)) for i, j in self.edges)
+        weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
+        return Mix(weights, others, me.x)
+
+
+@dataclass(frozen=True)
+class DPsgd(Gossip):
+    """Synchronous decentralized SGD."""
+
+    order: Order = "atc"
+
+    name: ClassVar[str] = "dpsgd"
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True, conserves=True, staleness_bound=1, waits="everybody for its neighbours, every step"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order not in get_args(Order):
+            raise UserError(f"dpsgd has no order {self.order!r}: choose one of {', '.join(get_args(Order))}.")
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} {self.order}"
+
+    async def learn(self, me: Me) -> None:
+        while batch := await Draw():
+            mix = self.mix(me, me.steps)
+            if self.order == "consensus":
+                mixed = await Begin(mix)
+                gradient = await Grad(me.snapshot(), batch)
+                me.replace(await Wait(mixed))
+                me.step(gradient)
+            elif self.order == "cta":
+                me.replace(await mix)
+                me.step(await Grad(me.snapshot(), batch))
+            else:
+                me.step(await Grad(me.snapshot(), batch))
+                me.replace(await mix)
+
+
+def mixing_matrix(topology: Topology, edges: Edges, learners: int, seed: int, round_: int) -> NDArray[np.float64]:
+    """The matrix of round `round_`, (L, L)."""
+    match topology:
+        case "ring":
+            return ring_matrix(learners)
+        case "random-ring":
+            return relabelled(ring_matrix(learners), random_ring(learners, seed, round_))
+        case "complete":
+            return complete_matrix(learners)
+        case "exponential":
+            return one_peer_matrix(learners, round_)
+        case "graph":
+            return metropolis_matrix(learners, edges)
+
+
+def _mixing(
+    topology: Topology, edges: Edges, learners: int, seed: int, round_: int, rank: int
+) -> tuple[Weights, tuple[int, ...]]:
+    if topology == "random-ring":
+        return _sparse(topology, edges, learners, seed, round_)[rank]
+    turn = round_ % len(doublings(learners)) if topology == "exponential" else 0
+    return _sparse(topology, edges, learners, 0, turn)[rank]
+
+
+@lru_cache(maxsize=64)  # all learners ask for nearly the same rounds
+def _sparse(
+    topology: Topology, edges: Edges, learners: int, seed: int, round_: int
+) -> list[tuple[Weights, tuple[int, ...]]]:
+    matrix = mixing_matrix(topology, edges, learners, seed, round_)
+    return [(sparse_row(matrix, rank), readers(matrix, rank)) for rank in range(learners)]

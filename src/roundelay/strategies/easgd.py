@@ -1,0 +1,84 @@
+"""EASGD: every learner is tied to a centre by a spring (Zhang, Choromanska and LeCun 2015; Li et al. 2017, eq. 7 to 9).
+
+    easgd        every `period` steps of its own a learner and the centre pull each other: an atomic exchange, eq. 9
+    easgd-sync   all learners at once, eq. 8, by one mean of all rows
+
+The equations are in algorithms/elastic.py; `beta` / L is the moving rate alpha. EAMSGD, the form with Nesterov
+momentum, is either of them with `optimizer.momentum` and `optimizer.nesterov`: the local update is the authors',
+written at the look-ahead point, and it is that point which is tied to the centre.
+
+Sent: one model each way (8 P bytes) every `period` steps; easgd-sync one model (4 P). Waits: nobody for a slow learner,
+exchanges queue up at the centre; easgd-sync: everybody for the slowest, every period. The centre is the model.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from roundelay.algorithms.elastic import Pull, elastic_mean_, elastic_row, set_centre_
+from roundelay.core.effects import Draw, Exchange, Fetch, Grad, Mean
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.strategies.base import Strategy, Traits, at_least
+
+
+@dataclass(frozen=True)
+class _Elastic(Strategy):
+    """Options of both forms."""
+
+    period: int = 4
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        at_least(self.name, "period", self.period)
+        if not 0 <= self.beta <= 1:
+            raise UserError(
+                f"{self.name}.beta is {self.beta}: choose a number from 0 to 1; the centre overshoots above."
+            )
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} period {self.period}"
+
+
+@dataclass(frozen=True)
+class Easgd(_Elastic):
+    """Asynchronous elastic averaging."""
+
+    name: ClassVar[str] = "easgd"
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False, conserves=True, staleness_bound=0, waits="nobody for the slowest; all for the centre",
+        model="centre", alone_is_sgd=False,
+    )  # fmt: skip
+
+    async def learn(self, me: Me) -> None:
+        pull, steps = Pull(self.beta / me.learners), me.steps
+        while batch := await Draw():
+            if steps % self.period == 0:
+                await Exchange(me.centre, pull)
+            me.step(await Grad(me.snapshot(), batch))
+            steps += 1
+
+
+@dataclass(frozen=True)
+class EasgdSync(_Elastic):
+    """Synchronous elastic averaging. Every learner knows the centre; learner 0 writes it where others can see it."""
+
+    name: ClassVar[str] = "easgd-sync"
+    memory: ClassVar[tuple[str, ...]] = ("centre_seen",)
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True, conserves=True, staleness_bound=0, waits="everybody for the slowest, every period",
+        model="centre", alone_is_sgd=False,
+    )  # fmt: skip
+
+    async def learn(self, me: Me) -> None:
+        alpha, centre, steps = self.beta / me.learners, me.memory["centre_seen"], me.steps
+        await Fetch(me.centre, centre)
+        while batch := await Draw():
+            if steps % self.period == 0:
+                mean = await Mean(me.everyone, me.x)
+                me.replace(elastic_row(me.x, centre, alpha))
+                elastic_mean_(centre, mean, alpha, me.learners)
+                if me.rank == 0:
+                    await Exchange(me.centre, set_centre_, (centre,))
+            me.step(await Grad(me.snapshot(), batch))
+            steps += 1

@@ -1,0 +1,50 @@
+"""Gossip with periodic global averaging (Chen, Yuan, Zhang, Pan, Xu and Yin 2021, "Accelerating gossip SGD with
+periodic global averaging").
+
+    y_l = x_l - lr g(x_l)
+    x_l <- mean_j y_j              every `period` rounds
+    x_l <- sum_j T_lj y_j          else
+
+so that a sparse topology's small spectral gap cannot let the models drift apart for long. Adapt, then combine, as in
+dpsgd's default order; the topologies are the same.
+
+Sent: one model (4 P bytes) a learner and neighbour each step, and one a learner in an allreduce every `period` steps.
+Waits: everybody for its neighbours, every step; everybody for the slowest, every period.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from roundelay.core.effects import Draw, Grad, Mean
+from roundelay.core.state import Me
+from roundelay.strategies.base import Traits, at_least
+from roundelay.strategies.dpsgd import Gossip
+
+
+@dataclass(frozen=True)
+class GossipPga(Gossip):
+    """Decentralized SGD with a mean of everybody now and then."""
+
+    period: int = 6
+
+    name: ClassVar[str] = "gossip-pga"
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True, conserves=True, staleness_bound=0,
+        waits="everybody for its neighbours, every step; for the slowest, every period",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self.name, "period", self.period)
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} period {self.period}"
+
+    async def learn(self, me: Me) -> None:
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
+            if me.steps % self.period == 0:
+                me.replace(await Mean(me.everyone, me.x))
+            else:
+                me.replace(await self.mix(me, me.steps))
