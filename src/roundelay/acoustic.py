@@ -35,6 +35,7 @@ from roundelay.strategies import make_strategy
 from roundelay.training import Job
 
 TRAIN, HELD_OUT = "train", "dev"
+TRACE = "trace"
 MODEL, MODEL_META = "model.safetensors", "model.json"
 
 
@@ -93,8 +94,8 @@ def parse_straggler(text: str) -> Straggler:
     raise UserError(f"straggler {text!r}: write RANK:FACTORx or RANK:+SECONDS, for example 1:3x or 1:+0.4.")
 
 
-def make_job(recipe: Recipe) -> Job:
-    """The job a recipe describes.
+def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
+    """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`.
 
     Raises:
         UserError: what the recipe names is missing or does not fit together.
@@ -108,6 +109,8 @@ def make_job(recipe: Recipe) -> Job:
         raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
     if beyond := [s.rank for s in stragglers if not 0 <= s.rank < training.learners]:
         raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {training.learners - 1}.")
+    if training.record and training.runtime == "sim":
+        raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = make_strategy(training.strategy, training.options)
     strategy.check(training.learners)
     cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
@@ -115,7 +118,8 @@ def make_job(recipe: Recipe) -> Job:
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost)
-        return ProcsRuntime(cluster, training.patience_seconds)
+        trace = exp / TRACE if training.record and exp else None
+        return ProcsRuntime(cluster, training.patience_seconds, trace=trace)
 
     return Job(
         cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,

@@ -95,6 +95,8 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         value = getattr(options, flag)
         if value is not None:
             given.append(f"training.{flag}={value}")
+    if options.record:
+        given.append("training.record=true")
     if options.straggler:
         given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
     return given
@@ -106,7 +108,7 @@ def _train(options: argparse.Namespace) -> int:
     from roundelay.training import Interrupt, train
 
     recipe = load_recipe(options.recipe, _overrides(options))
-    job = make_job(recipe)
+    job = make_job(recipe, options.exp)
     cluster = job.cluster
     console.print(
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
@@ -190,6 +192,24 @@ def _score(options: argparse.Namespace) -> None:
         console.print(f"{hyp}: {result.errors}", markup=False)
         if options.errors:
             console.print(alignment_text(result), markup=False)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from roundelay.acoustic import TRACE, make_job
+    from roundelay.core.configure import build, read_yaml
+    from roundelay.recipes.recipe import Recipe
+    from roundelay.runtime.replay import replay
+
+    if not (options.exp / "recipe.yaml").is_file():
+        raise UserError(f"{options.exp}: not a run directory (no recipe.yaml). Give the --exp of a `train --record`.")
+    recipe = build(Recipe, read_yaml(options.exp / "recipe.yaml"))
+    found = replay(options.exp / TRACE, make_job(recipe).cluster, Bar())
+    done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
+    if found.difference:
+        console.print(f"{options.exp}: differs after {done}.\nThe first difference: {found.difference}", markup=False)
+        return 1
+    console.print(f"{options.exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
+    return 0
 
 
 # simulate, report, demo -----------------------------------------------------------------------------------------------
@@ -298,6 +318,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
     )
+    sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
+    sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
     _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
@@ -331,10 +353,11 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     sub.add_argument("overrides", nargs="*", help="section.key=value, for example schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
-    sub.add_argument("--strategy", help="sgd, ssgd, bsp, bmuf, adpsgd:random-ring, adpsgd:fixed-ring, delay-by-one")
+    sub.add_argument("--strategy", help="by name, or name:topology; docs/strategies has a page for each")
     sub.add_argument("--learners", type=int)
     sub.add_argument("--runtime", choices=["procs", "sim"])
     sub.add_argument("--seed", type=int)
+    sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
 
 

@@ -78,9 +78,18 @@ def test_the_same_recipe_in_the_simulator(inside: Path) -> None:
     assert results["runtime"] == "sim"
 
 
+def test_a_recorded_training_replays_bit_for_bit(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "recipe.yaml", "--exp", "recorded", "--strategy", "adpsgd", "--learners", "3", "--record"]
+    assert main([*arguments, "schedule.max_epochs=2"]) == 0
+    assert main(["replay", "recorded"]) == 0
+    assert "repeated to the same weights, bit for bit" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["replay", "data"], "not a run directory"),
+        (["train", "recipe.yaml", "--exp", "x", "--runtime", "sim", "--record"], "training.record"),
         (["train", "recipe.yaml", "--exp", "x", "--strategy", "sdg"], "there is no strategy 'sdg'"),
         (["train", "recipe.yaml", "--exp", "x", "--strategy", "sgd", "--learners", "2"], "for one learner"),
         (["train", "recipe.yaml", "--exp", "x", "training.minibach=3"], "did you mean minibatch"),

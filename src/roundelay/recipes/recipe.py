@@ -28,6 +28,7 @@ class Training:
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
+    record          take down what every learner did, in which order, for `roundelay replay` (procs only)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
     """
 
@@ -40,6 +41,7 @@ class Training:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     stragglers: tuple[str, ...] = ()
     patience_seconds: float = 300.0
+    record: bool = False
 
     def __post_init__(self) -> None:
         if not self.patience_seconds > 0:

@@ -17,6 +17,7 @@ from roundelay.core.effects import Exchange
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Me, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts
+from roundelay.runtime.trace import Kind, NoTrace
 
 
 class Lock(Protocol):
@@ -49,6 +50,7 @@ class Row:
         self.rank, self.vector, self.lock = rank, vector, lock
         self.parts = [vector[part] for part in chunks(vector.numel())]
         self._versions = versions
+        self.trace = NoTrace()  # its own learner may take notes
 
     @property
     def version(self) -> int:
@@ -97,10 +99,11 @@ def exchange(mine: Row, theirs: Row, request: Exchange) -> int:
         first.lock.release()
 
 
-def fetch(theirs: Row, into: Tensor) -> int:
-    """Copy the row as it is now, atomically, into `into` (P,); the version read."""
+def fetch(mine: Row, theirs: Row, into: Tensor) -> int:
+    """Copy row `theirs` as it is now, atomically, into `into` (P,); the version read."""
     theirs.lock.acquire()
     try:
+        mine.trace.note(Kind.FETCH, theirs.rank, theirs=theirs.version)
         for part, x in zip(chunks(into.numel()), theirs.parts, strict=True):
             into[part].copy_(x)
         return theirs.version
@@ -130,6 +133,7 @@ def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
 
 def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
     """Under both locks."""
+    mine.trace.note(Kind.EXCHANGE, theirs.rank, mine.version, theirs.version)
     rule: Callable[..., None] = request.rule
     if request.since is not None:
         rule = partial(rule, age=theirs.version - request.since)
@@ -211,11 +215,13 @@ class LearnerState(Me):
                 self._snapshot_version = self.row.version
             finally:
                 self.row.lock.release()
+        self.row.trace.note(Kind.READ, mine=self._snapshot_version)
         return Snapshot(self._snapshot, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
         g, rate = gradient.vector, self._learning_rate
         with self.row.writing():
+            self.row.trace.note(Kind.STEP, mine=self.row.version)
             stale = self.row.version - gradient.version
             # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
             for number, part in enumerate(chunks(g.numel())):
@@ -242,6 +248,7 @@ class LearnerState(Me):
 
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
+            self.row.trace.note(Kind.REPLACE, mine=self.row.version)
             for number, part in enumerate(chunks(vector.numel())):
                 self.row.parts[number].copy_(vector[part])
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 from torch import Tensor
 
@@ -33,6 +34,7 @@ from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.threads import wait_politely
 from roundelay.runtime.procs.worker import Answer, WorkerSpec, main, rows_torn
+from roundelay.runtime.trace import Recorder
 
 PARENT = -1
 LOOK_SECONDS = 0.2
@@ -45,9 +47,12 @@ class ProcsRuntime(Runtime):
     Args:
         patience_seconds: how long a learner waits for another before it gives up and says for whom.
         threads: torch threads per learner; None shares the cores out evenly.
+        trace: a folder to record what happens in, for a replay.
     """
 
-    def __init__(self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None
+    ) -> None:
         cluster.strategy.check(cluster.learners)
         self.cluster = cluster
         learner = cluster.task.build()
@@ -59,6 +64,12 @@ class ProcsRuntime(Runtime):
         for row in self._arena.rows():
             row.copy_(initial)
         self._arena.table("alive")[:] = 1
+        threads = threads or max(1, len(os.sched_getaffinity(0)) // cluster.learners)
+        self._trace = trace
+        self._recorder: Recorder | None = None
+        if trace:
+            facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": threads}
+            self._recorder = Recorder(trace, facts, self.state())
         self._lost: list[Lost] = []
         self._processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
@@ -69,7 +80,7 @@ class ProcsRuntime(Runtime):
             self.close()
             raise
 
-    def _start(self, patience_seconds: float, threads: int | None) -> None:
+    def _start(self, patience_seconds: float, threads: int) -> None:
         wait_politely()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["roundelay.runtime.procs.worker"])  # torch is imported once, not L times
@@ -79,7 +90,7 @@ class ProcsRuntime(Runtime):
             lifeline, ours = context.Pipe(duplex=False)
             spec = WorkerSpec(
                 rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", patience_seconds,
-                threads or max(1, len(os.sched_getaffinity(0)) // self.cluster.learners),
+                threads, self._trace,
             )  # fmt: skip
             process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"learner {rank}", daemon=True)
             process.start()
@@ -114,8 +125,11 @@ class ProcsRuntime(Runtime):
                 "do": "segment", "epoch": dataclasses.asdict(plan.epoch), "learning_rate": plan.learning_rate,
                 "living": self._living(),
             }  # fmt: skip
+            command["number"] = self._recorder.command(command) if self._recorder else 0
             answers = self._collect(self._command(json.dumps(command).encode()), watch)
             self._judge(answers, synchronous)
+            if self._recorder:
+                self._recorder.done(self.state(), tuple(self._living()), tuple(lost.rank for lost in self._lost))
             if synchronous or not self._left_over(plan.epoch.learners):
                 break  # else: minibatches came back from the dead after the living had finished; train them too
         end = int(arena.table("round").max()) * learners if synchronous else int(arena.table("queue")[0])
@@ -262,6 +276,8 @@ class ProcsRuntime(Runtime):
         )
 
     def load(self, state: ClusterState) -> None:
+        if self._recorder:
+            self._recorder.load(state)
         for name in ("row", *self.layout.memory):
             for rank in range(self.cluster.learners):
                 self._arena.vector(name, rank).copy_(state.vectors[name][rank])

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class WorkerSpec:
     arena_path: str
     patience_seconds: float
     threads: int
+    trace: Path | None = None  # the folder of the trace to be taken
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,7 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
         command = json.loads(commands.recv_bytes())
         if command["do"] == "quit":
             return
-        _say(
-            commands, worker.segment(EpochPlan(**command["epoch"]), command["learning_rate"], tuple(command["living"]))
-        )
+        _say(commands, worker.segment(command))
 
 
 def _say(commands: Connection, answer: Answer) -> None:
@@ -94,6 +95,8 @@ class Worker:
             Row(rank, vector, arena.table("versions"), arena.row_locks[rank])
             for rank, vector in enumerate(arena.rows())
         ]
+        self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
+        self.rows[spec.rank].trace = self.trace
         self.means = Means(arena, spec.rank, patience)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
@@ -106,10 +109,12 @@ class Worker:
         self._waiting: tuple[Exchange, Handle[int | None]] | None = None  # begun, but a row was just being written
         self._plan: EpochPlan
 
-    def segment(self, plan: EpochPlan, learning_rate: float, living: tuple[int, ...]) -> Answer:
+    def segment(self, command: dict[str, Any]) -> Answer:
         """Run the strategy's coroutine to its end."""
-        self._plan, self._trained, self._waiting = plan, None, None
-        self.me.begin_segment(learning_rate, living, self.cluster.strategy.traits.ages)
+        self._plan, self._trained, self._waiting = EpochPlan(**command["epoch"]), None, None
+        ages = self.cluster.strategy.traits.ages
+        self.me.begin_segment(command["learning_rate"], tuple(command["living"]), ages)
+        self.trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
         try:
             self._drive(self.cluster.strategy.learn(self.me))
@@ -142,7 +147,9 @@ class Worker:
     def _perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
         match effect:
             case Draw(group):
-                return self._draw(group)
+                drawn = self._draw(group)
+                self.trace.note(Kind.DRAW, mine=drawn.index if drawn else NONE)
+                return drawn
             case Grad(at, batch):
                 statistics = self._gradient(effect)
                 self._try_waiting()  # before the step, whose pass over the row makes the next snapshot
@@ -163,7 +170,10 @@ class Worker:
             case Exchange():
                 return self._exchange(effect)
             case Fetch(peer, into):
-                return fetch(self.rows[peer], into) if self._lives(peer) else None
+                if self._lives(peer):
+                    return fetch(self.me.row, self.rows[peer], into)
+                self.trace.note(Kind.GONE, peer)
+                return None
             case Begin(begun):
                 return self._begin(begun)
             case Wait(handle):
@@ -195,6 +205,7 @@ class Worker:
         statistics = self.learner.gradient(effect.at.vector, effect.batch, self._plan, self.me.gradient_buffer)
         if straggler.factor > 1 or straggler.seconds:
             time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)
+        self.trace.note(Kind.GRAD, mine=effect.batch.index, value=statistics.loss)
         return statistics
 
     def _lives(self, peer: int) -> bool:
@@ -203,6 +214,7 @@ class Worker:
 
     def _exchange(self, effect: Exchange) -> int | None:
         if not self._lives(effect.peer):
+            self.trace.note(Kind.GONE, effect.peer)
             return None
         version = exchange(self.me.row, self.rows[effect.peer], effect)
         self.me.count_exchange(effect, version)
@@ -239,6 +251,8 @@ class Worker:
             if version is None:
                 return
             self.me.count_exchange(effect, version)
+        else:
+            self.trace.note(Kind.GONE, effect.peer)
         self._waiting = None
         handle.finish(version)
 

@@ -178,7 +178,7 @@ class SimRuntime(Runtime):
             case Exchange():
                 self._exchange(me, effect, reply)
             case Fetch():
-                self._fetch(effect, reply)
+                self._fetch(me, effect, reply)
             case Begin():
                 self._begin(me, effect, reply)
             case Wait():
@@ -267,10 +267,10 @@ class SimRuntime(Runtime):
 
         self._clock.at(end, apply)
 
-    def _fetch(self, effect: Fetch, reply: Reply) -> None:
+    def _fetch(self, me: LearnerState, effect: Fetch, reply: Reply) -> None:
         end = max(self._clock.now_ns, self._busy_until[effect.peer]) + self.cost.exchange_ns()
         self._busy_until[effect.peer] = end
-        self._clock.at(end, lambda: reply(fetch(self._rows[effect.peer], effect.into)))
+        self._clock.at(end, lambda: reply(fetch(me.row, self._rows[effect.peer], effect.into)))
 
     def _mix(self, me: LearnerState, effect: Mix, reply: Reply) -> None:
         """The reply is there one exchange per neighbour after the last of them has laid its vector out."""

@@ -1,0 +1,208 @@
+"""What happened in a run on real processes, in enough detail to make it happen again.
+
+A trace is a folder:
+    rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
+    trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it
+
+Rows carry versions, and every event says which versions it met. Between two learners nothing else is needed: the
+versions order their events as far as it matters. A gradient is a pure function of snapshot and minibatch, so gradients
+are not recorded, only each one's loss, as a fingerprint that tells where a repetition first differs.
+
+Legend: P parameters, L learners.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import ClusterState
+
+VERSION = 1
+
+
+class Kind(IntEnum):
+    """What a learner did. `mine` and `theirs` are versions before the event."""
+
+    BEGIN = 1  # mine: number of the command
+    DRAW = 2  # mine: the minibatch, or a negative number, see procs/arena.py
+    READ = 3  # snapshot of the own row
+    GRAD = 4  # mine: the minibatch; value: its summed loss
+    STEP = 5
+    REPLACE = 6
+    EXCHANGE = 7  # peer
+    FETCH = 8  # peer; theirs
+    GONE = 9  # an exchange or a fetch that did not happen, peer being dead
+    JOIN = 10  # peer: whose row a new learner took over; mine, theirs
+
+
+@dataclass(frozen=True)
+class Event:
+    """One of them."""
+
+    kind: Kind
+    peer: int = -1
+    mine: int = -1
+    theirs: int = -1
+    value: float = 0.0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case Kind.DRAW:
+                return f"draw minibatch {self.mine}" if self.mine >= 0 else "draw nothing"
+            case Kind.GRAD:
+                return f"gradient of minibatch {self.mine} with loss {self.value!r}"
+            case Kind.EXCHANGE:
+                return f"exchange of row at version {self.mine} with row {self.peer} at version {self.theirs}"
+            case Kind.FETCH | Kind.JOIN:
+                return f"{self.kind.name.lower()} of row {self.peer} at version {self.theirs}"
+            case Kind.GONE:
+                return f"miss row {self.peer}, whose learner is dead"
+        return f"{self.kind.name.lower()} at version {self.mine}"
+
+
+_FORMAT = struct.Struct("<iiqqd")
+
+
+class NoTrace:
+    """Nobody takes notes."""
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        """Something happened."""
+
+
+class TraceWriter(NoTrace):
+    """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = os.open(_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.bin"
+
+
+def read_events(folder: Path, rank: int) -> Iterator[Event]:
+    """A learner's events, in order.
+
+    Raises:
+        UserError: the file is missing or not a trace; names it.
+    """
+    path = _path(folder, rank)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded (--record)?") from error
+    for number in range(len(data) // _FORMAT.size):
+        kind, *rest = _FORMAT.unpack_from(data, number * _FORMAT.size)
+        try:
+            yield Event(Kind(kind), *rest)
+        except ValueError:
+            raise UserError(f"{path}: event {number} is of unknown kind {kind}: damaged, or not a trace.") from None
+
+
+Digests = dict[str, str]
+
+
+def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
+    """A short hash of every living learner's vectors and counters, and of the centre, by name."""
+    found = {}
+    for name, value in state.vectors.items():
+        for rank in (0,) if name == "centre" else living:
+            found[name if name == "centre" else f"{name} of learner {rank}"] = hashlib.blake2b(
+                value[rank].contiguous().numpy().tobytes(), digest_size=8
+            ).hexdigest()
+    for name, numbers in state.integers.items():
+        for rank in living:
+            found[f"{name} of learner {rank}"] = str(numbers[rank])
+    return found
+
+
+class Recorder:
+    """The parent's part of a trace: appended to, whatever is there already."""
+
+    FILE = "trace.jsonl"
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any], initial: ClusterState) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        entries = list(read_entries(folder)) if (folder / self.FILE).exists() else []
+        self._commands: int = sum(entry["what"] == "command" for entry in entries)
+        self._known = [entry["digests"] for entry in entries if "digests" in entry]
+        self._write("start", version=VERSION, **facts, digests=self._digest(initial))
+
+    def command(self, command: dict[str, Any]) -> int:
+        """Learners are about to be told `command`; its number."""
+        self._commands += 1
+        self._write("command", number=self._commands, **command)
+        return self._commands
+
+    def done(self, state: ClusterState, living: tuple[int, ...], lost: tuple[int, ...]) -> None:
+        """All of the last command has been done."""
+        found = digests(state, living)
+        self._known.append(found)
+        self._write("done", number=self._commands, living=living, lost=lost, digests=found)
+
+    def load(self, state: ClusterState) -> None:
+        """The state was replaced from outside: by one of before, else it is kept here."""
+        found = self._digest(state)
+        file = None
+        if found not in self._known:
+            file = f"state-{self._commands}.safetensors"
+            data = {name: value.contiguous() for name, value in state.vectors.items()}
+            (self._folder / file).write_bytes(save(data))
+        self._known.append(found)
+        self._write("load", file=file, integers=state.integers if file else None, digests=found)
+
+    def _digest(self, state: ClusterState) -> Digests:
+        return digests(state, tuple(range(len(state.vectors["row"]))))
+
+    def _write(self, what: str, **entry: Any) -> None:
+        with open(self._folder / self.FILE, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"what": what, **entry}) + "\n")
+
+
+def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """The parent's part, in order; a last line cut short by a kill is left out.
+
+    Raises:
+        UserError: missing, or not a trace; names the file and line.
+    """
+    path = folder / Recorder.FILE
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded (--record)?") from error
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            entry = json.loads(line)
+            entry["what"]
+        except (ValueError, TypeError, KeyError):
+            raise UserError(f"{path}:{number}: not an entry of a trace.") from None
+        if entry.get("version", VERSION) != VERSION:
+            raise UserError(f"{path}:{number}: trace version {entry['version']}, this program reads {VERSION}.")
+        yield entry
+
+
+def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:
+    """The state a `load` entry kept.
+
+    Raises:
+        UserError: its file is missing or damaged.
+    """
+    path = folder / entry["file"]
+    try:
+        return ClusterState(load(path.read_bytes()), entry["integers"])
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from error

@@ -1,0 +1,178 @@
+"""A recorded run on real processes, repeated in one process: the same weights, bit for bit, or the first event that is
+not."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK
+from roundelay.core.progress import Silent
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.replay import Replayed, replay
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def record(cluster_: Cluster, segments: list[SegmentPlan], folder: Path) -> ClusterState:
+    with ProcsRuntime(cluster_, threads=1, trace=folder) as runtime:
+        for segment in segments:
+            runtime.segment(segment)
+        return runtime.state()
+
+
+def again(cluster_: Cluster, folder: Path) -> Replayed:
+    return replay(folder, cluster_, Silent())
+
+
+def assert_same(found: Replayed, recorded: ClusterState) -> None:
+    assert found.difference == ""
+    for name, value in recorded.vectors.items():
+        assert torch.equal(found.state.vectors[name], value), name
+    assert found.state.integers == recorded.integers
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
+    """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
+    made = cluster(name, 4, Quadratic(parameters=CHUNK + 7), momentum=0.9)
+    recorded = record(made, [plan(40, 4, rate=0.02), plan(40, 4, rate=0.01, epoch=1)], tmp_path)
+    found = again(made, tmp_path)
+    assert_same(found, recorded)
+    assert found.minibatches == 320
+    assert found.events > 1000
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_so_does_a_synchronous_one(name: str, tmp_path: Path) -> None:
+    learners = 1 if name == "sgd" else 3
+    made = cluster(name, learners, momentum=0.9)
+    recorded = record(made, [plan(0, learners, examples=7 * MINIBATCH + 3)], tmp_path)
+    assert_same(again(made, tmp_path), recorded)
+
+
+def test_epochs_taken_back_and_runs_gone_on_with_are_part_of_it(tmp_path: Path) -> None:
+    made = cluster("adpsgd", 3, momentum=0.9)
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        runtime.segment(plan(10, 3))
+        good = runtime.state()
+        runtime.segment(plan(10, 3, rate=0.5, epoch=1))
+        runtime.load(good)  # as a schedule does that does not like what it sees
+        runtime.segment(plan(10, 3, epoch=1))
+        middle = runtime.state()
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        runtime.load(middle)
+        runtime.segment(plan(10, 3, epoch=2))
+        recorded = runtime.state()
+    found = again(made, tmp_path)
+    assert_same(found, recorded)
+    assert found.commands == 4
+
+
+def test_a_state_from_elsewhere_is_kept_with_the_trace(tmp_path: Path) -> None:
+    made = cluster("easgd", 2)
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        state = runtime.state()
+        state.vectors["row"].normal_()
+        runtime.load(state)
+        runtime.segment(plan(10, 2))
+        recorded = runtime.state()
+    assert_same(again(made, tmp_path), recorded)
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd"])
+def test_so_is_a_death(name: str, tmp_path: Path) -> None:
+    """The dead learner's events end in the middle; the others' go on. Killed while asleep, its row is whole."""
+    slow = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
+    made = cluster(name, 4, stragglers=slow)
+    killed = False
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+
+        def kill(_: Glance) -> bool:
+            nonlocal killed
+            if not killed:
+                killed = True
+                os.kill(runtime.process_ids()[2], signal.SIGKILL)
+            return False
+
+        outcome = runtime.segment(plan(60, 4), kill)
+        rows = runtime.rows().clone()
+    assert [lost.rank for lost in outcome.lost] == [2]
+    found = again(made, tmp_path)
+    assert found.difference == ""
+    living = made.strategy.holders((0, 1, 3))
+    assert torch.equal(found.state.vectors["row"][list(living)], rows)
+
+
+@dataclass(frozen=True)
+class Other(Quadratic):
+    """Computes minibatch 17 in another way than it was recorded."""
+
+    def build(self) -> Learner:
+        return _Other(self)
+
+
+class _Other(QuadraticLearner):
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        found = super().gradient(x, batch, plan, out)
+        return replace(found, loss=found.loss + 1e-12) if batch.index == 17 else found
+
+
+def test_the_first_difference_is_named(tmp_path: Path) -> None:
+    record(cluster("adpsgd", 3), [plan(20, 3)], tmp_path)
+    found = again(cluster("adpsgd", 3, Other(parameters=37)), tmp_path)
+    assert "command 1, learner" in found.difference
+    assert "gradient of minibatch 17" in found.difference
+    assert found.minibatches < 60
+
+
+def test_weights_that_differ_only_at_the_end_are_named(tmp_path: Path) -> None:
+    """With a rate of 0 every loss is as recorded; so only the row whose hash was tampered with is left to differ."""
+    record(cluster("adpsgd", 2), [plan(5, 2, rate=0.0)], tmp_path)
+    path = tmp_path / "trace.jsonl"
+    *head, last = path.read_text().splitlines()
+    start = last.index('"row of learner 1": "') + 21
+    path.write_text("\n".join([*head, last[:start] + "0" * 16 + last[start + 16 :], ""]))
+    assert again(cluster("adpsgd", 2), tmp_path).difference == "the end of command 1: row of learner 1"
+
+
+def test_a_lost_event_is_noticed(tmp_path: Path) -> None:
+    record(cluster("adpsgd", 2), [plan(20, 2)], tmp_path)
+    path = tmp_path / "rank-1.bin"
+    path.write_bytes(path.read_bytes()[: 32 * 40])
+    assert "learner 0 waits for" in again(cluster("adpsgd", 2), tmp_path).difference
+
+
+@dataclass(frozen=True)
+class _Elsewhere(Task):
+    def build(self) -> Learner:
+        return Quadratic(parameters=38).build()
+
+
+def test_what_is_not_this_runs_trace_is_refused(tmp_path: Path) -> None:
+    record(cluster("adpsgd", 2), [plan(5, 2)], tmp_path / "trace")
+    with pytest.raises(UserError, match=r"2 learners of 37 parameters.* 2 of 38"):
+        again(cluster("adpsgd", 2, _Elsewhere()), tmp_path / "trace")
+    with pytest.raises(UserError, match=r"trace\.jsonl: cannot be read .*--record"):
+        again(cluster("adpsgd", 2), tmp_path)
+    (tmp_path / "trace" / "rank-0.bin").write_bytes(b"\x63" * 64)
+    with pytest.raises(UserError, match=r"rank-0\.bin: event 0 is of unknown kind"):
+        again(cluster("adpsgd", 2), tmp_path / "trace")
