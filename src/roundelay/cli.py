@@ -237,11 +237,43 @@ def _simulate(options: argparse.Namespace) -> None:
     print_table(["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest", "consensus", "loss"], rows)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from roundelay.compare.grid import parse_learners, plan
+    from roundelay.compare.running import run_grid
+    from roundelay.compare.summary import summarise
+    from roundelay.training import Interrupt
+
+    strategies = [text for text in options.strategies if not _is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
+    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
+    learners, stragglers = parse_learners(options.learners), options.straggler or ()
+    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
+    console.print(f"{len(grid.cells)} trainings in {grid.folder}{grid.about_time}", markup=False)
+    interrupt = Interrupt()
+    with _ctrl_c(interrupt):
+        outcomes = run_grid(
+            grid, not options.no_decode, Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt
+        )
+    compared = summarise(grid, outcomes, options.target_loss, console.width if console.is_terminal else 200)
+    console.print(f"\n{compared.table}\n\n{compared.files}", markup=False)
+    for failure in compared.failed:
+        complain(failure)
+    if interrupt.asked:
+        complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
+        return 130
+    return 1 if compared.failed else 0
+
+
+def _is_override(text: str) -> bool:
+    """`section.key=value` that stands right behind the strategies: none of them has a dot before its first `=`."""
+    return "." in text.partition("=")[0] and "=" in text
+
+
 def _report(options: argparse.Namespace) -> None:
     from roundelay.report import load_runs, text_table, write_report
 
-    console.print(text_table(load_runs(options.exp), console.width), markup=False)
-    page = write_report(options.exp, options.out)
+    console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
+    page = write_report(options.exp, options.out, options.target_loss)
     console.print(f"page written to {page}", markup=False)
 
 
@@ -321,9 +353,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
     _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
+    _add_compare(command("compare", _compare, "train a grid of strategies, or go on with it, and print their table"))
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    _add_target(sub)
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
     )
@@ -359,6 +393,35 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int)
     sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
+
+
+def _add_compare(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", help="section.key=value, for every training")
+    sub.add_argument(
+        "--strategies", nargs="+", required=True, metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+        help="beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
+    )  # fmt: skip
+    sub.add_argument(
+        "--learners", default=f"1,{DEFAULT_LEARNERS}", help="numbers with commas; 1 is the baseline, sgd, always there"
+    )
+    sub.add_argument("--seeds", type=int, default=3, help="how many, from the recipe's on (default: 3)")
+    sub.add_argument(
+        "--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="train everything also with this one slow"
+    )
+    sub.add_argument("--runtime", choices=["procs", "sim"])
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="where all runs go (default: exp/RECIPE/compare)")
+    sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
+    _add_target(sub)
+
+
+def _add_target(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--target-loss",
+        type=float,
+        metavar="NATS",
+        help="held-out loss to race to (default: one that all runs reached)",
+    )
 
 
 def _add_simulate(sub: argparse.ArgumentParser) -> None:

@@ -14,11 +14,12 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Bar:
-    """Implements core.progress.Progress on a terminal."""
+    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of what is finished."""
 
     _drawn: ClassVar[set[RichProgress]] = set()
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._bars: RichProgress | None = None
         self._task: TaskID | None = None
         self._what, self._note = "", ""
@@ -45,7 +46,7 @@ class Bar:
             self._bars.stop()
             Bar._drawn.discard(self._bars)
             self._bars = self._task = None
-        if self._what:
+        if self._what and not self._quiet:
             console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
         self._what = self._note = ""
 

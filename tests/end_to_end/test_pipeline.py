@@ -104,7 +104,7 @@ def test_a_recorded_training_replays_bit_for_bit(inside: Path, capsys: pytest.Ca
         (["report", "data"], "data"),
         (["prepare", "kaldi", "--source", "source"], "--lexicon"),
         (["prepare", "an4"], "--source"),
-        (["simulate", "--strategy", "adpsgd:square"], "no topology 'square'"),
+        (["simulate", "--strategy", "adpsgd:square"], "adpsgd.topology is 'square': choose one of"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_left_behind(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.records import WordErrors
+from roundelay.report.comparison import compare_runs
 from roundelay.report.headline import headline
 from roundelay.report.numbers import percent, plain, seconds, short
 from roundelay.report.runs import Run, load_run, load_runs
@@ -107,15 +108,15 @@ def test_the_table_says_what_was_counted(tmp_path: Path) -> None:
 
 def test_means_come_with_their_spread(tmp_path: Path) -> None:
     runs = [with_results(r, wer=words(e)) for r, e in zip(seeds(tmp_path, 1, 2, 3), (41, 46, 54), strict=True)]
-    titles, row = means_table(runs)
-    assert dict(zip(titles, row, strict=True))["test WER"] == "6.08 % (5.30 to 6.99)"
-    assert means_table(runs[:1]) == []
+    titles, row = means_table(compare_runs(runs))
+    assert dict(zip(titles, row, strict=True))["test WER %"] == "6.08 ± 0.85"
+    assert means_table(compare_runs(runs[:1])) == []
 
 
 def test_a_diverged_seed_is_counted_not_hidden(tmp_path: Path) -> None:
     runs = seeds(tmp_path, 1, 2)
     runs[1] = with_results(runs[1], frame_cross_entropy={"dev": float("nan")})
-    titles, row = means_table(runs)
+    titles, row = means_table(compare_runs(runs))
     assert dict(zip(titles, row, strict=True))["dev loss"].endswith(", 1 not finite")
 
 
@@ -134,7 +135,7 @@ def test_text_keeps_to_the_width_and_loses_no_column(tmp_path: Path, width: int)
 
 def test_two_runs_stand_side_by_side(tmp_path: Path) -> None:
     text = text_table(seeds(tmp_path, 1) + seeds(tmp_path, 1, label="sgd", learners=1), width=100)
-    (line,) = [line for line in text.splitlines() if line.startswith("strategy")]
+    line, *_ = [line for line in text.splitlines() if line.startswith("strategy")]
     assert line.split("  ")[1:] != []
     assert "adpsgd random-ring" in line
     assert line.endswith("sgd")
@@ -144,20 +145,24 @@ def test_the_headline_claims_no_difference_that_counts_do_not_show(tmp_path: Pat
     one = with_results(seeds(tmp_path, 1, label="sgd", learners=1)[0], wer=words(42))
     four = with_results(seeds(tmp_path, 1)[0], wer=words(46))
     worse = with_results(four, wer=words(120))
-    assert headline([one, four])[0] == (
+    assert headline(compare_runs([one, four]))[0] == (
         "Word error rates on test lie between 5.4 % (sgd, 1 learner) and 6.0 % (adpsgd random-ring, 4 learners); "
         "all 95 % intervals overlap, so these counts alone do not tell them apart."
     )
-    assert headline([one, worse])[0].endswith("the 95 % intervals of some do not touch.")
+    assert headline(compare_runs([one, worse]))[0].endswith("the 95 % intervals of some do not touch.")
     equal = with_results(one, wer=words(46))
-    assert headline([equal, four])[0].startswith("Word error rates on test are all 6.0 %; all 95 % intervals overlap")
+    assert headline(compare_runs([equal, four]))[0].startswith(
+        "Word error rates on test are all 6.0 %; all 95 % intervals overlap"
+    )
 
 
 def test_the_headline_says_when_learners_shared_cores(tmp_path: Path) -> None:
     one = seeds(tmp_path, 1, label="sgd", learners=1)[0]
     four = seeds(tmp_path, 1)[0]
     events = [dataclasses.replace(s, frames_per_second=10_000.0) for s in four.segments]
-    (sentence,) = [s for s in headline([one, dataclasses.replace(four, segments=tuple(events))]) if "fastest" in s]
+    (sentence,) = [
+        s for s in headline(compare_runs([one, dataclasses.replace(four, segments=tuple(events))])) if "fastest" in s
+    ]
     assert sentence.startswith("The fastest, sgd, 1 learner, trained 43.2k frames per second, 4.3 times as many as")
     assert sentence.endswith(" 4 learners shared 2 cores.")
 
@@ -165,7 +170,7 @@ def test_the_headline_says_when_learners_shared_cores(tmp_path: Path) -> None:
 def test_the_headline_does_not_judge_what_is_not_finished(tmp_path: Path) -> None:
     one = seeds(tmp_path, 1, label="sgd", learners=1)[0]
     going = load_run(write_run(tmp_path, Fake(name="going", end="killed", epochs=1)))
-    sentences = headline([one, going])
+    sentences = headline(compare_runs([one, going]))
     assert sentences[-1] == "Not finished, so not to be judged yet: going."
     assert all("adpsgd" not in sentence for sentence in sentences)
 
@@ -173,4 +178,4 @@ def test_the_headline_does_not_judge_what_is_not_finished(tmp_path: Path) -> Non
 def test_the_headline_compares_no_virtual_seconds_with_real_ones(tmp_path: Path) -> None:
     real = seeds(tmp_path, 1)[0]
     simulated = load_run(write_run(tmp_path, Fake(name="simulated", runtime="sim")))
-    assert not any("second" in sentence for sentence in headline([real, simulated]))
+    assert not any("second" in sentence for sentence in headline(compare_runs([real, simulated])))

@@ -3,6 +3,7 @@
 Series are told apart by colour and by mark (`index`); everything with a hover text also has it as its accessible title.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +39,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """One run of a series."""
+    """One run of a series, or the mean of all."""
 
     index: int
     points: tuple[Point, ...]
+    band: tuple[tuple[float, float], ...] = ()  # lowest and highest y at every point, shaded
+    quiet: bool = False  # thin and without marks: one of several behind their mean
+    stands_for: tuple[int, ...] = ()  # the series a legend picks it out with, where it is not `index` alone
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A straight line to hold others against, from `start` to `end`, (x, y) each."""
+
+    start: tuple[float, float]
+    end: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -83,26 +95,81 @@ def line_chart(
     *,
     ceiling: float = math.inf,
     height: float = 340,
+    from_zero: bool = False,
+    x_ticks: Sequence[float] = (),
+    reference: Reference | None = None,
 ) -> str:
     """Lines over an x axis from zero; the y axis covers what is there and not above `ceiling`.
 
-    A point that is not finite breaks its line; what lies above the ceiling is cut off there.
+    A point that is not finite breaks its line; what lies above the ceiling is cut off there. `from_zero` is of the y
+    axis; `x_ticks` are the only values the x axis names.
     """
     points = [p for line in lines for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     if not points:
         return empty_chart(width, "nothing measured yet")
     top, bottom = 34.0, height - 44.0
-    y = axis([p.y for p in points if p.y <= ceiling] or [p.y for p in points], bottom, top)
+    heights = [p.y for p in points if p.y <= ceiling] or [p.y for p in points]
+    heights += [v for line in lines for pair in line.band for v in pair if math.isfinite(v) and v <= ceiling]
+    heights += [reference.start[1], reference.end[1]] if reference else []
+    y = axis(heights, bottom, top, from_zero=from_zero)
     left, right = left_margin(y), width - 14.0
-    x = axis([p.x for p in points], left, right, from_zero=True, about=6 if width > 400 else 4)
-    size = 3.5 if len(points) <= 60 else 2.6
-    drawn = [_line(line, x, y, size) for line in lines]
-    # A viewport of its own cuts off what is above, and leaves room for marks that sit on the other edges.
-    box = (left - 10, top, right - left + 20, bottom - top + 10)
+    xs = [p.x for p in points] + ([reference.start[0], reference.end[0]] if reference else [])
+    x = axis(xs, left, right, from_zero=True, about=6 if width > 400 else 4)
+    if x_ticks:
+        x = dataclasses.replace(x, low=0.0, high=max(*xs, *x_ticks), ticks=_roomy(x_ticks, left, right), label=short)
+    size = 3.5 if sum(len(line.points) for line in lines if not line.quiet) <= 60 else 2.6
+    drawn = [_band(line, x, y) for line in lines] + [_reference(reference, x, y)]
+    drawn += [_line(line, x, y, size) for line in sorted(lines, key=lambda line: not line.quiet)]
+    # A viewport of its own cuts off what is above the ceiling, and leaves room for marks that sit on other edges.
+    above = 0.0 if math.isfinite(ceiling) else 8.0
+    box = (left - 10, top - above, right - left + 20, bottom - top + 10 + above)
     window = element(
         "svg", *drawn, x=box[0], y=box[1], width=box[2], height=box[3], viewBox=" ".join(f"{v:.2f}" for v in box)
     )
     return svg(width, height, label, y_axis(y, left, right, y_title), x_axis(x, bottom, x_title), window)
+
+
+def _roomy(ticks: Sequence[float], left: float, right: float) -> tuple[float, ...]:
+    """Those whose labels have room, from the largest down."""
+    kept: list[float] = []
+    for tick in sorted(set(ticks), reverse=True):
+        if not kept or (kept[-1] - tick) / max(ticks) * (right - left) > 4 * CHARACTER:
+            kept.append(tick)
+    return tuple(reversed(kept))
+
+
+def _reference(line: Reference | None, x: Axis, y: Axis) -> str:
+    if line is None:
+        return ""
+    (x1, y1), (x2, y2) = ((x.place(a), y.place(b)) for a, b in (line.start, line.end))
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="reference")
+
+
+def _group(line: Line) -> dict[str, str]:
+    """Class and legend names of what belongs to a series."""
+    picked = " ".join(map(str, line.stands_for or (line.index,)))
+    return {"class_": f"series {colours(line.index)}", "data_s": picked}
+
+
+def _band(line: Line, x: Axis, y: Axis) -> str:
+    """The area between lowest and highest, interrupted where the line is."""
+    parts: list[list[tuple[float, float, float]]] = [[]]
+    for point, (low, high) in zip(line.points, line.band, strict=False):
+        if all(map(math.isfinite, (point.x, point.y, low, high))):
+            parts[-1].append((x.place(point.x), y.place(low), y.place(high)))
+        elif parts[-1]:
+            parts.append([])
+    shapes = [
+        " ".join(
+            f"{px:.1f},{py:.1f}"
+            for px, py in [(at, high) for at, _, high in part] + [(at, low) for at, low, _ in part[::-1]]
+        )
+        for part in parts
+        if len(part) > 1
+    ]
+    if not shapes:
+        return ""
+    return element("g", *(element("polygon", points=shape, class_="band") for shape in shapes), **_group(line))
 
 
 def _line(line: Line, x: Axis, y: Axis, size: float) -> str:
@@ -116,14 +183,14 @@ def _line(line: Line, x: Axis, y: Axis, size: float) -> str:
             mark(line.index, x.place(p.x), y.place(p.y), size, f"{kind} hollow" if p.hollow else kind),
         )
         for p in kept
-        if p
+        if p and not line.quiet
     ]
     path = ""
     for a, b, lifted in _steps(kept):
         path += f"M{x.place(a.x):.1f},{y.place(a.y):.1f}" if lifted else ""
         path += f"L{x.place(b.x):.1f},{y.place(b.y):.1f}"
-    stroke = element("path", d=path, class_="line") if path else ""
-    return element("g", stroke, *marks, class_=f"series {colours(line.index)}", data_s=line.index)
+    stroke = element("path", d=path, class_="line quiet" if line.quiet else "line") if path else ""
+    return element("g", stroke, *marks, **_group(line))
 
 
 def _steps(points: Sequence[Point | None]) -> list[tuple[Point, Point, bool]]:
@@ -234,25 +301,38 @@ def column_chart(
 
 
 def heat_map(
-    matrix: Sequence[Sequence[float]], names: Sequence[str], index: int, label: str, *, width: float = 340
+    matrix: Sequence[Sequence[float]],
+    names: Sequence[str],
+    index: int,
+    label: str,
+    *,
+    columns: Sequence[str] = (),
+    width: float = 340,
 ) -> str:
-    """A square of cells, darker for more; rows begin, columns answer. Counts are printed where they fit."""
+    """A square of cells, darker for more; rows begin, columns answer. Counts are printed where they fit.
+
+    `columns` names the columns where they are not the same as the rows; a long name among them stands a line above.
+    """
+    columns = columns or names
     most = max((value for row in matrix for value in row), default=0.0)
     if not names or most <= 0:
         return empty_chart(width, "no exchanges")
     top, left = 44.0, max(max(map(len, names)) * CHARACTER + 14, 44.0)
-    cell = min((width - left - 4) / len(names), 44.0)
+    cell = min((width - left - 4) / len(columns), 44.0)
     every = max(1, math.ceil(max(map(len, names)) * (CHARACTER + 3) / cell))
     parts = [
-        text("with learner", left, 14, class_="unit"),
+        text("with learner" if len(columns) > 2 or columns == names else "with", left, 14, class_="unit"),
         text("began", left - 8, top - 10, class_="unit", anchor="end"),
     ]
+    for j, name in enumerate(columns):
+        if j >= len(names) or name != names[j]:
+            parts.append(text(name, left + cell * (j + 1), 14, anchor="end"))
+        elif j % every == 0:
+            parts.append(text(name, left + cell * (j + 0.5), top - 10, anchor="middle"))
     for i, name in enumerate(names):
-        if i % every == 0:
-            parts.append(text(name, left + cell * (i + 0.5), top - 10, anchor="middle"))
         if i % max(1, math.ceil(14 / cell)) == 0:
             parts.append(text(name, left - 8, top + cell * (i + 0.5) + 4, anchor="end"))
-        for j, other in enumerate(names):
+        for j, other in enumerate(columns):
             value = matrix[i][j]
             share = value / most
             shade = {"class_": "cell", "fill_opacity": 0.12 + 0.88 * share} if value else {"class_": "cell none"}

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from roundelay.report.charts import ColumnBar, column_chart, heat_map
+from roundelay.report.charts import ColumnBar, column_chart
+from roundelay.report.mixing import counted, exchange_map, gap_note, groups
 from roundelay.report.numbers import MISSING, percent, plain, seconds, short
 from roundelay.report.panels import figure
 from roundelay.report.runs import Run, State, added
 from roundelay.report.series import Series
 from roundelay.report.svg import colours, element, esc, mark
 
-MOST_CELLS = 32  # learners drawn one by one in a matrix; more are drawn in groups of neighbours
 MOST_BARS = 96
 STRAGGLER = 0.8  # of the median learner's frames
 
@@ -89,7 +89,7 @@ def _staleness_bars(total: Sequence[int], *, open_ended: bool) -> list[ColumnBar
         shown += 1
     tail = [(shown, len(total))] if shown < len(total) else []
     bars = []
-    for first, end in [*_groups(shown, MOST_BARS), *tail]:
+    for first, end in [*groups(shown, MOST_BARS), *tail]:
         above = end == len(total) and (open_ended or tail)
         name = f"{first}+" if above else f"{first}" if end - first == 1 else f"{first}-{end - 1}"
         count = sum(total[first:end])
@@ -110,38 +110,23 @@ def _frames(series: Series, run: Run) -> str:
         who = ", ".join(f"{rank} ({100 * frames[rank] / usual:.0f} %)" for rank in slow[:4])
         note = f"Behind the median learner: {who}{' and more' if len(slow) > 4 else ''}."
     bars = []
-    groups = _groups(len(frames), MOST_BARS)
-    for first, end in groups:
+    together = groups(len(frames), MOST_BARS)
+    for first, end in together:
         least = min(range(first, end), key=lambda rank: frames[rank])
         hover = f"learner {least}: {frames[least]:,} frames"
         bars.append(ColumnBar(str(first), float(frames[least]), hover, frames[least] < STRAGGLER * usual))
-    if len(groups) < len(frames):
-        note += f" A column is the slowest of {groups[0][1]} neighbours."
+    if len(together) < len(frames):
+        note += f" A column is the slowest of {together[0][1]} neighbours."
     return figure(title, note, column_chart(bars, series.index, f"{title}. {note}", "learner", "frames"))
 
 
 def _exchanges(series: Series, run: Run) -> str:
     title = "Exchanges"
-    size = max((len(e.matrix) for e in run.exchanges), default=0)
-    total = [[0] * size for _ in range(size)]
-    for e in run.exchanges:
-        for i, row in enumerate(e.matrix):
-            for j, n in enumerate(row[:size]):
-                total[i][j] += n
-    count = sum(map(sum, total))
-    if not count:
+    matrix = counted([run])
+    if not any(map(any, matrix)):
         return figure(title, "None: this strategy makes no one-sided exchanges.", "")
-    groups = _groups(size, MOST_CELLS)
-    cells = [[sum(sum(total[i][c:d]) for i in range(a, b)) for c, d in groups] for a, b in groups]
-    names = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in groups]
-    note = f"{count:,} in all: row began, column answered."
-    return figure(title, note, heat_map(cells, names, series.index, f"{title} between learners. {note}"))
-
-
-def _groups(size: int, most: int) -> list[tuple[int, int]]:
-    """0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
-    length = -(-size // most)
-    return [(first, min(first + length, size)) for first in range(0, size, length)]
+    note = f"Row began, column answered. {gap_note(matrix)}"
+    return figure(title, note, exchange_map(matrix, series.index, f"{title} between learners. {note}"))
 
 
 def _epochs(run: Run) -> str:
@@ -158,7 +143,7 @@ def _epochs(run: Run) -> str:
     for epoch in epochs:
         s, e = segments.get(epoch), evaluations.get(epoch)
         at = e or s
-        clock = 0.0 if at is None else at.virtual_s if run.simulated and at.virtual_s is not None else at.wall_s
+        clock = 0.0 if at is None else run.clock(at)
         rows.append(
             [
                 str(epoch + 1) if epoch >= 0 else "before",

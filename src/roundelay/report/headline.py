@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from statistics import fmean
 
+from roundelay.report.comparison import Comparison, spread
 from roundelay.report.numbers import plain, seconds, short
 from roundelay.report.runs import Run, State
-from roundelay.report.series import Series, finite, scored, series_interval, series_of
+from roundelay.report.series import Series, finite, named, scored, series_interval, series_of
 
 
 def scored_split(runs: Sequence[Run]) -> str | None:
@@ -16,15 +17,57 @@ def scored_split(runs: Sequence[Run]) -> str | None:
     return next((s for s in ("test", "dev", *splits) if s in splits), None)
 
 
-def headline(runs: Sequence[Run]) -> list[str]:
-    """A few sentences: error rates and whether chance explains them, loss, speed, and what is not finished.
+def headline(comparison: Comparison) -> list[str]:
+    """A few sentences: error rates and whether chance explains them, loss, time, speed, and what is not finished.
 
     Runs that are not finished are compared only among themselves, while none is.
     """
+    runs = [run for run, _ in comparison.figures]
     judged = [run for run in runs if run.state is State.FINISHED] or runs
     series = series_of(judged)
-    found = [_word_errors(series, scored_split(judged)), _loss(series), _speed(series), _unfinished(runs)]
+    found = [
+        _word_errors(series, scored_split(judged)),
+        _loss(series),
+        _race(series, comparison),
+        _speed(series),
+        _stragglers(series, comparison),
+        _unfinished(runs),
+    ]
     return [sentence for sentence in found if sentence]
+
+
+def _race(series: Sequence[Series], comparison: Comparison) -> str:
+    """Who was first at the target, and when the one-learner run of the same seeds was there."""
+    if len(series) < 2 or not comparison.one_clock or comparison.target is None:
+        return ""
+    times = {s.name: spread(comparison.of(run).seconds_to_target for run in s.runs) for s in series}
+    whole = sorted((times[s.name].mean, s.name) for s in series if times[s.name].n == len(s.runs))
+    if not whole:
+        return ""
+    (fast, first), (slow, last) = whole[0], whole[-1]
+    virtual = " (virtual)" * series[0].runs[0].simulated
+    never = [s for s in series if not times[s.name].values]
+    if len(whole) == 1 and never:
+        return f"Only {first} came to a held-out loss of {comparison.target:.4g}, after {seconds(fast)}{virtual}."
+    return (
+        f"First at a held-out loss of {comparison.target:.4g}: {first}, after {seconds(fast)}{virtual}; "
+        f"last: {last}, after {seconds(slow)}{f'; never: {named(never, series)}' if never else ''}."
+    )
+
+
+def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
+    """What is left of the speed of each strategy that also ran with a straggler."""
+    kept = [
+        (found.mean, s.name)
+        for s in series
+        if (found := spread(comparison.of(run).undisturbed for run in s.runs)).values
+    ]
+    if not kept:
+        return ""
+    (least, worst), (most, best) = min(kept), max(kept)
+    if len(kept) == 1:
+        return f"{best}, keeps {100 * most:.0f} % of its frames per second."
+    return f"Of their undisturbed frames per second {best}, keeps {100 * most:.0f} %; {worst}, {100 * least:.0f} %."
 
 
 def _word_errors(series: Sequence[Series], split: str | None) -> str:
@@ -84,12 +127,17 @@ def _speed(series: Sequence[Series]) -> str:
 
 def shared_cores(runs: Sequence[Run]) -> str:
     """Said where learners were more than cores: then they wait for each other, whatever the strategy."""
-    found: dict[str, None] = {}  # in order, each once
+    found: dict[str, set[int]] = {}
     for run in runs:
         cores = re.search(r"\b(\d+) cores?\b", run.results.machine)
         if cores and not run.simulated and int(cores[1]) < run.results.learners:
-            found[f" {run.results.learners} learners shared {cores[0]}."] = None
-    return "".join(found)
+            found.setdefault(cores[0], set()).add(run.results.learners)
+    return "".join(f" {_and(sorted(learners))} learners shared {cores}." for cores, learners in found.items())
+
+
+def _and(numbers: Sequence[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _unfinished(runs: Sequence[Run]) -> str:

@@ -11,52 +11,79 @@ from pathlib import Path
 
 from roundelay import __version__
 from roundelay.core.files import write_text
+from roundelay.report.comparison import Comparison, compare_runs
+from roundelay.report.curves import consensus, curves
 from roundelay.report.details import run_section, table
 from roundelay.report.headline import headline
-from roundelay.report.panels import curves, joined, speed, word_errors
+from roundelay.report.panels import joined, speed, speedup, time_to_target, word_errors
 from roundelay.report.runs import Run, load_runs
-from roundelay.report.series import series_of
 from roundelay.report.svg import element, esc
-from roundelay.report.table import COLUMNS, means_table, summary_table
+from roundelay.report.table import COLUMNS, means, means_table, summary_table
+from roundelay.report.talking import exchanges, staleness
 
 UNFOLDED = 4  # runs whose details stand open
 SIDE_BY_SIDE = 4  # runs in a table whose columns are runs
 
 
-def write_report(folders: Sequence[Path], out: Path) -> Path:
+def write_report(folders: Sequence[Path], out: Path, target: float | None = None, warnings: Sequence[str] = ()) -> Path:
     """Read run directories and write the page; returns its path.
+
+    Args:
+        target: the held-out loss, nats per frame, that runs race to; None: one that all of them reached.
+        warnings: what else a reader must know, each a sentence under the headline.
 
     Raises:
         UserError: a folder is no run directory (all such are named), or the page cannot be written.
     """
-    write_text(out, render_html(load_runs(folders)))
+    write_text(out, render_html(load_runs(folders), target, warnings))
     return out
 
 
-def render_html(runs: Sequence[Run]) -> str:
+def render_html(runs: Sequence[Run], target: float | None = None, warnings: Sequence[str] = ()) -> str:
     """The page. Equal runs give an equal page, byte for byte."""
-    series = series_of(runs)
+    comparison = compare_runs(runs, target)
+    series = comparison.series
     corpora = list(dict.fromkeys(run.results.corpus for run in runs if run.results.corpus))
     title = f"{', '.join(corpora) or 'Roundelay'}: {len(runs)} run{'s' if len(runs) > 1 else ''}"
-    lead = element("div", *(element("p", esc(joined(sentence))) for sentence in headline(runs)), class_="lead")
+    said = [element("p", esc(joined(sentence))) for sentence in headline(comparison)]
+    lead = element("div", *said, *(element("p", esc(w), class_="warning") for w in warnings), class_="lead")
     header = element("header", element("p", "Roundelay report", class_="eyebrow"), element("h1", esc(title)), lead)
-    first = _section(
-        "Result", element("div", word_errors(series), curves(series, "seconds"), class_="two"), hidden=True
-    )
-    second = _section("Learning", element("div", curves(series, "frames"), speed(series), class_="two"))
+    race, over_seconds, over_frames = time_to_target(comparison), curves(series, "seconds"), curves(series, "frames")
+    scaling = [panel for panel in (speed(series), speedup(comparison)) if panel]
+    if race:
+        first, learning = [race, word_errors(series)], [over_seconds, over_frames]
+    else:
+        first, learning, scaling = [word_errors(series), over_seconds], [over_frames, *scaling[:1]], scaling[1:]
+    talking = [panel for panel in (staleness(series), consensus(series)) if panel]
+    alone = len(runs) == 1  # its own section shows the same
+    who = "" if alone else exchanges(series)
     sections = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
     footer = element(
         "footer", element("p", f"Made by Roundelay {esc(__version__)} from the records of these runs alone.")
     )
-    main = element("main", header, first, _tables(runs), second, _section("Each run", *sections), footer)
+    main = element(
+        "main",
+        header,
+        _section("Result", _two(first), hidden=True),
+        _tables(runs, comparison),
+        _section("Learning", _two(learning)),
+        _section("Speed", _two(scaling)) if scaling else "",
+        _section("Talking", _two(talking), who) if talking and not alone else "",
+        _section("Each run", *sections),
+        footer,
+    )
     return _document(title, main)
+
+
+def _two(panels: Sequence[str]) -> str:
+    return element("div", *panels, class_="two")
 
 
 def _section(title: str, *body: str, hidden: bool = False) -> str:
     return element("section", element("h2", esc(title), **({"class_": "unseen"} if hidden else {})), *body)
 
 
-def _tables(runs: Sequence[Run]) -> str:
+def _tables(runs: Sequence[Run], comparison: Comparison) -> str:
     titles, *rows = summary_table(runs)
     below = [table("All runs", titles, rows, [c.number for c in COLUMNS], [c.meaning for c in COLUMNS])]
     if 1 < len(runs) <= SIDE_BY_SIDE:
@@ -66,9 +93,12 @@ def _tables(runs: Sequence[Run]) -> str:
         parts = [element("div", *below, class_="wide"), element("div", beside, class_="narrow")]
     else:
         parts = below
-    means = means_table(runs)
-    if means:
-        parts.append(table("Means over seeds (smallest to largest)", means[0], means[1:], [False] + [True] * 5))
+    over_seeds = means_table(comparison)
+    if over_seeds:
+        meanings = ["who talks to whom, and how many learners", *(column.meaning for column in means(comparison))]
+        caption = "Means over seeds ± standard deviation of one run"
+        numbers = [False] + [True] * (len(meanings) - 1)
+        parts.insert(0, table(caption, over_seeds[0], over_seeds[1:], numbers, meanings))
     return _section("Runs", *parts)
 
 

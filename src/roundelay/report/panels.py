@@ -1,15 +1,27 @@
-"""Figures that compare series: word error rates, learning curves, speed."""
+"""Figures that compare series: word error rates, time to a loss, speed, speedup."""
 
+import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.report.charts import Dot, DotRow, Line, Point, dot_chart, line_chart
+from roundelay.report.charts import Dot, DotRow, Line, Point, Reference, dot_chart, line_chart
+from roundelay.report.comparison import Comparison, Spread
 from roundelay.report.headline import scored_split, shared_cores
-from roundelay.report.numbers import MISSING, percent, plain, seconds, short
-from roundelay.report.runs import Run
-from roundelay.report.series import Series, finite, interval, scored, series_interval, words, wrong
+from roundelay.report.numbers import MISSING, plain, seconds, short
+from roundelay.report.series import (
+    Series,
+    configuration_name,
+    finite,
+    interval,
+    scored,
+    series_interval,
+    shortened,
+    words,
+    wrong,
+)
 from roundelay.report.svg import colours, element, esc, mark
 
 WIDE, NARROW = 560.0, 330.0  # each chart is drawn twice, so that letters keep their size on a telephone
@@ -26,26 +38,49 @@ def joined(sentence: str) -> str:
     return sentence.replace(" %", "\u00a0%")
 
 
-def _twice(draw: Callable[[float], str]) -> str:
+def twice(draw: Callable[[float], str]) -> str:
     return element("div", draw(WIDE), class_="wide") + element("div", draw(NARROW), class_="narrow")
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names of the series, each with its line and mark; page.js lets them pick a series out."""
-    items = []
+    """Names of the series, each with its line and mark; page.js lets them pick a series out.
+
+    Where strategies come in several variants (learners, stragglers), a line for each strategy.
+    """
+    by_label: dict[str, list[Series]] = {}
     for s in series:
-        sample = element(
-            "svg",
-            element("line", x1=1, x2=25, y1=7, y2=7, class_="line"),
-            mark(s.index, 13.0, 7.0, 3.5),
-            class_=colours(s.index),
-            viewBox="0 0 26 14",
-            width=26,
-            height=14,
-            aria_hidden="true",
-        )
-        items.append(element("li", element("button", sample, esc(s.name), type="button", data_s=s.index)))
+        by_label.setdefault(s.runs[0].results.label, []).append(s)
+    if len(by_label) == len(series):
+        return legend_of([(s.name, (s.index,)) for s in series])
+    items = []
+    for label, variants in by_label.items():
+        buttons = [_button(_variant(s, label), (s.index,)) for s in variants]
+        items.append(element("li", element("span", esc(label)), *buttons, class_="family"))
     return element("ul", *items, class_="legend")
+
+
+def legend_of(entries: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    """A legend of names, each for one series or several; the first one's line is shown."""
+    return element("ul", *(element("li", _button(name, indices)) for name, indices in entries), class_="legend")
+
+
+def _button(name: str, indices: tuple[int, ...]) -> str:
+    sample = element(
+        "svg",
+        element("line", x1=1, x2=25, y1=7, y2=7, class_="line"),
+        mark(indices[0], 13.0, 7.0, 3.5),
+        class_=colours(indices[0]),
+        viewBox="0 0 26 14",
+        width=26,
+        height=14,
+        aria_hidden="true",
+    )
+    return element("button", sample, esc(name), type="button", data_s=" ".join(map(str, indices)))
+
+
+def _variant(series: Series, label: str) -> str:
+    """What a name says after the strategy's label."""
+    return series.name.removeprefix(label).removeprefix(", ") or series.name
 
 
 def word_errors(series: Sequence[Series]) -> str:
@@ -70,7 +105,9 @@ def word_errors(series: Sequence[Series]) -> str:
         f"Word error rate, {split}",
         "Lower is better. A dot is a run, the line a 95 % interval from the number of errors alone. "
         "Errors cluster in utterances, so the truth is a little wider.",
-        _twice(lambda width: dot_chart(rows, width, f"Word error rate on {split}. {said}", "% of words wrong")),
+        twice(
+            lambda width: dot_chart(_beneath(rows), width, f"Word error rate on {split}. {said}", "% of words wrong")
+        ),
     )
 
 
@@ -89,10 +126,18 @@ def _losses(series: Sequence[Series]) -> str:
     return figure(
         "Held-out cross-entropy",
         "Lower is better. Nothing is decoded yet, so there are no word error rates.",
-        _twice(
-            lambda width: dot_chart(rows, width, f"Held-out cross-entropy. {said}", "nats per frame", from_zero=False)
+        twice(
+            lambda width: dot_chart(
+                _beneath(rows), width, f"Held-out cross-entropy. {said}", "nats per frame", from_zero=False
+            )
         ),
     )
+
+
+def _beneath(rows: Sequence[DotRow]) -> list[DotRow]:
+    """With names as they are said of rows below each other."""
+    names = shortened([row.name for row in rows])
+    return [dataclasses.replace(row, name=name) for row, name in zip(rows, names, strict=True)]
 
 
 def _row(series: Series, values: Sequence[float | None], unit: str, written: Callable[[float], str]) -> DotRow:
@@ -121,80 +166,120 @@ def speed(series: Sequence[Series]) -> str:
     return figure(
         "Training speed",
         note,
-        _twice(lambda width: dot_chart(rows, width, f"Training speed. {said}", "frames per second", stems=True)),
-    )
-
-
-def curves(series: Sequence[Series], over: str) -> str:
-    """Held-out cross-entropy over "frames" or over "seconds"."""
-    runs = [run for s in series for run in s.runs]
-    longest = max(finite(_seconds_at(run, e.wall_s, e.virtual_s) for run in runs for e in run.evaluations), default=0.0)
-    unit, size = ("seconds", 1.0) if longest < 600 else ("minutes", 60.0) if longest < 7200 else ("hours", 3600.0)
-    lines = [Line(s.index, _points(s, run, over, size)) for s in series for run in s.runs]
-    ceiling = _ceiling(lines)
-    left_out = sum(not math.isfinite(p.y) for line in lines for p in line.points)
-    note = (
-        "Lower and further left is better."
-        if over == "seconds"
-        else "The same work on every curve: how well it was used."
-    )
-    if any(p.hollow for line in lines for p in line.points):
-        note += " A hollow mark: the schedule went back to the model before."
-    if over == "seconds" and len({run.simulated for run in runs}) > 1:
-        note += " Simulated runs: virtual seconds."
-    elif over == "seconds" and runs[0].simulated:
-        unit = f"virtual {unit}"
-    if left_out:
-        note += f" {left_out} value{'s are' if left_out > 1 else ' is'} not a finite number and not drawn."
-    if math.isfinite(ceiling):
-        note += f" Values above {ceiling:.1f} are cut off, so that the end can be read."
-    title = f"Held-out cross-entropy over {'frames' if over == 'frames' else 'time'}"
-    ends = "; ".join(
-        f"{s.name}, seed {run.results.seed}: {plain(run.evaluations[-1].cross_entropy)} at the end"
-        for s in series
-        for run in s.runs
-        if run.evaluations
-    )
-    x_title = "frames trained, all learners" if over == "frames" else unit
-    return figure(
-        title,
-        note,
-        legend(series)
-        + _twice(
-            lambda width: line_chart(lines, width, f"{title}. {ends}", x_title, "nats per frame", ceiling=ceiling)
+        twice(
+            lambda width: dot_chart(_beneath(rows), width, f"Training speed. {said}", "frames per second", stems=True)
         ),
     )
 
 
-def _points(series: Series, run: Run, over: str, size: float) -> tuple[Point, ...]:
-    """The untrained model (epoch -1) would flatten all that follows; it is drawn only while it is alone."""
-    evaluations = [e for e in run.evaluations if e.epoch >= 0] or run.evaluations
-    return tuple(
-        Point(
-            float(e.frames) if over == "frames" else _seconds_at(run, e.wall_s, e.virtual_s) / size,
-            e.cross_entropy,
-            f"{series.name}, seed {run.results.seed}, {f'epoch {e.epoch + 1}' if e.epoch >= 0 else 'before training'}: "
-            f"{plain(e.cross_entropy)} nats per frame, accuracy {percent(e.accuracy)}, {short(e.frames)} frames, "
-            f"{seconds(_seconds_at(run, e.wall_s, e.virtual_s))}" + ("" if e.accepted else "; given up"),
-            not e.accepted,
+def time_to_target(comparison: Comparison) -> str:
+    """Who is there first: seconds to the target loss, fastest first, each straggler below its undisturbed series.
+
+    Empty where that is no race: one series, two kinds of clock, or a loss that nobody reached.
+    """
+    reached = {s.index: comparison.over_seeds(s, lambda f: f.seconds_to_target) for s in comparison.series}
+    if len(comparison.series) < 2 or not comparison.one_clock or not any(r.values for r in reached.values()):
+        return ""
+    virtual = "virtual " * comparison.series[0].runs[0].simulated
+    rows = []
+    for s in sorted(comparison.series, key=lambda s: _place(s, comparison.series, reached)):
+        time, sooner = reached[s.index], comparison.over_seeds(s, lambda f: f.sooner)
+        dots = tuple(
+            Dot(value, f"{s.name}, seed {run.results.seed}: {seconds(value)} {virtual}to the target")
+            for run in s.runs
+            if (value := comparison.of(run).seconds_to_target) is not None
         )
-        for e in evaluations
+        missed = len(s.runs) - time.n
+        counts = f"{plain(sooner.mean, 1)} x" if sooner.values else ""
+        if missed and time.values:
+            counts = f"{missed} of {len(s.runs)} seeds never"
+        note = f"{time.mean:.1f} s" if time.values else "never"
+        rows.append(DotRow(s.index, s.name, note, dots, time.mean if time.values else None, counts=counts))
+    said = "; ".join(f"{row.name}: {row.note} {row.counts}" for row in rows)
+    target = f"{comparison.target:.4g}"
+    why = "" if comparison.given else " Every run reached it" + _but(comparison) + "."
+    return figure(
+        f"Time to a held-out loss of {target}",
+        f"Shorter is better. A dot is a run, the bar their mean.{why} 2 x: in half the one-learner run's time.",
+        twice(
+            lambda width: dot_chart(
+                _beneath(rows), width, f"Time to a held-out loss of {target}. {said}", f"{virtual}seconds", stems=True
+            )
+        ),
     )
 
 
-def _ceiling(lines: Sequence[Line]) -> float:
-    """Where to cut curves off so that the first epochs, or a run that diverged, do not flatten all that matters.
-
-    Infinite where cutting would gain little. Whatever a run ends with is shown, unless it is far out.
-    """
-    each = [finite(p.y for p in line.points) for line in lines]
-    values = sorted(value for line in each for value in line)
-    if len(values) < 6:
-        return math.inf
-    low, middle, high = values[0], values[len(values) // 2], values[-1]
-    enough = max([low + 3 * (middle - low), *(line[-1] for line in each if line and line[-1] <= 5 * middle)])
-    return enough if high - low > 1.4 * (enough - low) > 0 else math.inf
+def _place(series: Series, all_: Sequence[Series], reached: dict[int, Spread]) -> tuple[float, int, bool, int]:
+    """By time, but a series with stragglers right below the same without."""
+    first = _calm(series, all_)
+    time = reached[first.index]
+    return time.mean if time.values else math.inf, first.index, first is not series, series.index
 
 
-def _seconds_at(run: Run, wall_s: float, virtual_s: float | None) -> float:
-    return virtual_s if run.simulated and virtual_s is not None else wall_s
+def _calm(series: Series, all_: Sequence[Series]) -> Series:
+    """The series that differs from this one in having no stragglers; or this one."""
+    own = series.runs[0]
+    if not own.stragglers:
+        return series
+    name = configuration_name(own.results.label, own.results.learners)
+    return next((s for s in all_ if s.name == name), series)
+
+
+def _but(comparison: Comparison) -> str:
+    if not comparison.behind:
+        return ""
+    return f", but for what learned too little: {comparison.without()}"
+
+
+_LEARNERS = re.compile(r", \d+ learners")
+
+
+def speedup(comparison: Comparison) -> str:
+    """Frames per second against those of one learner, over the number of learners; empty without such pairs."""
+    known = [
+        (s, found)
+        for s in comparison.series
+        if s.runs[0].results.learners > 1 and (found := comparison.over_seeds(s, lambda f: f.speedup)).values
+    ]
+    if not known:
+        return ""
+    groups: dict[str, list[tuple[Series, Spread]]] = {}
+    for s, found in known:  # all learners of one name together
+        groups.setdefault(_LEARNERS.sub("", s.name), []).append((s, found))
+    lines, entries = [], []
+    for name, group in groups.items():
+        ordered = sorted(group, key=lambda pair: pair[0].runs[0].results.learners)
+        points, band = [Point(1.0, 1.0, "one learner: 1")], [(1.0, 1.0)]
+        for s, found in ordered:
+            learners = s.runs[0].results.learners
+            spread = f" ({plain(min(found.values), 2)} to {plain(max(found.values), 2)})" if found.n > 1 else ""
+            hover = f"{s.name}: {plain(found.mean, 2)} times one learner's frames per second{spread}"
+            points.append(Point(float(learners), found.mean, hover))
+            band.append((min(found.values), max(found.values)))
+        shaded = tuple(band) if any(found.n > 1 for _, found in ordered) else ()
+        indices = tuple(s.index for s, _ in ordered)
+        lines.append(Line(indices[0], tuple(points), shaded, stands_for=indices))
+        entries.append((name, indices))
+    most = max(s.runs[0].results.learners for s, _ in known)
+    ticks = [1.0, *(float(s.runs[0].results.learners) for s, _ in known)]
+    said = "; ".join(f"{s.name}: {plain(found.mean, 2)}" for s, found in known)
+    shaded_note = " Shaded: from the lowest to the highest seed." if any(line.band for line in lines) else ""
+    return figure(
+        "Speedup",
+        "Frames per second over those of the one-learner run of the same seed. Dashed grey: as many times as learners."
+        + shaded_note
+        + shared_cores([run for s, _ in known for run in s.runs]),
+        legend_of(entries)
+        + twice(
+            lambda width: line_chart(
+                lines,
+                width,
+                f"Speedup over one learner. {said}",
+                "learners",
+                "times one learner",
+                from_zero=True,
+                x_ticks=ticks,
+                reference=Reference((1.0, 1.0), (float(most), float(most))),
+            )
+        ),
+    )

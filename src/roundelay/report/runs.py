@@ -5,12 +5,15 @@ interrupted has a segment for each of its parts; here it is one again.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
@@ -81,6 +84,21 @@ class Run:
     def stale_largest(self) -> float | None:
         """Age of the oldest gradient applied, in versions of the learner's own row."""
         return self.results.staleness.get("largest")
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The recipe by dotted key (`training.learners`); empty where it is missing or no recipe."""
+        return _settings(self.recipe)
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """Learners slowed down on purpose, as the recipe writes them: 1:3x."""
+        found = self.settings.get("training.stragglers")
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    def clock(self, record: Record) -> float:
+        """The run's seconds at a record, evaluation included where they are real; virtual where it was simulated."""
+        return (record.virtual_s or 0.0) if self.simulated else record.wall_s
 
     @property
     def simulated(self) -> bool:
@@ -225,6 +243,23 @@ def _decoded(records: list[Record]) -> dict[str, WordErrors]:
             wer=d.wer, ins=ins, del_=del_, sub=sub, ref=ref, utterances=0, acoustic_scale=d.acoustic_scale
         )
     return found
+
+
+@lru_cache(maxsize=256)
+def _settings(recipe: str) -> Mapping[str, Any]:
+    try:
+        value = yaml.safe_load(recipe)
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
+        return {}
+    return dict(_flat(value, "")) if isinstance(value, dict) else {}
+
+
+def _flat(value: Mapping[Any, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, dict) and item and where.count(".") < 8:  # an anchor may hold itself
+            yield from _flat(item, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", item
 
 
 def _recipe(folder: Path) -> str:

@@ -10,14 +10,21 @@ from roundelay.core.records import WordErrors
 from roundelay.report.runs import Run
 
 # Lines of a recipe in which reruns differ although nothing that matters does.
-_RERUN = re.compile(r'^[\s",]*"?(seed|exp|name|resume|progress)"?\s*:')
+_RERUN_KEYS = ("seed", "exp", "name", "resume", "progress")
+_RERUN = re.compile(rf'^[\s",]*"?({"|".join(_RERUN_KEYS)})"?\s*:')
+
+COLOURS = 8
 
 _Z = 1.96  # two-sided 95 %
 
 
 @dataclass(frozen=True)
 class Series:
-    """Reruns of one configuration under different seeds; `index` chooses the colour and the mark in every chart."""
+    """Reruns of one configuration under different seeds.
+
+    `index` chooses colour, mark and dashes in every chart: colour and mark by strategy, dashes by what else differs
+    (learners, stragglers), as long as there are no more strategies than colours.
+    """
 
     index: int
     name: str
@@ -37,11 +44,60 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
     for group in groups.values():
         seeds = [run.results.seed for run in group]
         apart += [group] if len(set(seeds)) == len(seeds) else [[run] for run in group]
-    names = [_name(group[0]) for group in apart]
+    mixed = len({run.simulated for run in runs}) > 1
+    names = _told_apart([_name(group[0], mixed=mixed) for group in apart], apart)
+    indices = _indices([group[0].results.label for group in apart])
+    return [Series(index, name, tuple(group)) for index, name, group in zip(indices, names, apart, strict=True)]
+
+
+def _told_apart(names: Sequence[str], groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Equal names are followed by the settings in which their recipes differ, or else by the names of the runs."""
+    found = list(names)
+    for name in dict.fromkeys(names):
+        places = [place for place, other in enumerate(names) if other == name]
+        settings = [groups[place][0].settings for place in places]
+        keys = [
+            key
+            for key in dict.fromkeys(key for one in settings for key in one)
+            if key.split(".")[-1] not in _RERUN_KEYS and any(one.get(key) != settings[0].get(key) for one in settings)
+        ]
+        if 0 < len(keys) <= 2:
+            for place, one in zip(places, settings, strict=True):
+                found[place] = ", ".join([name, *(f"{key} {one[key]}" for key in keys if key in one)])
     return [
-        Series(index, name if names.count(name) == 1 else f"{name} ({', '.join(r.name for r in group)})", tuple(group))
-        for index, (name, group) in enumerate(zip(names, apart, strict=True))
+        name if found.count(name) == 1 else f"{name} ({', '.join(run.name for run in group)})"
+        for name, group in zip(found, groups, strict=True)
     ]
+
+
+def _indices(labels: Sequence[str]) -> list[int]:
+    families = list(dict.fromkeys(labels))
+    if len(families) > COLOURS:
+        return list(range(len(labels)))
+    return [COLOURS * labels[:place].count(label) + families.index(label) for place, label in enumerate(labels)]
+
+
+def shortened(names: Sequence[str]) -> list[str]:
+    """One below the other: a name that begins with a whole one above it, as a straggler's does, says what it adds."""
+    found, above = [], "\n"
+    for name in names:
+        if name.startswith(f"{above}, "):
+            found.append(f"… {name.removeprefix(above)[2:]}")
+        else:
+            above = name
+            found.append(name)
+    return found
+
+
+def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
+    """Names of some series in a sentence; a strategy all of whose series are among them by its label alone."""
+    chosen = {s.index for s in some}
+    found: dict[str, None] = {}  # in order, each once
+    for s in some:
+        label = s.runs[0].results.label
+        family = [other for other in all_ if other.runs[0].results.label == label]
+        found[label if len(family) > 1 and all(other.index in chosen for other in family) else s.name] = None
+    return "; ".join(found)
 
 
 def interval(errors: float, words: int) -> tuple[float, float]:
@@ -88,6 +144,14 @@ def _configuration(run: Run) -> tuple[object, ...]:
     return r.label, r.learners, r.runtime, r.corpus, r.minibatch_frames, r.parameters, recipe
 
 
-def _name(run: Run) -> str:
-    learners = "1 learner" if run.results.learners == 1 else f"{run.results.learners} learners"
-    return f"{run.results.label}, {learners}" + (", simulated" if run.simulated else "")
+def _name(run: Run, *, mixed: bool) -> str:
+    name = configuration_name(run.results.label, run.results.learners, run.stragglers)
+    return f"{name}, simulated" if mixed and run.simulated else name
+
+
+def configuration_name(label: str, learners: int, stragglers: Sequence[str] = ()) -> str:
+    """`adpsgd random-ring, 4 learners, straggler 1:3x`."""
+    parts = [label, "1 learner" if learners == 1 else f"{learners} learners"]
+    if stragglers:
+        parts.append(f"straggler{'s' * (len(stragglers) > 1)} {' '.join(stragglers)}")
+    return ", ".join(parts)

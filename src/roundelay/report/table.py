@@ -1,13 +1,12 @@
-"""The table of runs: the same cells for the page and for the terminal."""
+"""The tables of runs and of what they come to over seeds: the same cells for the page and for the terminal."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
+from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.report.numbers import MISSING, percent, plain, short
 from roundelay.report.runs import Run
-from roundelay.report.series import Series, finite, scored, series_of, wrong
+from roundelay.report.series import Series, scored, shortened, wrong
 
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
 
@@ -59,40 +58,95 @@ def summary_table(runs: Sequence[Run]) -> list[list[str]]:
     return [[column.title for column in COLUMNS], *([column.cell(run) for column in COLUMNS] for run in runs)]
 
 
-def means_table(runs: Sequence[Run]) -> list[list[str]]:
-    """Means over seeds with the smallest and the largest, a row per series; empty unless something was run twice."""
-    series = series_of(runs)
-    if all(len(s.runs) == 1 for s in series):
-        return []
-    titles = ["strategy", "seeds", "test WER", "dev WER", "dev loss", "frames/s"]
-    return [titles, *(_means(s) for s in series)]
+@dataclass(frozen=True)
+class Mean:
+    """One quantity of a series: what it is, and its cell."""
+
+    title: str
+    meaning: str
+    cell: Callable[[Series], str]
 
 
-def _means(series: Series) -> list[str]:
-    runs = series.runs
-    return [
-        series.name,
-        ", ".join(str(run.results.seed) for run in runs),
-        _spread([e.wer for e in scored(series, "test")], " %", 2),
-        _spread([e.wer for e in scored(series, "dev")], " %", 2),
-        _spread([run.cross_entropy for run in runs], "", 3),
-        _spread([run.frames_per_second for run in runs], "", 0),
+def means(comparison: Comparison) -> list[Mean]:
+    """The columns of the table over seeds, without those that nothing is known for."""
+    loss = "" if comparison.target is None else f"{comparison.target:.4g}"
+    clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
+
+    def over(figure: Callable[[Run], float | None], digits: int) -> Callable[[Series], str]:
+        return lambda s: spread(map(figure, s.runs)).written(digits, of=len(s.runs))
+
+    def paired(figure: Callable[[Figures], float | None], digits: int) -> Callable[[Series], str]:
+        return lambda s: comparison.over_seeds(s, figure).written(digits, of=len(s.runs))
+
+    columns = [
+        Mean("seeds", "of the runs behind the row", lambda s: ", ".join(str(run.results.seed) for run in s.runs)),
+        Mean("test WER %", "word error rate", _error_rate("test")),
+        Mean("dev WER %", "the same on the held-out split that chose the acoustic scale", _error_rate("dev")),
+        Mean("dev loss", "frame cross-entropy on held-out speech, nats per frame", over(lambda r: r.cross_entropy, 3)),
+        Mean(
+            "speedup",
+            "frames per second over those of the one-learner run of the same seed, evaluation left out",
+            paired(lambda f: f.speedup, 2),
+        ),
+        Mean(
+            f"{clock} to {loss}",
+            f"until the held-out loss was {loss}, linear between evaluations; real seconds include evaluating",
+            lambda s: _time(comparison, s),
+        ),
+        Mean(
+            "times sooner",
+            "the one-learner run's seconds to that loss over these",
+            paired(lambda f: f.sooner, 2),
+        ),
+        Mean(
+            "speed kept %",
+            "with a straggler: frames per second over those of the same run without",
+            paired(lambda f: None if f.undisturbed is None else 100 * f.undisturbed, 1),
+        ),
+        Mean(
+            "staleness, largest",
+            "mean age of gradients when applied, in versions of the own row; the largest of any seed",
+            _stale_spread,
+        ),
     ]
+    always = ("seeds", "dev loss")
+    return [c for c in columns if c.title in always or any(c.cell(s) != MISSING for s in comparison.series)]
 
 
-def _spread(values: Sequence[float | None], unit: str, digits: int) -> str:
-    """`5.95 % (5.30 to 6.34)`; says how many were left out because they are no numbers."""
-    known = finite(values)
-    if not known:
+def means_table(comparison: Comparison, *, always: bool = False) -> list[list[str]]:
+    """Titles, then a row per series: mean ± standard deviation over seeds. Empty, unless `always`, without a second
+    run to compare with."""
+    if not always and len(comparison.series) < 2 and all(len(s.runs) == 1 for s in comparison.series):
+        return []
+    columns = means(comparison)
+    names = shortened([s.name for s in comparison.series])
+    rows = [[name, *(c.cell(s) for c in columns)] for name, s in zip(names, comparison.series, strict=True)]
+    return [["strategy", *(column.title for column in columns)], *rows]
+
+
+def _error_rate(split: str) -> Callable[[Series], str]:
+    def cell(series: Series) -> str:
+        rates = Spread(tuple(errors.wer for errors in scored(series, split)))
+        return rates.written(2, of=len(series.runs))
+
+    return cell
+
+
+def _time(comparison: Comparison, series: Series) -> str:
+    found = comparison.over_seeds(series, lambda f: f.seconds_to_target)
+    never = comparison.target is not None and all(run.evaluations for run in series.runs)
+    return found.written(1, of=len(series.runs)) if found.values or not never else "never"
+
+
+def _stale_spread(series: Series) -> str:
+    ages = spread(run.stale_mean for run in series.runs)
+    oldest = spread(run.stale_largest for run in series.runs)
+    if not ages.values or not oldest.values:
         return MISSING
-    text = f"{plain(fmean(known), digits)}{unit}"
-    if len(known) > 1:
-        text += f" ({plain(min(known), digits)} to {plain(max(known), digits)})"
-    broken = sum(value is not None and not math.isfinite(value) for value in values)
-    return text + (f", {broken} not finite" if broken else "")
+    return f"{ages.written(2, of=len(series.runs))}, {plain(max(oldest.values), 0)}"
 
 
-def text_table(runs: Sequence[Run], width: int = 100) -> str:
+def text_table(runs: Sequence[Run], width: int = 100, target: float | None = None) -> str:
     """The table for a terminal of `width` characters, and means over seeds if there are any; no newline at the end.
 
     A few runs stand side by side, which is how two runs are compared; more stand below each other, their columns in as
@@ -103,14 +157,19 @@ def text_table(runs: Sequence[Run], width: int = 100) -> str:
     if len(runs) > 1 and max(map(len, beside)) <= width:
         blocks = [beside]
     else:
-        blocks = _packed(rows, [column.number for column in COLUMNS], width)
-    means = means_table(runs)
-    if means:
-        blocks += _packed(means, [False] + [True] * 5, width)
+        blocks = packed(rows, [column.number for column in COLUMNS], width)
+    over_seeds = means_table(compare_runs(runs, target))
+    if over_seeds:
+        blocks += packed(over_seeds, [False] + [True] * len(over_seeds[0]), width)
+    return as_text(blocks)
+
+
+def as_text(blocks: Sequence[Sequence[str]]) -> str:
+    """Blocks of lines, an empty line between them."""
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _packed(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int) -> list[list[str]]:
+def packed(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int) -> list[list[str]]:
     """Columns in blocks of at most `width` characters (a lone one may be wider), the first column repeated in each."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     blocks: list[list[int]] = []

@@ -1,0 +1,224 @@
+"""Runs set against each other: means and spread, speedup, time to a loss, what a straggler costs.
+
+Everything is paired by seed: a run is compared with the one-learner run of its own seed, and with its own seed's run
+without stragglers. A figure that needs a partner which is not there is no figure.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from roundelay.report.numbers import MISSING, plain
+from roundelay.report.runs import Run, State
+from roundelay.report.series import Series, named, series_of
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds. `values` are finite; `broken` counts those that were not."""
+
+    values: tuple[float, ...]
+    broken: int = 0
+
+    @property
+    def n(self) -> int:
+        """Seeds it rests on."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """Not a number without values."""
+        return fmean(self.values) if self.values else math.nan
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation of one run, estimated from the sample (n - 1); None from fewer than two."""
+        return stdev(self.values) if self.n > 1 else None
+
+    def written(self, digits: int, of: int) -> str:
+        """`5.95 ± 0.66`; the number of seeds is added where it is not `of`."""
+        if not self.values:
+            return f"{self.broken} not finite" if self.broken else MISSING
+        text = plain(self.mean, digits) + (f" ± {plain(self.sd, digits)}" if self.sd is not None else "")
+        if self.broken:
+            text += f", {self.broken} not finite"
+        return text if self.n + self.broken == of else f"{text} (n {self.n})"
+
+
+def spread(values: Iterable[float | None]) -> Spread:
+    """Of the values that are there."""
+    there = [value for value in values if value is not None]
+    kept = tuple(value for value in there if math.isfinite(value))
+    return Spread(kept, len(there) - len(kept))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run against its partners; None where there is none, or the loss was not reached."""
+
+    speedup: float | None = None  # frames per second over the one-learner run's
+    seconds_to_target: float | None = None  # virtual where simulated
+    sooner: float | None = None  # the one-learner run's seconds to the target over its own
+    undisturbed: float | None = None  # frames per second over the same run's without its stragglers
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of it, for tables, charts and files."""
+
+    series: tuple[Series, ...]
+    target: float | None  # held-out loss, nats per frame
+    given: bool  # the target was asked for, not chosen
+    behind: tuple[Run, ...]  # left out in choosing the target: they learned too little
+    figures: tuple[tuple[Run, Figures], ...]
+
+    def of(self, run: Run) -> Figures:
+        """The figures of a run."""
+        return next(figures for other, figures in self.figures if other is run)
+
+    def over_seeds(self, series: Series, figure: Callable[[Figures], float | None]) -> Spread:
+        """One figure of a series."""
+        return spread(figure(self.of(run)) for run in series.runs)
+
+    def without(self) -> str:
+        """Names of those left out in choosing the target: whole series, then runs of others."""
+        behind = {id(run) for run in self.behind}
+        whole = [s for s in self.series if all(id(run) in behind for run in s.runs)]
+        rest = [run.name for s in self.series if s not in whole for run in s.runs if id(run) in behind]
+        return "; ".join([named(whole, self.series)] * bool(whole) + rest)
+
+    @property
+    def one_clock(self) -> bool:
+        """Whether all seconds are of one kind, real or virtual."""
+        return len({run.simulated for run, _ in self.figures}) == 1
+
+
+def compare_runs(runs: Sequence[Run], target: float | None = None) -> Comparison:
+    """Set runs against each other. Without a `target` it is a held-out loss that all finished runs reached."""
+    finished = [run for run in runs if run.state is State.FINISHED]
+    chosen, behind = (target, ()) if target is not None else common_target(finished or runs)
+    figures = []
+    for run in runs:
+        baseline, calm = baseline_of(run, runs), undisturbed_of(run, runs)
+        own = seconds_to(run, chosen)
+        theirs = seconds_to(baseline, chosen) if baseline else None
+        figures.append(
+            (
+                run,
+                Figures(
+                    speedup=_ratio(run.frames_per_second, baseline.frames_per_second) if baseline else None,
+                    seconds_to_target=own,
+                    sooner=_ratio(theirs, own),
+                    undisturbed=_ratio(run.frames_per_second, calm.frames_per_second) if calm else None,
+                ),
+            )
+        )
+    return Comparison(tuple(series_of(runs)), chosen, target is not None, tuple(behind), tuple(figures))
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a is not None and b else None
+
+
+# Partners -------------------------------------------------------------------------------------------------------------
+
+
+def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The undisturbed one-learner run of the same seed and clock; of several the nearest in minibatch, `sgd` first."""
+    found = [
+        other
+        for other in runs
+        if other.results.learners == 1
+        and not other.stragglers
+        and _alike(other, run)
+        and other.simulated == run.simulated
+    ]
+    return min(found, key=lambda other: _distance(other, run), default=None)
+
+
+def _alike(a: Run, b: Run) -> bool:
+    return (a.results.seed, a.results.corpus, a.results.parameters) == (
+        b.results.seed,
+        b.results.corpus,
+        b.results.parameters,
+    )
+
+
+def _distance(baseline: Run, run: Run) -> tuple[float, bool]:
+    return abs(baseline.results.minibatch_frames - run.results.minibatch_frames), baseline.results.strategy != "sgd"
+
+
+def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run that differs in having no stragglers; None for a run that has none itself."""
+    if not run.stragglers:
+        return None
+    wanted = {key: value for key, value in run.settings.items() if key not in _OWN}
+    return next(
+        (
+            other
+            for other in runs
+            if not other.stragglers
+            and _alike(other, run)
+            and (other.results.label, other.results.learners) == (run.results.label, run.results.learners)
+            and other.simulated == run.simulated
+            and {key: value for key, value in other.settings.items() if key not in _OWN} == wanted
+        ),
+        None,
+    )
+
+
+_OWN = ("training.stragglers", "name")
+
+
+# Time to a loss -------------------------------------------------------------------------------------------------------
+
+
+def kept_losses(run: Run) -> list[tuple[float, float]]:
+    """(seconds, held-out loss of the model kept then), from before training to the end; in order.
+
+    An epoch that the schedule took back leaves the loss where it was.
+    """
+    found: list[tuple[float, float]] = []
+    for e in run.evaluations:
+        loss = e.cross_entropy if e.accepted or not found else found[-1][1]
+        found.append((run.clock(e), loss))
+    return found
+
+
+def seconds_to(run: Run, target: float | None) -> float | None:
+    """When the model kept first had a held-out loss of `target` or less; None if never.
+
+    Linear between evaluations. Losses fall ever more slowly, so this is a little late, for all runs alike.
+    """
+    if target is None:
+        return None
+    before: tuple[float, float] | None = None
+    for at, loss in kept_losses(run):
+        if loss <= target:
+            if before is None or not math.isfinite(before[1]):
+                return at
+            share = (before[1] - target) / (before[1] - loss)
+            return before[0] + share * (at - before[0])
+        before = at, loss
+    return None
+
+
+def common_target(runs: Sequence[Run]) -> tuple[float | None, list[Run]]:
+    """A held-out loss that all runs reached: the worst of their best, rounded up to three digits; and who was left out.
+
+    A run that came less than half the way down from the untrained model to the best of all is left out: with it the
+    target would be one that says nothing of the rest.
+    """
+    best = {place: min(losses) for place, run in enumerate(runs) if (losses := _finite_losses(run))}
+    if not best:
+        return None, []
+    untrained = max(_finite_losses(runs[place])[0] for place in best)
+    enough = (untrained + min(best.values())) / 2
+    reached = [loss for loss in best.values() if loss <= enough]
+    behind = [run for place, run in enumerate(runs) if run.evaluations and best.get(place, math.inf) > enough]
+    return max(math.ceil(max(reached) * 1000) / 1000, *reached), behind
+
+
+def _finite_losses(run: Run) -> list[float]:
+    return [loss for _, loss in kept_losses(run) if math.isfinite(loss)]
