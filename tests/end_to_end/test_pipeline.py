@@ -7,42 +7,7 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from support.beeps import write_beeps
-
-RECIPE = {
-    "name": "beeps",
-    "corpus": "data",
-    "alignment": "alignment",
-    "align": {
-        "tied_states": 40, "mono_gaussians": 60, "mono_passes": 6, "mono_realign": [1, 2, 3, 4], "tri_gaussians": 60,
-        "tri_passes": 3, "tri_realign": [1], "settle": 1, "workers": 1,
-    },
-    "model": {"layers": 1, "width": 64, "dropout": 0.1, "context": 3},
-    "training": {"minibatch": 64, "precision": "fp32"},
-    "schedule": {"learning_rate": 0.05, "max_epochs": 3},
-    "decode": {"workers": 1, "scales": [0.2]},
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared and aligned corpus with its recipe; commands run inside it."""
-    folder = tmp_path_factory.mktemp("beeps")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        source = write_beeps(folder / "source")
-        Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
-        prepare = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", "data"]
-        assert main(prepare) == 0
-        assert main(["align", "recipe.yaml"]) == 0
-    return folder
-
-
-@pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run in the folder."""
-    monkeypatch.chdir(folder)
-    return folder
+from support.beeps import RECIPE
 
 
 def test_from_recordings_to_a_page(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:

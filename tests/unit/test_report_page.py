@@ -17,7 +17,18 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Evaluation, Segment, Staleness, to_line
 from roundelay.report import load_run, load_runs, render_html, write_report
-from roundelay.report.charts import ColumnBar, Dot, DotRow, Line, Point, column_chart, dot_chart, heat_map, line_chart
+from roundelay.report.charts import (
+    ColumnBar,
+    Dot,
+    DotRow,
+    Line,
+    Point,
+    Reference,
+    column_chart,
+    dot_chart,
+    heat_map,
+    line_chart,
+)
 from roundelay.report.svg import axis, esc
 from support.fake_runs import Fake, fake_records, write_run
 
@@ -186,6 +197,66 @@ def test_reporting_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 
+def seeds(folder: Path, *numbers: int, **changes: object) -> list[Path]:
+    return [write_run(folder, Fake(name=f"s{n}", seed=n, **changes)) for n in numbers]  # type: ignore[arg-type]
+
+
+def test_several_seeds_are_a_mean_in_a_band(tmp_path: Path) -> None:
+    page = render_html(load_runs(seeds(tmp_path, 1, 2, 3)))
+    assert 'class="band"' in page
+    assert page.count('class="line quiet"') == 3 * 3 * 2  # seeds, charts over epochs, widths
+    runs = load_runs(seeds(tmp_path / "b", 1, 2, 3))
+    losses = [run.evaluations[1].cross_entropy for run in runs]
+    assert f"epoch 1: {sum(losses) / 3:.3f} nats per frame, mean of 3 seeds" in page
+    assert f"({min(losses):.3f} to {max(losses):.3f})" in page
+
+
+def test_a_seed_that_stopped_early_shortens_the_mean_and_keeps_its_curve(tmp_path: Path) -> None:
+    folders = [*seeds(tmp_path, 1, epochs=3), *seeds(tmp_path, 2, epochs=6)]
+    page = render_html(load_runs(folders))
+    assert "epoch 3: " in page
+    assert "epoch 4: " not in page.split("Each run")[0]  # no mean of two there, and one alone has no mark
+    assert page.count('class="line quiet"') == 2 * 3 * 2
+
+
+def test_one_seed_alone_has_no_band(tmp_path: Path) -> None:
+    page = render_html(load_runs(seeds(tmp_path, 1)))
+    assert 'class="band"' not in page
+    assert "Several seeds" not in page
+
+
+def test_exchanges_of_a_series_are_shown_with_their_gap(tmp_path: Path) -> None:
+    folders = [*seeds(tmp_path, 1, 2), write_run(tmp_path, Fake(name="one", label="sgd", learners=1))]
+    page = render_html(load_runs(folders))
+    assert "Who exchanged with whom" in page
+    assert re.search(r"exchanges\. Spectral gap 0\.3\d\d an exchange, 0\.[78]\d\d a round of 4\. 2 seeds\.", page)
+    assert "λ₂(W)" in page
+    alone = render_html(load_runs(folders[-1:]))
+    assert "Who exchanged" not in alone
+
+
+def test_a_centre_is_a_column_of_its_own(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, Fake(label="easgd", learners=3)))
+    exchanges = tuple(dataclasses.replace(e, matrix=[[0, 0, 0, 9 + i] for i in range(3)]) for e in run.exchanges)
+    other = load_run(write_run(tmp_path, Fake(name="one", label="sgd", learners=1)))
+    outline = Outline(render_html([dataclasses.replace(run, exchanges=exchanges), other]))
+    words = " ".join(outline.words)
+    assert "2 began 99 exchanges with centre" in words
+    assert "there is no spectral gap" in words
+
+
+def test_warnings_stand_under_the_headline(tmp_path: Path) -> None:
+    page = render_html(load_runs(seeds(tmp_path, 1)), warnings=["<b> failed & was left out"])
+    assert '<p class="warning">&lt;b&gt; failed &amp; was left out</p>' in page
+
+
+def test_a_target_may_be_given(tmp_path: Path) -> None:
+    runs = load_runs([*seeds(tmp_path, 1), write_run(tmp_path, Fake(name="one", label="sgd", learners=1))])
+    assert "Time to a held-out loss of 1.9<" in render_html(runs, target=1.9)
+    assert "Only " in render_html(runs, target=min(e.cross_entropy for run in runs for e in run.evaluations))
+    assert "Time to a held-out loss" not in render_html(runs, target=0.1).split("Runs")[0]
+
+
 NUMBERS = st.one_of(
     st.floats(), st.floats(0, 10), st.sampled_from([0.0, 1.0, -1.0, 1e300, -1e300, 1.7e308, 5e-324, math.nan, math.inf])
 )
@@ -207,9 +278,13 @@ def drawn(svg: str) -> ET.Element:
 @given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5), max_size=4), NUMBERS)
 def test_lines_are_drawn_whatever_the_numbers(lines: list[list[tuple[float, float]]], ceiling: float) -> None:
     made = [Line(i, tuple(Point(x, y, "<&>", i % 2 == 1) for x, y in line)) for i, line in enumerate(lines)]
+    banded = [dataclasses.replace(line, band=tuple((p.y - 1, ceiling) for p in line.points)) for line in made]
     for width in (330.0, 560.0):
         drawn(line_chart(made, width, 'a "label" & <more>', "x", "y"))
         drawn(line_chart(made, width, "label", "x", "y", ceiling=ceiling))
+        drawn(line_chart(banded, width, "label", "x", "y", ceiling=ceiling, from_zero=True))
+        ideal = Reference((1.0, 1.0), (8.0, 8.0))
+        drawn(line_chart(made, width, "label", "x", "y", x_ticks=(1.0, 2.0, 8.0), reference=ideal))
 
 
 @given(st.lists(st.tuples(st.lists(NUMBERS, max_size=3), NUMBERS, NUMBERS, NUMBERS), max_size=4), st.booleans())
