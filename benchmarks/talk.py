@@ -1,17 +1,22 @@
 """What talking costs: throughput per learner over that of learners that never talk, all measured in this one run.
 
-    python benchmarks/talk.py [--rounds 3] [--steps 20] [--bf16]
+    python benchmarks/talk.py [--rounds 3] [--steps 20] [--bf16] [--only MODE ...]
 
 The network of Li et al. 2017 (1320 -> 6 x 1024 ReLU -> 5723, 12.5 million parameters) on random frames, 256 frames a
 learner and step, one thread a learner. Modes take turns, round by round, so that a machine that slows down slows all of
 them; what is printed is the median over rounds of the ratio to the same round's plain torch loop in two processes that
-never talk. "Straggler": learner 1 sleeps 0.4 s in every step; the ratio is that of learner 0 to its own speed without a
-straggler.
+never talk. "Straggler": learner 1 takes ten times as long in every step; the ratio is that of learner 0 to its own
+speed without a straggler.
+
+A mode is a strategy as `roundelay train --strategy` takes it, for example bmuf,period=80, or one of alone, never-talk,
+ddp and decent-dp. `NAME+record` records a trace meanwhile. What happens every `period` steps is only measured over
+several periods: give --steps accordingly.
 """
 
 import argparse
 import importlib.util
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -36,11 +41,17 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import Inputs, ModuleLearner
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.strategies import make_strategy
+from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy, Traits
 
-INPUTS, STATES, BATCH, RATE, SLEEP = 1320, 5723, 256, 0.01, 0.4
+INPUTS, STATES, BATCH, RATE, SLOWER = 1320, 5723, 256, 0.01, 10
 WARM_UP = 3
+OURS = (
+    "never-talk", "ssgd", "bsp", "bmuf", "slowmo", "diloco", "asgd", "easgd", "easgd-sync", "dpsgd",
+    "dpsgd,order=consensus", "gossip-pga", "adpsgd:random-ring", "adpsgd:random-ring+record", "adpsgd:fixed-ring",
+    "hadpsgd,node_size=1", "delay-by-one", "delayed-gradient",
+)  # fmt: skip
+RIVALS = ("alone", "ddp", "decent-dp")
 
 
 def network() -> nn.Sequential:
@@ -106,15 +117,17 @@ class NeverTalk(Strategy):
 
 def roundelay(name: str, steps: int, bf16: bool, slow: bool) -> list[float]:
     """Steps a second of both learners."""
-    strategy = NeverTalk() if name == "never-talk" else make_strategy(name)
-    stragglers = (Straggler(1, seconds=SLEEP),) if slow else ()
-    with tempfile.TemporaryDirectory() as notes:
+    name, _, record = name.partition("+")
+    strategy = NeverTalk() if name == "never-talk" else make_strategy(*parse_strategy(name))
+    stragglers = (Straggler(1, factor=SLOWER),) if slow else ()
+    with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as trace:
         cluster = Cluster(strategy, Speed(bf16, Path(notes)), Sgd(), 2, stragglers=stragglers)
-        with ProcsRuntime(cluster, threads=1) as runtime:
+        with ProcsRuntime(cluster, threads=1, trace=Path(trace) if record else None) as runtime:
             runtime.segment(SegmentPlan(_plan(WARM_UP + steps), RATE))
             processes = runtime.process_ids()
         begun = [np.loadtxt(Path(notes) / str(process), ndmin=1)[WARM_UP:] for process in processes]
-    return [(len(times) - 1) / float(times[-1] - times[0]) for times in begun]
+    # A learner ten times slower draws ten times fewer; perhaps too few to measure.
+    return [(len(times) - 1) / float(times[-1] - times[0]) if len(times) > 1 else math.nan for times in begun]
 
 
 def _plan(rounds: int) -> EpochPlan:
@@ -135,7 +148,7 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
     dist.init_process_group("gloo", rank=rank, world_size=2)
     module: nn.Module = network()
     optimizer: torch.optim.Optimizer | None = None
-    if mode == "decent-dp ring":
+    if mode == "decent-dp":
         from decent_dp.ddp import DecentralizedDataParallel
         from loguru import logger
 
@@ -153,15 +166,17 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
         if step == 0:
             dist.barrier()
             started = time.monotonic()
+        computing = time.monotonic()
         if optimizer is not None:
             optimizer.zero_grad(set_to_none=mode != "ddp")
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             scores = module(x)
-        nn.functional.cross_entropy(scores.float(), y).backward()  # type: ignore[no-untyped-call]
+        loss = nn.functional.cross_entropy(scores.float(), y)
+        if slow and rank == 1:  # before backward, in which the others may wait for this one: a third of a step is done
+            time.sleep((SLOWER - 1) * 3 * (time.monotonic() - computing))
+        loss.backward()  # type: ignore[no-untyped-call]
         if optimizer is not None:
             optimizer.step()
-        if slow and rank == 1:
-            time.sleep(SLEEP)
     print(json.dumps(steps / (time.monotonic() - started)), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -207,20 +222,19 @@ class Mode:
 
 def measure(rounds: int, steps: int, bf16: bool, only: list[str] | None = None, straggler: bool = True) -> list[Mode]:
     """All modes, or `only` some and the baseline, in turn, `rounds` times."""
-    ours = ("never-talk", "adpsgd:random-ring", "adpsgd:fixed-ring", "ssgd", "delay-by-one")
-    modes = [Mode("alone", False), *(Mode(name, True) for name in ours), Mode("ddp", False)]
-    if importlib.util.find_spec("decent_dp"):
-        modes.append(Mode("decent-dp ring", False))
-    modes = [mode for mode in modes if mode.name == "alone" or not only or mode.name in only]
+    names = ["alone", *(only or (*OURS, *RIVALS[1:]))]
+    if "decent-dp" in names and not importlib.util.find_spec("decent_dp"):
+        names.remove("decent-dp")
+    modes = [Mode(name, name not in RIVALS) for name in dict.fromkeys(names)]
     for number in range(rounds):
         for mode in modes:
             speeds = mode.run(steps, bf16, slow=False)
             mode.both.append(statistics.mean(speeds))
             mode.first.append(speeds[0])
             if straggler and mode.name != "alone":
-                mode.beside_straggler.append(mode.run(steps, bf16, slow=True)[0])
+                mode.beside_straggler.append(mode.run(max(5, steps // 2), bf16, slow=True)[0])
             print(
-                f"round {number + 1}: {mode.name:20s} {mode.both[-1]:.2f} steps/s a learner",
+                f"round {number + 1}: {mode.name:26s} {mode.both[-1]:.2f} steps/s a learner",
                 file=sys.stderr,
                 flush=True,
             )
@@ -230,7 +244,7 @@ def measure(rounds: int, steps: int, bf16: bool, only: list[str] | None = None, 
 def table(modes: list[Mode]) -> str:
     """The ratios, as text."""
     alone = modes[0].both
-    lines = [f"{'mode':22s} {'steps/s':>8s} {'ratio to never talking':>24s} {'beside a straggler':>20s}"]
+    lines = [f"{'mode':36s} {'steps/s':>8s} {'ratio to never talking':>24s} {'beside a straggler':>20s}"]
     for mode in modes:
         ratios = [a / b for a, b in zip(mode.both, alone, strict=True)]
         spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
@@ -243,7 +257,7 @@ def table(modes: list[Mode]) -> str:
             if mode.name in ("alone", "ddp")
             else mode.name
         )
-        lines.append(f"{name:22s} {statistics.median(mode.both):8.2f} {spread:>24s} {kept:>20s}")
+        lines.append(f"{name:36s} {statistics.median(mode.both):8.2f} {spread:>24s} {kept:>20s}")
     return "\n".join(lines)
 
 
