@@ -22,7 +22,7 @@ from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.recipes.recipe import Recipe
+from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
@@ -125,7 +125,7 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
         cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
         schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
-        save_model=lambda x, path: save_model(task, x, path),
+        save_model=lambda x, path: save_model(task, x, path), complete=complete,
     )  # fmt: skip
 
 

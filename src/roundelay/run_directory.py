@@ -4,8 +4,8 @@ import fcntl
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,15 @@ RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
 
 
-def claim_directory(exp: Path, recipe: dict[str, Any]) -> None:
+Complete = Callable[[dict[str, Any]], dict[str, Any]]
+"""From a recipe as it was written to one that names every option of today."""
+
+
+def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict) -> None:
     """Make `exp` the directory of this recipe, or check that it is already.
 
-    One in which nothing was trained yet, because something in its recipe was wrong, may change it.
+    One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
+    by an earlier version goes on: options it does not know have the defaults `complete` gives them.
 
     Raises:
         UserError: it belongs to another configuration (every difference is named), or holds something else.
@@ -33,7 +38,10 @@ def claim_directory(exp: Path, recipe: dict[str, Any]) -> None:
     path = exp / RECIPE
     if path.exists():
         begun = latest(exp / "checkpoints") is not None or (exp / Results.FILE).exists()
-        differences = _differences(read_yaml(path), recipe)
+        old = read_yaml(path)
+        with suppress(UserError):  # not even a recipe any more: the differences say more than its first mistake
+            old = complete(old)
+        differences = _differences(old, recipe)
         if differences and begun:
             raise UserError(
                 f"{exp} belongs to another configuration: {'; '.join(differences)}. "

@@ -1,26 +1,50 @@
-"""Learning-rate schedules: pure functions from what was seen to what comes next."""
+"""Learning-rate schedules: pure functions from what was seen to what comes next.
+
+All rules share two things.
+
+*Linear scaling* (Goyal et al. 2017, "Accurate, large minibatch SGD"): with `base_minibatch` given, `learning_rate` is
+the rate for a round of so many frames, and the run's rate is
+
+    learning_rate * minibatch / base_minibatch          minibatch: frames a round, over all learners
+
+*Warm-up* (the gradual one of the same paper): over the first `warmup_epochs`, which need not be whole, the rate goes
+round by round in a straight line from `warmup_from`, by default the unscaled learning_rate, to the scaled one. It is a
+factor on whatever the rule says, and a function of the round: an asynchronous learner takes the rate of the round its
+minibatch belongs to, so that a rate depends on the data only, never on timing.
+"""
 
 import math
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from roundelay.core.errors import UserError
+from roundelay.core.rates import Warmup
 
 
 @dataclass(frozen=True)
-class Newbob:
-    """Fixed rate while the held-out loss falls by at least `halve_below` of itself; then halved every epoch; stopped
-    when, while halving, it falls by less than `stop_below` (Li et al. 2017; the values are theirs).
+class Progress:
+    """Where a schedule stands. `best` is the held-out loss of the last accepted epoch."""
 
-    An epoch that made the held-out loss worse is taken back (`reject_worse`), as in the recipe behind that paper.
-    `stop_below: null` never stops before `max_epochs`: then runs to be compared all see the same number of frames.
-    """
+    epoch: int  # the next to train, from 0
+    learning_rate: float  # of that epoch; when warm
+    best: float | None = None
+    halving: bool = False
+    stopped: str = ""  # why, or "" to go on
 
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """What all rules have in common. `max_epochs` ends a run under every one."""
+
+    rule: str = field(default="", kw_only=True)
     learning_rate: float = 0.02
-    halve_below: float = 0.01
-    stop_below: float | None = 0.001
-    factor: float = 0.5
-    max_epochs: int = 20
-    reject_worse: bool = True
+    max_epochs: int = field(default=20, kw_only=True)
+    factor: float = field(default=0.5, kw_only=True)
+    reject_worse: bool = field(default=False, kw_only=True)
+    base_minibatch: int | None = field(default=None, kw_only=True)
+    warmup_epochs: float = field(default=0.0, kw_only=True)
+    warmup_from: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.learning_rate >= 0:
@@ -29,29 +53,92 @@ class Newbob:
             raise UserError(f"schedule.max_epochs is {self.max_epochs}: at least one epoch is needed.")
         if not 0 < self.factor <= 1:
             raise UserError(f"schedule.factor is {self.factor}: choose a number above 0, up to 1.")
+        if self.base_minibatch is not None and self.base_minibatch < 1:
+            raise UserError(f"schedule.base_minibatch is {self.base_minibatch}: give frames a round, 1 or more.")
+        if not 0 <= self.warmup_epochs < math.inf:
+            raise UserError(f"schedule.warmup_epochs is {self.warmup_epochs}: give a number of epochs, 0 or more.")
+        if self.warmup_from is not None and not 0 <= self.warmup_from < math.inf:
+            raise UserError(f"schedule.warmup_from is {self.warmup_from}: give a learning rate, 0 or more.")
+        if self.warmup_from is not None and not self.warmup_epochs:
+            raise UserError("schedule.warmup_from needs schedule.warmup_epochs above 0.")
+        if self.warmup_epochs and self.warmup_from is None and self.base_minibatch is None:
+            raise UserError(
+                "schedule.warmup_epochs: the warm-up would begin at learning_rate and end there. Give a "
+                "schedule.warmup_from, or a schedule.base_minibatch."
+            )
+
+    def scaled(self, minibatch: int) -> float:
+        """The learning rate of a run with `minibatch` frames a round."""
+        return self.learning_rate * (minibatch / self.base_minibatch if self.base_minibatch else 1)
+
+    def warmup(self, minibatch: int, epoch: int, rounds: int) -> Warmup | None:
+        """The warm-up in an epoch, all of which have so many rounds; None when it is over."""
+        if epoch >= self.warmup_epochs:
+            return None
+        scaled, begin = self.scaled(minibatch), self.learning_rate if self.warmup_from is None else self.warmup_from
+        return Warmup(begin / scaled if scaled else 1.0, self.warmup_epochs * rounds, epoch * rounds)
+
+    @abstractmethod
+    def decide(self, now: Progress, gain: float) -> Progress:
+        """After an epoch in which the held-out loss fell by the share `gain` of itself: how to go on. Only the rate,
+        `halving` and `stopped` are this method's."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a schedule stands. `best` is the held-out loss of the last accepted epoch."""
+class Newbob(Schedule):
+    """Fixed rate while the held-out loss falls by at least `halve_below` of itself; then halved every epoch; stopped
+    when, while halving, it falls by less than `stop_below` (Li et al. 2017; the values are theirs).
 
-    epoch: int  # the next to train, from 0
-    learning_rate: float
-    best: float | None = None
-    halving: bool = False
-    stopped: str = ""  # why, or "" to go on
+    An epoch that made the held-out loss worse is taken back (`reject_worse`), as in the recipe behind that paper.
+    `stop_below: null` never stops before `max_epochs`: then runs to be compared all see the same number of frames.
+    In the warm-up, where rates are small on purpose, only a loss that got worse starts the halving.
+    """
+
+    rule: Literal["newbob"] = field(default="newbob", kw_only=True)
+    halve_below: float = field(default=0.01, kw_only=True)
+    stop_below: float | None = field(default=0.001, kw_only=True)
+    reject_worse: bool = field(default=True, kw_only=True)
+
+    def decide(self, now: Progress, gain: float) -> Progress:
+        stopped = ""
+        if now.halving and self.stop_below is not None and gain < self.stop_below:
+            change = "fell only" if gain >= 0 else "rose"
+            stopped = f"held-out loss {change} {100 * abs(gain):.2f} %"
+        enough = 0.0 if now.epoch < self.warmup_epochs else self.halve_below
+        halving = now.halving or gain < enough
+        rate = now.learning_rate * self.factor if halving else now.learning_rate
+        return replace(now, learning_rate=rate, halving=halving, stopped=stopped)
 
 
-def start(schedule: Newbob, loss: float | None = None) -> Progress:
-    """Before the first epoch; `loss` is the held-out loss of the untrained model, which an epoch must not make
-    worse."""
-    return Progress(0, schedule.learning_rate, loss if loss is not None and math.isfinite(loss) else None)
+@dataclass(frozen=True)
+class Anneal(Schedule):
+    """Fixed rate for `anneal_from` epochs, the warm-up among them; from then on multiplied by `factor` before every
+    epoch, whatever the held-out loss does. No epoch is taken back unless `reject_worse` asks for it."""
+
+    rule: Literal["anneal"] = field(default="anneal", kw_only=True)
+    max_epochs: int = field(default=16, kw_only=True)
+    factor: float = field(default=2**-0.5, kw_only=True)
+    anneal_from: int = field(default=10, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.anneal_from < 1:
+            raise UserError(f"schedule.anneal_from is {self.anneal_from}: give a number of epochs, 1 or more.")
+
+    def decide(self, now: Progress, gain: float) -> Progress:
+        annealing = now.epoch + 1 >= self.anneal_from
+        return replace(now, learning_rate=now.learning_rate * (self.factor if annealing else 1))
 
 
-def advance(schedule: Newbob, now: Progress, loss: float) -> tuple[Progress, bool]:
+def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> Progress:
+    """Before the first epoch of a run with `minibatch` frames a round; `loss` is the held-out loss of the untrained
+    model, which an epoch must not make worse."""
+    return Progress(0, schedule.scaled(minibatch), loss if loss is not None and math.isfinite(loss) else None)
+
+
+def advance(schedule: Schedule, now: Progress, loss: float) -> tuple[Progress, bool]:
     """After an epoch ended with held-out `loss` (nats per frame): what comes next, and whether the epoch is
     accepted."""
-    epoch = now.epoch + 1
     if not math.isfinite(loss):
         accepted, gain = not schedule.reject_worse, float("-inf")
     elif now.best is None:
@@ -60,12 +147,7 @@ def advance(schedule: Newbob, now: Progress, loss: float) -> tuple[Progress, boo
         gain = (now.best - loss) / now.best if now.best else 0.0
         accepted = loss <= now.best or not schedule.reject_worse
     best = loss if accepted and math.isfinite(loss) else now.best
-    stopped = ""
-    if now.halving and schedule.stop_below is not None and gain < schedule.stop_below:
-        change = "fell only" if gain >= 0 else "rose"
-        stopped = f"held-out loss {change} {100 * abs(gain):.2f} %"
-    elif epoch >= schedule.max_epochs:
-        stopped = f"all {schedule.max_epochs} epochs done"
-    halving = now.halving or gain < schedule.halve_below
-    rate = now.learning_rate * schedule.factor if halving else now.learning_rate
-    return replace(now, epoch=epoch, learning_rate=rate, best=best, halving=halving, stopped=stopped), accepted
+    after = schedule.decide(now, gain)
+    if not after.stopped and now.epoch + 1 >= schedule.max_epochs:
+        after = replace(after, stopped=f"all {schedule.max_epochs} epochs done")
+    return replace(after, epoch=now.epoch + 1, best=best), accepted

@@ -40,7 +40,7 @@ from roundelay.core.records import (
 )
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Learner
-from roundelay.run_directory import alone, append, claim_directory, commit, machine
+from roundelay.run_directory import Complete, alone, append, claim_directory, commit, machine
 from roundelay.runtime.base import (
     Cluster,
     Glance,
@@ -51,7 +51,7 @@ from roundelay.runtime.base import (
     staleness_summary,
     wall_clock,
 )
-from roundelay.schedule import Newbob
+from roundelay.schedule import Schedule
 
 SaveModel = Callable[[Tensor, Path], None]
 
@@ -64,12 +64,13 @@ class Job:
     make_runtime: Callable[[Cluster], Runtime]
     runtime_name: str
     minibatch: int  # examples a round, over all learners
-    schedule: Newbob
+    schedule: Schedule
     corpus: str
     held_out: str  # the split that steers the schedule
     final_splits: tuple[str, ...]  # evaluated once, at the end
     recipe: dict[str, Any]
     save_model: SaveModel
+    complete: Complete = dict
 
 
 class Interrupt:
@@ -110,7 +111,7 @@ def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Resu
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
             strategy that cannot go on without it. Whatever was checkpointed stays.
     """
-    claim_directory(exp, job.recipe)
+    claim_directory(exp, job.recipe, job.complete)
     with alone(exp):
         if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
             return Results.from_json(read_json(exp / Results.FILE))
@@ -147,7 +148,7 @@ class _Run:
         self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
         self.progress, self.interrupt = progress, interrupt
         self.checkpoints = exp / "checkpoints"
-        self.now = _Position(schedules.start(job.schedule))
+        self.now = _Position(schedules.start(job.schedule, job.minibatch))
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
@@ -159,7 +160,7 @@ class _Run:
             if not resumed:
                 untrained = self._measure(self.job.held_out)
                 self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
-                self.now.schedule = schedules.start(self.job.schedule, untrained.mean_loss)
+                self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch, untrained.mean_loss)
                 self._checkpoint("epoch-0000")
             while not self.now.schedule.stopped:
                 if not self._epoch():
@@ -178,7 +179,8 @@ class _Run:
         plan = EpochPlan(
             epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
         )
-        segment = SegmentPlan(plan, now.learning_rate, first=self.now.first)
+        warmup = self.job.schedule.warmup(self.job.minibatch, epoch, plan.rounds)
+        segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
         done = min(plan.examples, segment.first_round * plan.minibatch)
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
         self.progress.advance(done)
@@ -196,7 +198,7 @@ class _Run:
             ) from error
         finally:
             self.progress.finish()
-        self._record_segment(epoch, outcome)
+        self._record_segment(segment, outcome)
         if not outcome.finished:
             self.now.first = outcome.next
             return self._interrupted(epoch)
@@ -230,8 +232,9 @@ class _Run:
 
         return look
 
-    def _record_segment(self, epoch: int, outcome: Outcome) -> None:
-        counts, statistics = outcome.counts, outcome.counts.statistics
+    def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
+        epoch, counts, statistics = segment.epoch.epoch, outcome.counts, outcome.counts.statistics
+        rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
         if outcome.virtual_seconds is not None:
             self.now.virtual_s = round((self.now.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.now.frames += statistics.frames
@@ -241,7 +244,7 @@ class _Run:
             self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason))
         self._say(
             Segment(
-                **time, epoch=epoch, learning_rate=self.now.schedule.learning_rate, frames=self.now.frames,
+                **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
                 loss=statistics.mean_loss, accuracy=statistics.accuracy, frames_per_second=speed,
                 learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(),
             )
@@ -255,7 +258,7 @@ class _Run:
         for name, value in (
             ("train/cross_entropy", statistics.mean_loss), ("train/accuracy", statistics.accuracy),
             ("train/frames_per_second", speed), ("train/staleness", mean),
-            ("train/learning_rate", self.now.schedule.learning_rate),
+            ("train/learning_rate", rate),
         ):  # fmt: skip
             self.writer.add_scalar(name, value, self.now.frames)
 

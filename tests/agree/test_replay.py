@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.core.progress import Silent
+from roundelay.core.rates import Warmup
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
@@ -59,6 +61,22 @@ def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, tmp_path:
     assert_same(found, recorded)
     assert found.minibatches == 320
     assert found.events > 1000
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd", "ssgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", "rprop"])
+def test_whatever_the_optimizer_remembers_and_while_rates_warm_up(name: str, optimizer: str, tmp_path: Path) -> None:
+    made = cluster(name, 3, optimizer=TorchOptimizer(optimizer))
+    warm = [replace(plan(12, 3, epoch=epoch), warmup=Warmup(0.1, 17.5, 12 * epoch)) for epoch in range(2)]
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        for segment in warm:
+            runtime.segment(segment)
+        state = runtime.state()
+        state.vectors["scalars"][:, 1] += 1  # from elsewhere, so that it is kept with the trace
+        runtime.load(state)
+        runtime.segment(replace(warm[1], first=9))
+        recorded = runtime.state()
+    assert_same(again(made, tmp_path), recorded)
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)

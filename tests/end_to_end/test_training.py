@@ -1,5 +1,6 @@
 """The training loop: what it writes, and that stopping and going on changes nothing."""
 
+import dataclasses
 import errno
 import os
 import signal
@@ -12,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from roundelay import training
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
+from roundelay.checkpoint import load_checkpoint
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
@@ -32,7 +35,7 @@ from roundelay.run_directory import alone
 from roundelay.runtime.base import Glance, Outcome, Runtime, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.schedule import Newbob
+from roundelay.schedule import Anneal, Newbob
 from roundelay.training import Interrupt, Job, train
 from support.clusters import EVERY, MINIBATCH, SYNCHRONOUS
 from support.runs import comparable, job
@@ -60,7 +63,7 @@ class Stop:
             if stop.countdown:
                 return original(self, plan, watch)
             last = plan.first_round + stop.rounds
-            outcome = original(self, SegmentPlan(plan.epoch, plan.learning_rate, plan.first, last), watch)
+            outcome = original(self, dataclasses.replace(plan, last_round=last), watch)
             return Outcome(outcome.counts, outcome.next, False, outcome.wall_seconds, outcome.virtual_seconds)
 
         self.patch.setattr(runtime, "segment", cut)
@@ -88,6 +91,48 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
         assert comparable(cut)["frame_cross_entropy"]["dev"] == pytest.approx(
             comparable(whole)["frame_cross_entropy"]["dev"], rel=0.5
         )
+
+
+WARM = Anneal(0.02, base_minibatch=16, warmup_epochs=2.5, anneal_from=3, max_epochs=4)
+"""Four times the base minibatch; stopped in the third epoch, in which the warm-up ends."""
+
+
+@pytest.mark.parametrize("runtime", ["sim", "procs"])
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("optimizer", ["adamw", "rprop"])
+def test_state_of_any_optimizer_and_a_warm_up_survive_an_interruption(
+    runtime: str, name: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> Job:
+        return job(name, TASK, runtime=runtime, schedule=WARM, optimizer=TorchOptimizer(optimizer))
+
+    run(make(), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=3, rounds=make().cluster.stop_round(7))(SimRuntime if runtime == "sim" else ProcsRuntime)
+        assert run(make(), tmp_path / "cut") is None
+    run(make(), tmp_path / "cut")
+    ends = [load_checkpoint(tmp_path / exp / "checkpoints" / "epoch-0004.json").state for exp in ("whole", "cut")]
+    assert ends[0].integers["steps"] == ends[1].integers["steps"]
+    assert {"row", "scalars"} < set(ends[0].vectors) == set(ends[1].vectors)
+    for vector, value in ends[0].vectors.items():
+        assert torch.equal(value, ends[1].vectors[vector]), vector
+    rates = [s.learning_rate for s in of_kind(read_events(tmp_path / "whole" / "events.jsonl"), Segment)]
+    line = [0.02 + 0.06 * min(1.0, (20 * epoch + 19) / 50) for epoch in range(3)]
+    assert rates == pytest.approx([*line, 0.08 * 0.5**0.5])
+
+
+def test_a_directory_of_an_earlier_version_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options that did not exist then have their defaults; those that did are still compared."""
+    with monkeypatch.context() as patch:
+        Stop(patch, segment=2, rounds=3)(SimRuntime)
+        assert run(job("ssgd", TASK), tmp_path / "exp") is None
+    newer = job("ssgd", TASK, extra={"optimizer": {"name": "sgd"}})
+    with pytest.raises(UserError, match="optimizer was None, now"):
+        run(newer, tmp_path / "exp")
+    newer = dataclasses.replace(newer, complete=lambda recipe: {"optimizer": {"name": "sgd"}, **recipe})
+    assert run(newer, tmp_path / "exp") is not None
+    with pytest.raises(UserError, match=r"training\.seed was 1, now 2"):
+        run(dataclasses.replace(job("ssgd", TASK, seed=2), complete=newer.complete), tmp_path / "exp")
 
 
 def test_a_killed_run_repeats_the_epoch_it_was_in_and_nothing_else(

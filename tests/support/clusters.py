@@ -2,7 +2,7 @@
 
 import yaml
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
@@ -33,10 +33,12 @@ MINIBATCH = 64
 
 def cluster(
     name: str, learners: int, task: Task | None = None, momentum: float = 0.0, seed: int = 1,
-    stragglers: tuple[Straggler, ...] = (),
+    stragglers: tuple[Straggler, ...] = (), optimizer: LocalOptimizer | None = None,
 ) -> Cluster:  # fmt: skip
     """`learners` of strategy `name` on a noisy quadratic."""
-    return Cluster(make_strategy(name), task or Quadratic(parameters=37), Sgd(momentum), learners, seed, stragglers)
+    return Cluster(
+        make_strategy(name), task or Quadratic(parameters=37), optimizer or Sgd(momentum), learners, seed, stragglers
+    )
 
 
 def plan(

@@ -6,14 +6,14 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.core.records import Results
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.schedule import Newbob
+from roundelay.schedule import Newbob, Schedule
 from roundelay.training import Job
 from support.clusters import MINIBATCH, make_strategy
 
@@ -24,11 +24,12 @@ def save(x: Tensor, path: Path) -> None:
 
 def job(
     name: str, task: Task, *, runtime: str = "sim", learners: int = 3, seed: int = 1,
-    schedule: Newbob | None = None, stragglers: tuple[Straggler, ...] = (), extra: dict[str, Any] | None = None,
+    schedule: Schedule | None = None, stragglers: tuple[Straggler, ...] = (), extra: dict[str, Any] | None = None,
+    optimizer: LocalOptimizer | None = None,
 ) -> Job:  # fmt: skip
     """A training of `task`; its recipe names what differs between jobs."""
     learners = 1 if name == "sgd" else learners
-    cluster = Cluster(make_strategy(name), task, Sgd(0.9), learners, seed, stragglers)
+    cluster = Cluster(make_strategy(name), task, optimizer or Sgd(0.9), learners, seed, stragglers)
 
     def make_runtime(cluster: Cluster) -> Runtime:
         return SimRuntime(cluster, CostModel(jitter=0.2)) if runtime == "sim" else ProcsRuntime(cluster, threads=1)

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.algorithms.local_update import LocalOptimizer, Sgd
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import Recipe, known_recipes, load_recipe
+from roundelay.recipes.recipe import Recipe, complete, known_recipes, load_recipe
+from roundelay.schedule import Anneal
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
 
@@ -29,6 +32,17 @@ def test_packaged_recipes_load_and_round_trip(name: str) -> None:
         ("schedule=7", "schedule: expected a section"),
         ("optimizer.momentum=1", "optimizer.momentum"),
         ("decode.scales=[0.1, x]", r"decode.scales\[1\]"),
+        ("optimizer.name=adamm", "optimizer.name is 'adamm': did you mean adam"),
+        (
+            "optimizer={name: adam, momentum: 0.9}",
+            r"optimizer.momentum is no option of name adam.*optimizer=\{name: adam\}",
+        ),
+        ("optimizer={name: adamw, options: {bettas: 1}}", "optimizer.options.bettas; did you mean betas"),
+        ("optimizer={name: adamw, option: {}}", "unknown option optimizer.option; did you mean options"),
+        ("schedule.rule=newbop", "schedule.rule is 'newbop': choose one of newbob, anneal"),
+        ("schedule.anneal_from=3", "schedule.anneal_from is no option of rule newbob"),
+        ("schedule={rule: anneal, halve_below: 0.1}", "schedule.halve_below is no option of rule anneal"),
+        ("schedule={rule: anneal, warmup: 1}", "unknown option schedule.warmup"),
         ("training.learners=500", "training.minibatch is 256 frames for 500 learners"),
     ],
 )
@@ -37,6 +51,42 @@ def test_a_wrong_option_is_named(assignment: str, named: str) -> None:
     override(mapping, assignment)
     with pytest.raises(UserError, match=named):
         build(Recipe, mapping)
+
+
+@pytest.mark.parametrize("name", known_recipes())
+def test_optimizer_and_rule_are_chosen_by_one_word_each(name: str) -> None:
+    recipe = load_recipe(name, ["optimizer.name=adam", "schedule.rule=anneal", "optimizer.options.betas=[0.8, 0.9]"])
+    assert recipe.optimizer == TorchOptimizer("adam", {"betas": [0.8, 0.9]})
+    assert isinstance(recipe.schedule, Anneal)
+    assert recipe.schedule.learning_rate == load_recipe(name).schedule.learning_rate
+    assert build(Recipe, plain(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("section", "optimizer"),
+    [
+        ({"momentum": 0.5}, Sgd(0.5)),
+        ({"name": "sgd", "momentum": 0.5, "nesterov": True}, Sgd(0.5, True)),
+        ({"weight_decay": 0.1}, Sgd(weight_decay=0.1)),
+        ({"name": "rmsprop"}, TorchOptimizer("rmsprop")),
+    ],
+)
+def test_optimizers_by_section(section: dict[str, object], optimizer: LocalOptimizer) -> None:
+    assert build(Recipe, {**MINIMAL, "optimizer": section}).optimizer == optimizer
+    assert build(Recipe, MINIMAL).optimizer == Sgd(0.9)
+
+
+def test_a_recipe_of_an_earlier_version_is_completed() -> None:
+    """As version 0.1.0 wrote these sections."""
+    old = {
+        **plain(build(Recipe, MINIMAL)),
+        "optimizer": {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
+        "schedule": {
+            "learning_rate": 0.02, "halve_below": 0.01, "stop_below": 0.001, "factor": 0.5, "max_epochs": 20,
+            "reject_worse": True,
+        },
+    }  # fmt: skip
+    assert complete(old) == plain(build(Recipe, MINIMAL))
 
 
 def test_missing_sections_are_all_named() -> None:

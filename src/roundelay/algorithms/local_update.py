@@ -1,18 +1,65 @@
 """The local optimizer: what one learner does to its own row with one gradient.
 
-Legend: P parameters, C elements of a chunk.
+Legend: P parameters, L learners, C elements of a chunk.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from roundelay.core.errors import UserError
 
 
+class RowUpdate(ABC):
+    """A local optimizer at work on one learner's row, chunk by chunk in the order of the row."""
+
+    def begin(self) -> None:  # noqa: B027 most optimizers keep nothing outside the learner's memory
+        """A segment begins: memory and scalars may have been replaced from outside."""
+
+    @abstractmethod
+    def update_(self, number: int, gradient: Tensor, rate: float) -> None:
+        """Update chunk `number` of the row in place, and what is remembered of it.
+
+        `gradient` (C,) is that chunk's and only read: it may be shared by several learners.
+        """
+
+    def end(self) -> None:  # noqa: B027
+        """All chunks have had their update."""
+
+
+class LocalOptimizer(ABC):
+    """A frozen dataclass that is its own configuration. What it remembers lives in vectors and scalars by name, which
+    the runtime owns: so all of it is in the arena and in every checkpoint."""
+
+    name: str
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules a process loads at its first update; the procs runtime loads them once for all learners."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> tuple[str, ...]:
+        """Names of the vectors (P,) that belong to a learner besides its row; zero before the first step."""
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """Names of the numbers that belong to a learner; zero before the first step."""
+        return ()
+
+    @abstractmethod
+    def attach(
+        self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
+    ) -> RowUpdate:
+        """Get to work on the row whose chunks are `x`, (C,) each, with memory by name beside each, and scalars
+        (len(self.scalars),). All are views that go on belonging to the caller."""
+
+
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(LocalOptimizer):
     """Stochastic gradient descent with momentum, in torch.optim.SGD's convention (dampening 0):
 
         g <- g + weight_decay * x
@@ -23,6 +70,7 @@ class Sgd:
     Elementwise, so that it can walk a row chunk by chunk while the chunk is in cache.
     """
 
+    name: Literal["sgd"] = field(default="sgd", kw_only=True)
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -37,12 +85,15 @@ class Sgd:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Names of the vectors (P,) that belong to a learner besides its row."""
         return ("momentum",) if self.momentum else ()
 
+    def attach(
+        self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
+    ) -> RowUpdate:
+        return _SgdUpdate(self, x, memory)
+
     def update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
-        """Update `x` (C,) in place, and `memory`; `gradient` (C,) is only read: it may be shared by several
-        learners."""
+        """Update `x` (C,) in place, and `memory`; `gradient` (C,) is only read."""
         if self.weight_decay:
             gradient = gradient.add(x, alpha=self.weight_decay)
         if not self.momentum:
@@ -54,3 +105,11 @@ class Sgd:
             x.add_(gradient.add(v, alpha=self.momentum), alpha=-rate)
         else:
             x.add_(v, alpha=-rate)
+
+
+class _SgdUpdate(RowUpdate):
+    def __init__(self, sgd: Sgd, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]]) -> None:
+        self._sgd, self._x, self._memory = sgd, x, memory
+
+    def update_(self, number: int, gradient: Tensor, rate: float) -> None:
+        self._sgd.update_(self._x[number], gradient, self._memory[number], rate)

@@ -51,7 +51,8 @@ def override(mapping: dict[str, Any], assignment: str) -> None:
 
 
 def build(cls: type[C], value: object, where: str = "") -> C:
-    """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections.
+    """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections. Where a field
+    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a missing key, or a value of the wrong type.
@@ -98,6 +99,8 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
+        if len(kinds := [a for a in arguments if dataclasses.is_dataclass(a)]) > 1:
+            return _build_one_of(kinds, {} if value is None else value, where)
         return _convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is Literal:
         if value not in arguments:
@@ -117,6 +120,27 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
             raise UserError(f"{where} is {value!r}: expected key: value pairs.")
         return {str(key): _convert(arguments[1], item, _join(where, key)) for key, item in value.items()}
     return _scalar(hint, value, where)
+
+
+def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:
+    """A section that may be one of several dataclasses: the first field of each, of the same name in all, is the tag
+    that tells them apart. The first class whose tag may have that value is built; without a tag, the first class."""
+    if not isinstance(value, Mapping):
+        return build(kinds[0], value, where)
+    tag = dataclasses.fields(kinds[0])[0].name
+    hints = [get_type_hints(kind)[tag] for kind in kinds]
+    given = value.get(tag, get_args(hints[0])[0])
+    fits = [k for k, h in zip(kinds, hints, strict=True) if get_origin(h) is not Literal or given in get_args(h)]
+    if not fits:
+        raise UserError(f"{where}.{tag} is {given!r}: choose one of {', '.join(get_args(h)[0] for h in hints)}.")
+    known = [{field.name for field in dataclasses.fields(kind)} for kind in (fits[0], *kinds)]
+    for key in value:
+        if key not in known[0] and any(key in names for names in known):
+            raise UserError(
+                f"{_join(where, key)} is no option of {tag} {given}. Leave it out or choose another "
+                f"{_join(where, tag)}; on the command line {where}={{{tag}: {given}}} replaces the whole section."
+            )
+    return build(fits[0], value, where)
 
 
 def _scalar(kind: type, value: object, where: str) -> Any:

@@ -51,7 +51,7 @@ class Segment(Record):
     """One stretch of training between two evaluations."""
 
     epoch: int  # from 0
-    learning_rate: float
+    learning_rate: float  # of its last round
     frames: int  # trained so far, all learners, since the beginning of the run
     loss: float  # mean training cross-entropy of this segment, nats per frame
     accuracy: float  # mean training frame accuracy of this segment, 0 to 1

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.configure import build, override, read_yaml
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
+from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cost import CostModel
-from roundelay.schedule import Newbob
+from roundelay.schedule import Anneal, Newbob
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models.dnn import DnnConfig
@@ -71,7 +72,11 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`."""
+    """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
+
+    optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
+    schedule    rule: newbob or anneal (schedule.py)
+    """
 
     name: str
     corpus: Path
@@ -79,8 +84,8 @@ class Recipe:
     align: AlignConfig = AlignConfig()
     model: DnnConfig = DnnConfig()
     training: Training = Training()
-    optimizer: Sgd = Sgd(momentum=0.9)
-    schedule: Newbob = Newbob()
+    optimizer: Sgd | TorchOptimizer = Sgd(momentum=0.9)
+    schedule: Newbob | Anneal = Newbob()
     decode: Decoding = Decoding()
     cost: CostModel = CostModel()
 
@@ -107,3 +112,8 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
     for assignment in overrides:
         override(mapping, assignment)
     return build(Recipe, mapping)
+
+
+def complete(mapping: dict[str, Any]) -> dict[str, Any]:
+    """A recipe written by an earlier version, with the options that exist since at their defaults."""
+    return plain(build(Recipe, mapping))  # type: ignore[no-any-return]

@@ -3,22 +3,24 @@
 Legend: P parameters, L learners.
 """
 
+import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.rates import Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.strategies.base import Strategy
@@ -54,7 +56,7 @@ class Cluster:
 
     strategy: Strategy
     task: Task
-    optimizer: Sgd
+    optimizer: LocalOptimizer
     learners: int
     seed: int = 0
     stragglers: tuple[Straggler, ...] = ()
@@ -80,13 +82,27 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """A stretch of an epoch: from minibatch `first` (a multiple of L) up to round `last_round`, at one learning
-    rate."""
+    """A stretch of an epoch: from minibatch `first` (a multiple of L) up to round `last_round`, at one learning rate,
+    or at less of it while it is warmed up."""
 
     epoch: EpochPlan
     learning_rate: float
     first: int = 0
     last_round: int | None = None
+    warmup: Warmup | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a learner in another process is told of it, now or in a replay."""
+        return {
+            "epoch": dataclasses.asdict(self.epoch), "learning_rate": self.learning_rate, "first": self.first,
+            "warmup": self.warmup and dataclasses.asdict(self.warmup),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SegmentPlan":
+        """The inverse of `to_json`, but for the last round, which a learner is told by the arena."""
+        warmup = value["warmup"] and Warmup(**value["warmup"])
+        return cls(EpochPlan(**value["epoch"]), value["learning_rate"], value["first"], warmup=warmup)
 
     @property
     def first_round(self) -> int:
@@ -97,6 +113,11 @@ class SegmentPlan:
     def end_round(self) -> int:
         """The round this segment stops before."""
         return self.epoch.rounds if self.last_round is None else min(self.last_round, self.epoch.rounds)
+
+    def rate(self, round_: int) -> float:
+        """The learning rate of a round of the epoch. Every runtime takes it from here, so that all agree bit for
+        bit."""
+        return self.learning_rate if self.warmup is None else self.learning_rate * self.warmup.factor(round_)
 
 
 @dataclass(frozen=True)
@@ -170,7 +191,10 @@ class LearnerDied(Exception):
 @dataclass(frozen=True)
 class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre" is (1, P)), integers by name
-    ((L,) each; versions (L + 1,) with a centre), clock."""
+    ((L,) each; versions (L + 1,) with a centre), clock.
+
+    The numbers an optimizer keeps of each learner, if it keeps any, are the vector `scalars`, (L, n) float64.
+    """
 
     vectors: dict[str, Tensor]
     integers: dict[str, list[int]]

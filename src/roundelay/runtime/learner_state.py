@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import chunks
-from roundelay.core.state import Gradient, Me, Snapshot, Statistics
-from roundelay.runtime.base import STALENESS_BINS, Counts
+from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
+from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.trace import Kind, NoTrace
 
 
@@ -158,20 +158,20 @@ class LearnerState(Me):
         row: Row,
         snapshot: Tensor,
         gradient: Tensor,
-        optimizer: Sgd,
+        optimizer: LocalOptimizer,
         memory: Mapping[str, Tensor],
         steps: NDArray[np.int64],
         counts: Counts,
+        scalars: NDArray[np.float64],
     ) -> None:
         self.rank, self.learners, self.seed = rank, learners, seed
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
         self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
         self._snapshot, self._snapshot_version = snapshot, -1
         self._snapshot_parts = [snapshot[part] for part in chunks(snapshot.numel())]
-        self._memory_parts = [
-            {name: memory[name][part] for name in optimizer.memory} for part in chunks(snapshot.numel())
-        ]
-        self._optimizer, self._steps, self._memory = optimizer, steps, memory
+        memory_parts = [{name: memory[name][part] for name in optimizer.memory} for part in chunks(snapshot.numel())]
+        self._update = optimizer.attach(row.parts, memory_parts, scalars)
+        self._steps, self._memory = steps, memory
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -201,10 +201,20 @@ class LearnerState(Me):
     def learning_rate(self) -> float:
         return self._learning_rate
 
-    def begin_segment(self, learning_rate: float, living: tuple[int, ...], ages: str) -> None:
-        """Forget the snapshot: between segments the row may have been replaced from outside."""
-        self._learning_rate, self._living, self._snapshot_version = learning_rate, living, -1
-        self._count_steps = ages == "row"
+    def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
+        """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
+        outside."""
+        self._plan, self._learning_rate = plan, plan.rate(plan.first_round)
+        self._living, self._count_steps, self._snapshot_version = living, ages == "row", -1
+        self._update.begin()
+
+    def drawn(self, batch: Minibatch) -> None:
+        """Steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
+
+        A minibatch without number, which only completes the draw of a group, belongs to none.
+        """
+        if batch.index >= 0:
+            self._learning_rate = self._plan.rate(batch.index // self.learners)
 
     def snapshot(self) -> Snapshot:
         if self._snapshot_version != self.row.version:
@@ -225,9 +235,9 @@ class LearnerState(Me):
             stale = self.row.version - gradient.version
             # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
             for number, part in enumerate(chunks(g.numel())):
-                x = self.row.parts[number]
-                self._optimizer.update_(x, g[part], self._memory_parts[number], rate)
-                self._snapshot_parts[number].copy_(x)
+                self._update.update_(number, g[part], rate)
+                self._snapshot_parts[number].copy_(self.row.parts[number])
+            self._update.end()
             self._snapshot_version = self.row.version + 1
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
-from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
 from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Minibatch, Snapshot
 from roundelay.learner.base import Learner
-from roundelay.runtime.base import Cluster, ClusterState, Counts
+from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
 from roundelay.runtime.trace import Digests, Event, Kind, digests, load_state, read_entries, read_events
 
@@ -145,6 +144,8 @@ def _initial(cluster: Cluster, learner: Learner) -> ClusterState:
     vectors["row"][:] = learner.initial()
     if cluster.centre:
         vectors["centre"] = learner.initial()[None].clone()
+    if cluster.optimizer.scalars:
+        vectors["scalars"] = torch.zeros(cluster.learners, len(cluster.optimizer.scalars), dtype=torch.float64)
     counters = {"steps": [0] * cluster.learners, "versions": [0] * (cluster.learners + cluster.centre)}
     return ClusterState(vectors, counters)
 
@@ -172,7 +173,8 @@ class _Command:
     def __init__(self, whole: _Replay, entry: dict[str, Any], state: ClusterState) -> None:
         self.whole, self.cluster, self.learner = whole, whole.cluster, whole.learner
         self.state, self.number = _copy(state), int(entry["number"])
-        self.plan, self.rate = EpochPlan(**entry["epoch"]), float(entry["learning_rate"])
+        self.segment = SegmentPlan.from_json(entry)
+        self.plan = self.segment.epoch
         self.living = tuple(entry["living"])
         self.baton = threading.Condition()
         self.running = self.blocked = 0
@@ -181,6 +183,7 @@ class _Command:
         learners = self.cluster.learners
         self.versions = np.array(self.state.integers["versions"], np.int64)
         self.steps = np.array(self.state.integers["steps"], np.int64)
+        self.scalars = self.state.vectors.get("scalars", torch.zeros(learners, 0, dtype=torch.float64)).numpy()
         self.counts = Counts.zeros(learners, self.cluster.centre)
         vectors = [*self.state.vectors["row"], *self.state.vectors.get("centre", ())]
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
@@ -271,7 +274,7 @@ class _Performer:
         memory = {name: command.state.vectors[name][rank] for name in cluster.memory}
         self.me = _State(
             self, rank, cluster.learners, cluster.seed, self.row, torch.empty(size), torch.empty(size),
-            cluster.optimizer, memory, command.steps, command.counts,
+            cluster.optimizer, memory, command.steps, command.counts, command.scalars[rank],
         )  # fmt: skip
         self.waiting: tuple[Exchange, Handle[int | None]] | None = None
         self.means = 0  # numbers my means and mixes
@@ -283,7 +286,7 @@ class _Performer:
         while self.events:
             self.expect(Kind.BEGIN)
             self.waiting = None
-            self.me.begin_segment(command.rate, command.living, command.cluster.strategy.traits.ages)
+            self.me.begin_segment(command.segment, command.living, command.cluster.strategy.traits.ages)
             role = command.cluster.strategy.learn(self.me)
             try:
                 self._drive(role)
@@ -377,7 +380,9 @@ class _Performer:
     def _draw(self) -> Minibatch | None:
         index = self.expect(Kind.DRAW).mine
         if index >= 0:
-            return self.command.plan.piece(index)
+            batch = self.command.plan.piece(index)
+            self.me.drawn(batch)
+            return batch
         return None if index == -1 else Minibatch(self.command.plan.epoch, index, 0, 0)
 
     def _gradient(self, effect: Grad | GradMean) -> Gradient:

@@ -40,6 +40,7 @@ class Layout:
     parameters: int
     memory: tuple[str, ...] = ()
     centre: bool = False
+    scalars: int = 0  # of each learner's optimizer
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -60,6 +61,7 @@ class Layout:
         return {
             "versions": ((self.rows,), i),  # half mutations, see Row
             "steps": (one, i),  # local updates since the run began
+            "scalars": ((self.learners, self.scalars), f),
             "alive": (one, i),
             "claim": (one, i),  # the minibatch a learner works on, or NONE
             "round": (one, i),  # next round of a synchronous learner
@@ -144,6 +146,11 @@ class Arena:
     def weights(self) -> NDArray[np.float64]:
         """The weight each learner gives its vector in means with an even and with an odd number, (2, L)."""
         return self._tables["weight"]  # type: ignore[return-value]
+
+    @property
+    def scalars(self) -> NDArray[np.float64]:
+        """The numbers each learner's optimizer keeps, (L, n)."""
+        return self._tables["scalars"]  # type: ignore[return-value]
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""

@@ -3,7 +3,6 @@
 Legend: P parameters, L learners.
 """
 
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -14,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from roundelay.runtime.base import (
@@ -57,7 +57,8 @@ class ProcsRuntime(Runtime):
         self.cluster = cluster
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre)
+        scalars = len(cluster.optimizer.scalars)
+        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars)
         self._descriptor = create_file(self.layout)
         self._arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
         initial = learner.initial()
@@ -83,7 +84,8 @@ class ProcsRuntime(Runtime):
     def _start(self, patience_seconds: float, threads: int) -> None:
         wait_politely()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["roundelay.runtime.procs.worker"])  # torch is imported once, not L times
+        preload = ["roundelay.runtime.procs.worker", *self.cluster.optimizer.imports]
+        context.set_forkserver_preload(preload)  # torch is imported once, not L times
         _start_fork_server()
         for rank in range(self.cluster.learners):
             mine, theirs = context.Pipe()
@@ -122,7 +124,7 @@ class ProcsRuntime(Runtime):
             for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
                 arena.table(name)[:] = value
             command = {
-                "do": "segment", "epoch": dataclasses.asdict(plan.epoch), "learning_rate": plan.learning_rate,
+                "do": "segment", **plan.to_json(),
                 "living": self._living(),
             }  # fmt: skip
             command["number"] = self._recorder.command(command) if self._recorder else 0
@@ -270,6 +272,8 @@ class ProcsRuntime(Runtime):
         vectors = {name: self._arena.stacked(name, source) for name in names}
         if self.cluster.centre:
             vectors["centre"] = self.centre()[None].clone()
+        if self.layout.scalars:
+            vectors["scalars"] = torch.from_numpy(self._arena.scalars[source])
         return ClusterState(
             vectors=vectors,
             integers={name: self._arena.table(name).tolist() for name in ("steps", "versions")},
@@ -283,6 +287,8 @@ class ProcsRuntime(Runtime):
                 self._arena.vector(name, rank).copy_(state.vectors[name][rank])
         if self.cluster.centre:
             self.centre().copy_(state.vectors["centre"][0])
+        if self.layout.scalars:
+            self._arena.scalars[:] = state.vectors["scalars"].numpy()
         for name in ("steps", "versions"):
             self._arena.table(name)[:] = state.integers[name]
 

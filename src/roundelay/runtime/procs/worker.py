@@ -23,7 +23,7 @@ import torch
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
-from roundelay.runtime.base import Cluster
+from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.learner_state import LearnerState, Row, exchange, fetch, try_exchange
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
@@ -103,6 +103,7 @@ class Worker:
             torch.empty(spec.layout.parameters),
             arena.vector("gradient", spec.rank), spec.cluster.optimizer,
             {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
+            arena.scalars[spec.rank],
         )  # fmt: skip
         self._alive, self._claim = arena.table("alive"), arena.table("claim")
         self._trained: Statistics | None = None
@@ -111,9 +112,9 @@ class Worker:
 
     def segment(self, command: dict[str, Any]) -> Answer:
         """Run the strategy's coroutine to its end."""
-        self._plan, self._trained, self._waiting = EpochPlan(**command["epoch"]), None, None
-        ages = self.cluster.strategy.traits.ages
-        self.me.begin_segment(command["learning_rate"], tuple(command["living"]), ages)
+        plan = SegmentPlan.from_json(command)
+        self._plan, self._trained, self._waiting = plan.epoch, None, None
+        self.me.begin_segment(plan, tuple(command["living"]), self.cluster.strategy.traits.ages)
         self.trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
         try:
@@ -147,9 +148,7 @@ class Worker:
     def _perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
         match effect:
             case Draw(group):
-                drawn = self._draw(group)
-                self.trace.note(Kind.DRAW, mine=drawn.index if drawn else NONE)
-                return drawn
+                return self._draw(group)
             case Grad(at, batch):
                 statistics = self._gradient(effect)
                 self._try_waiting()  # before the step, whose pass over the row makes the next snapshot
@@ -184,6 +183,13 @@ class Worker:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
+        drawn = self._next_minibatch(group)
+        if drawn is not None:
+            self.me.drawn(drawn)
+        self.trace.note(Kind.DRAW, mine=NONE if drawn is None else drawn.index)
+        return drawn
+
+    def _next_minibatch(self, group: tuple[int, ...]) -> Minibatch | None:
         arena, rank, rounds = self.arena, self.rank, self.arena.table("round")
         if len(group) > 1:
             return queue.draw_together(arena, rank, group, self._plan)

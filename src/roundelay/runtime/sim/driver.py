@@ -74,6 +74,7 @@ class SimRuntime(Runtime):
         names = ("row", *cluster.memory)
         self._vectors = {name: torch.zeros(learners, size) for name in names}
         self._vectors["row"][:] = self._learner.initial()
+        self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
         if cluster.centre:
             self._vectors["centre"] = self._learner.initial()[None].clone()
         self._versions, self._steps = np.zeros(learners + cluster.centre, np.int64), np.zeros(learners, np.int64)
@@ -95,6 +96,7 @@ class SimRuntime(Runtime):
         return LearnerState(
             rank, self.cluster.learners, self.cluster.seed, self._rows[rank], torch.zeros(self.parameters),
             torch.zeros(self.parameters), self.cluster.optimizer, memory, self._steps, self._counts,
+            self._scalars[rank],
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class SimRuntime(Runtime):
         self._letters, self._mixes, self._mixed = {}, {}, [0] * self.cluster.learners
         self._group_draws = {}
         for me in self._me:
-            me.begin_segment(plan.learning_rate, me.everyone, self.cluster.strategy.traits.ages)
+            me.begin_segment(plan, me.everyone, self.cluster.strategy.traits.ages)
             role = self.cluster.strategy.learn(me)
             self._clock.at(self._clock.now_ns, self._resume(me, role, None))
         next_look = started
@@ -166,7 +168,7 @@ class SimRuntime(Runtime):
         """Do what `effect` asks; call `reply` at the virtual time its answer is there."""
         match effect:
             case Draw():
-                reply(self._draw_together(me, effect.group) if len(effect.group) > 1 else self._draw(me))
+                reply(self._draw(me, effect.group))
             case Grad():
                 self._gradient(me, effect, reply)
             case GradMean():
@@ -192,7 +194,13 @@ class SimRuntime(Runtime):
     def _later(self, delay_ns: int, action: Callable[[], None]) -> None:
         self._clock.at(self._clock.now_ns + delay_ns, action)
 
-    def _draw(self, me: LearnerState) -> Minibatch | None:
+    def _draw(self, me: LearnerState, group: tuple[int, ...]) -> Minibatch | None:
+        batch = self._draw_together(me, group) if len(group) > 1 else self._draw_alone(me)
+        if batch is not None:
+            me.drawn(batch)
+        return batch
+
+    def _draw_alone(self, me: LearnerState) -> Minibatch | None:
         if not self.cluster.strategy.traits.synchronous:
             return self._next_in_queue()
         round_ = self._round[me.rank]
@@ -313,12 +321,16 @@ class SimRuntime(Runtime):
 
     def state(self) -> ClusterState:
         vectors = {name: value.clone() for name, value in self._vectors.items()}
+        if self._scalars.size:
+            vectors["scalars"] = torch.from_numpy(self._scalars.copy())
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
         return ClusterState(vectors, integers, self._clock.now_ns)
 
     def load(self, state: ClusterState) -> None:
         for name, value in self._vectors.items():
             value.copy_(state.vectors[name])
+        if self._scalars.size:
+            self._scalars[:] = state.vectors["scalars"].numpy()
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
         self._clock = Clock(state.virtual_ns)
         self._busy_until = [state.virtual_ns] * len(self._rows)

@@ -1,0 +1,181 @@
+"""Local optimizers and learning rates under all strategies: state is complete, simulator and processes agree, and a
+rate belongs to a round, not to a moment."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.torch_optimizer import TorchOptimizer, fitting
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.flat import CHUNK
+from roundelay.core.rates import Warmup
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import ClusterState, Runtime
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
+
+ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over several threads may be rounded in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def assert_same(one: ClusterState, other: ClusterState) -> None:
+    assert one.integers == other.integers
+    assert set(one.vectors) == set(other.vectors)
+    for name, value in one.vectors.items():
+        assert torch.equal(value, other.vectors[name]), name
+
+
+@given(st.sampled_from(EVERY), st.sampled_from(fitting()), st.integers(1, 5), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: str, learners: int, seed: int) -> None:
+    """Handed to a new runtime, or back to the same one as after an epoch that is taken back, state is complete."""
+    learners = 1 if name == "sgd" else learners
+    cluster_ = cluster(name, learners, seed=seed, optimizer=TorchOptimizer(optimizer))
+    segments = [plan(6, learners, rate=rate, epoch=epoch) for epoch, rate in enumerate((0.1, 0.05))]
+    with SimRuntime(cluster_, CostModel(jitter=0.3)) as runtime:
+        runtime.segment(segments[0])
+        middle = runtime.state()
+        runtime.segment(segments[1])
+        whole = runtime.state()
+        runtime.load(middle)
+        runtime.segment(segments[1])
+        assert_same(runtime.state(), whole)
+    with SimRuntime(cluster_, CostModel(jitter=0.3)) as runtime:
+        runtime.load(middle)
+        runtime.segment(segments[1])
+        assert_same(runtime.state(), whole)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: str) -> None:
+    learners = 1 if name == "sgd" else 3
+    task = Quadratic(parameters=2 * CHUNK + 11)
+    cluster_ = cluster(name, learners, task, optimizer=ADAMW)
+    segments = [
+        replace(plan(0, learners, examples=7 * MINIBATCH + 2, epoch=epoch), warmup=Warmup(0.1, 10.5, 8 * epoch))
+        for epoch in range(2)
+    ]
+    with SimRuntime(cluster_) as runtime:
+        for segment in segments:
+            runtime.segment(segment)
+        virtual = runtime.state()
+    with ProcsRuntime(cluster_, threads=1) as processes:
+        processes.segment(segments[0])
+        middle = processes.state()
+        processes.segment(segments[1])
+        real = processes.state()
+        processes.load(middle)  # as after an epoch that is taken back
+        processes.segment(segments[1])
+        assert_same(processes.state(), real)
+    with ProcsRuntime(cluster_, threads=1) as processes:  # as when a run is resumed
+        processes.load(middle)
+        processes.segment(segments[1])
+        assert_same(processes.state(), real)
+    assert_same(virtual, real)
+
+
+def test_a_dead_learner_is_given_the_numbers_that_belong_to_its_vectors() -> None:
+    with ProcsRuntime(cluster("adpsgd", 3, optimizer=ADAMW), threads=1) as runtime:
+        runtime.segment(plan(20, 3))
+        os.kill(runtime.process_ids()[2], signal.SIGKILL)
+        runtime.segment(plan(20, 3, epoch=1))
+        state = runtime.state()
+    steps = state.vectors["scalars"][:, ADAMW.scalars.index("step")]
+    assert steps[0] == state.integers["steps"][0]
+    for vector in ("scalars", "exp_avg", "exp_avg_sq"):
+        assert torch.equal(state.vectors[vector][2], state.vectors[vector][0]), vector
+
+
+def test_nothing_is_kept_of_an_optimizer_that_keeps_nothing() -> None:
+    for optimizer in (Sgd(0.9), TorchOptimizer("sgd")):
+        with SimRuntime(cluster("ssgd", 2, optimizer=optimizer)) as runtime:
+            runtime.segment(plan(2, 2))
+            assert "scalars" not in runtime.state().vectors
+
+
+# Rates ----------------------------------------------------------------------------------------------------------------
+
+
+class Slope(Learner):
+    """The gradient is 1 everywhere, so the sum of rows tells the sum of rates."""
+
+    parameters, examples = 3, 1000
+
+    def initial(self) -> Tensor:
+        return torch.zeros(3)
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        out.fill_(1.0)
+        return Statistics(batch.frames)
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        return Statistics()
+
+
+@dataclass(frozen=True)
+class SlopeTask(Task):
+    def build(self) -> Learner:
+        return Slope()
+
+
+# Whose sum moves by every learner's gradient once: in a node of hadpsgd one row stands for all, and delayed-gradient
+# takes a gradient at the rate of the round it is applied in.
+SUMMING = [
+    name
+    for name in EVERY
+    if make_strategy(name).traits.conserves and name not in ("hadpsgd", "delayed-gradient")
+]  # fmt: skip
+
+
+def trained(runtime: Runtime, learners: int, warmup: Warmup, rounds: int, cut: int) -> Tensor:
+    """The sum of rows, and the centre, after an epoch of `rounds`, in segments before and after round `cut`."""
+    whole = replace(plan(rounds, learners), warmup=warmup)
+    if cut:
+        runtime.segment(replace(whole, last_round=cut))
+    runtime.segment(replace(whole, first=cut * learners))
+    return runtime.rows().sum(0) + (runtime.centre() if runtime.cluster.centre else 0)
+
+
+@given(
+    name=st.sampled_from(SUMMING), learners=st.integers(1, 5), start=st.floats(0, 2), warm=st.floats(0.1, 30),
+    done=st.integers(0, 20), cut=st.integers(0, 11),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_every_minibatch_is_trained_at_the_rate_of_its_round(
+    name: str, learners: int, start: float, warm: float, done: int, cut: int
+) -> None:
+    """However the learners' speeds differ, and wherever the epoch is interrupted."""
+    learners = 1 if name == "sgd" else learners
+    warmup = Warmup(start, warm, done)
+    with SimRuntime(cluster(name, learners, SlopeTask()), CostModel(jitter=0.5)) as runtime:
+        after = trained(runtime, learners, warmup, 12, cut)
+    rates = [0.1 * (start + (1 - start) * min(1.0, (done + round_) / warm)) for round_ in range(12)]
+    torch.testing.assert_close(after, torch.full((3,), -learners * sum(rates)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SUMMING if name in ("ssgd", *ASYNCHRONOUS)])
+def test_processes_warm_up_like_the_simulator(name: str) -> None:
+    with ProcsRuntime(cluster(name, 2, SlopeTask()), threads=1) as runtime:
+        after = trained(runtime, 2, Warmup(0.0, 20.0, 0), 40, 7)
+    expected = -2 * 0.1 * (sum(range(20)) / 20 + 20)
+    torch.testing.assert_close(after, torch.full((3,), expected), rtol=1e-4, atol=1e-4)
