@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from roundelay.cli import main
+from roundelay.core.records import Segment, of_kind, read_events
 from support.beeps import RECIPE
 
 
@@ -50,6 +51,37 @@ def test_a_recorded_training_replays_bit_for_bit(inside: Path, capsys: pytest.Ca
     assert "repeated to the same weights, bit for bit" in " ".join(capsys.readouterr().out.split())
 
 
+def test_another_optimizer_and_rule_by_the_command_line(inside: Path) -> None:
+    """AdamW, warmed up to a rate scaled with the minibatch, then annealed; and the same command a second time."""
+    arguments = [
+        "train", "recipe.yaml", "--exp", "adamw", "--strategy", "ssgd", "--learners", "2", "optimizer.name=adamw",
+        "optimizer.options.weight_decay=1e-2", "schedule.rule=anneal", "schedule.learning_rate=1e-3",
+        "schedule.base_minibatch=32", "schedule.warmup_epochs=0.5", "schedule.anneal_from=2",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    recipe = yaml.safe_load((inside / "adamw" / "recipe.yaml").read_text())
+    assert recipe["optimizer"] == {"name": "adamw", "options": {"weight_decay": "1e-2"}}
+    segments = of_kind(read_events(inside / "adamw" / "events.jsonl"), Segment)
+    assert [s.learning_rate for s in segments] == pytest.approx([2e-3, 2e-3, 2e-3 * 0.5**0.5])
+    assert segments[-1].loss < segments[0].loss
+    assert main(arguments) == 0
+
+
+def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) -> None:
+    arguments = ["train", "recipe.yaml", "--exp", "older", "--runtime", "sim", "schedule.max_epochs=1"]
+    assert main(arguments) == 0
+    path = inside / "older" / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text())
+    since = {"training": ["record"], "optimizer": ["name"], "schedule": ["rule", "base_minibatch", "warmup_epochs"]}
+    for section, options in since.items():
+        for option in options:
+            del recipe[section][option]
+    path.write_text(yaml.safe_dump(recipe))
+    assert main(arguments) == 0
+    assert main([*arguments, "optimizer.weight_decay=0.1"]) == 2
+    assert main(["decode", "older"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -60,6 +92,8 @@ def test_a_recorded_training_replays_bit_for_bit(inside: Path, capsys: pytest.Ca
         (["train", "recipe.yaml", "--exp", "x", "training.minibach=3"], "did you mean minibatch"),
         (["train", "recipe.yaml", "--exp", "x", "--straggler", "9:3x"], "stragglers [9] do not exist"),
         (["train", "recipe.yaml", "--exp", "x", "--straggler", "slow"], "RANK:FACTORx"),
+        (["train", "recipe.yaml", "--exp", "x", "optimizer.name=lbfgs"], "it cannot update a vector in pieces"),
+        (["train", "recipe.yaml", "--exp", "x", "schedule.rule=cosine"], "choose one of newbob, anneal"),
         (["train", "nothing.yaml", "--exp", "x"], "no recipe 'nothing.yaml'"),
         (["train", "recipe.yaml", "--exp", "x", "corpus=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),
