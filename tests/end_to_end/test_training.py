@@ -97,9 +97,14 @@ WARM = Anneal(0.02, base_minibatch=16, warmup_epochs=2.5, anneal_from=3, max_epo
 """Four times the base minibatch; stopped in the third epoch, in which the warm-up ends."""
 
 
-@pytest.mark.parametrize("runtime", ["sim", "procs"])
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-@pytest.mark.parametrize("optimizer", ["adamw", "rprop"])
+@pytest.mark.parametrize(
+    ("runtime", "name", "optimizer"),
+    [
+        *(("sim", name, "adamw") for name in SYNCHRONOUS if name != "delayed-gradient"),  # a cut empties its pipeline
+        ("procs", "ssgd", "rprop"),
+        ("procs", "bmuf period=3", "adamw"),
+    ],
+)
 def test_state_of_any_optimizer_and_a_warm_up_survive_an_interruption(
     runtime: str, name: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
