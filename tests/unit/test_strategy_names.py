@@ -8,6 +8,7 @@ from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.bmuf import Bmuf
+from roundelay.strategies.dpsgd import DPsgd
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_what_is_no_name_says_how_to_write_one(text: str, named: str) -> None:
 def test_a_strategy_is_made_from_one_word() -> None:
     assert make_strategy("bmuf,period=5,nesterov=true,rate=1") == Bmuf(period=5, nesterov=True, rate=1.0)
     assert make_strategy("adpsgd:fixed-ring") == AdPsgd("fixed-ring")
+    assert make_strategy("dpsgd:graph,edges=[[0,1],[1,2]]") == DPsgd("graph", ((0, 1), (1, 2)))
     assert make_strategy("bmuf,period=5", {"period": 7, "momentum": 0.5}) == Bmuf(period=5, momentum=0.5)
 
 
