@@ -387,7 +387,7 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     sub.add_argument("overrides", nargs="*", help="section.key=value, for example schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
-    sub.add_argument("--strategy", help="by name, or name:topology; docs/strategies has a page for each")
+    sub.add_argument("--strategy", help="NAME[:TOPOLOGY][,KEY=VALUE...]; docs/strategies has a page for each")
     sub.add_argument("--learners", type=int)
     sub.add_argument("--runtime", choices=["procs", "sim"])
     sub.add_argument("--seed", type=int)

@@ -1,5 +1,7 @@
 """Recipes: every mistake is named by its dotted key."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,16 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
 def test_an_unknown_recipe_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="an4"):
         load_recipe("an5")
+
+
+@dataclass(frozen=True)
+class Graph:
+    edges: Sequence[Sequence[int]] = ()
+
+
+def test_a_sequence_of_sequences_is_held_to_its_type() -> None:
+    assert build(Graph, {"edges": [[0, 1], [1, 2]]}) == Graph(((0, 1), (1, 2)))
+    with pytest.raises(UserError, match=r"edges\[1\]\[0\] is 'one': expected a whole number"):
+        build(Graph, {"edges": [[0, 1], ["one", 2]]})
+    with pytest.raises(UserError, match="edges is 3: expected a list"):
+        build(Graph, {"edges": 3})

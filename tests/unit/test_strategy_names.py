@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import UserError
+from roundelay.recipes.recipe import load_recipe
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.bmuf import Bmuf
+from roundelay.strategies.dpsgd import DPsgd
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,13 @@ def test_what_is_no_name_says_how_to_write_one(text: str, named: str) -> None:
 def test_a_strategy_is_made_from_one_word() -> None:
     assert make_strategy("bmuf,period=5,nesterov=true,rate=1") == Bmuf(period=5, nesterov=True, rate=1.0)
     assert make_strategy("adpsgd:fixed-ring") == AdPsgd("fixed-ring")
+    assert make_strategy("dpsgd:graph,edges=[[0,1],[1,2]]") == DPsgd("graph", ((0, 1), (1, 2)))
     assert make_strategy("bmuf,period=5", {"period": 7, "momentum": 0.5}) == Bmuf(period=5, momentum=0.5)
+
+
+def test_a_recipe_takes_the_word_as_it_is() -> None:
+    training = load_recipe("demo", ["training.strategy=bmuf,period=5,nesterov=true"]).training
+    assert make_strategy(training.strategy, training.options) == Bmuf(period=5, nesterov=True)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class _Work:
             claim_directory(self.cell.exp, plain(recipe))
         else:
             self.new = True
-            if train(make_job(recipe), self.cell.exp, self.progress, self.interrupt) is None:
+            if train(make_job(recipe, self.cell.exp), self.cell.exp, self.progress, self.interrupt) is None:
                 return False
         self.trained = True
         if not self.decode or set(recipe.decode.splits) <= set(_results(self.cell).wer):

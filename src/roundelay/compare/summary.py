@@ -1,6 +1,5 @@
 """What a grid came to: a table for the terminal, compare.json for machines, compare.html for everybody."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from typing import Any
 from roundelay.compare.grid import Grid
 from roundelay.compare.running import Outcome, State
 from roundelay.core.configure import plain
-from roundelay.core.files import write_json
-from roundelay.report import load_runs, write_report
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_json, write_text
+from roundelay.report import load_run, render_html
 from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.report.numbers import MISSING
 from roundelay.report.runs import Run
@@ -36,20 +36,32 @@ class Compared:
 
 def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, width: int) -> Compared:
     """Compare the finished cells; write compare.json and compare.html."""
-    done = [o.cell for o in outcomes if o.trained]
+    runs, outcomes = _load(outcomes)
     failed = tuple(f"{o.cell.name}, seed {o.cell.seed}, failed: {o.error}" for o in outcomes if o.error)
     waiting = sum(o.state in (State.INTERRUPTED, State.WAITING) for o in outcomes)
     notes = [*failed, *([f"{waiting} of {len(outcomes)} trainings are not finished."] if waiting else [])]
-    runs = load_runs([cell.exp for cell in done]) if done else []
     comparison = compare_runs(runs, target)
     written = [grid.folder / JSON]
     write_json(written[0], _finite(_to_json(grid, outcomes, comparison)))
-    if done:
-        written.append(write_report([cell.exp for cell in done], grid.folder / HTML, target, notes))
+    if runs:
+        written.append(grid.folder / HTML)
+        write_text(written[1], render_html(runs, target, notes))
     rows = table_rows(outcomes, comparison)
     numbers = [False] + [True] * (len(rows[0]) - 1)
     table = as_text(packed(rows, numbers, width))
     return Compared(f"{table}\n\n{NOTE}", failed, f"written: {', '.join(map(str, written))}")
+
+
+def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
+    """The runs of trained cells; a directory that cannot be read makes its cell a failed one."""
+    runs, found = [], []
+    for outcome in outcomes:
+        try:
+            runs += [load_run(outcome.cell.exp)] if outcome.trained else []
+            found.append(outcome)
+        except UserError as error:
+            found.append(Outcome(outcome.cell, State.FAILED, trained=False, error=str(error)))
+    return runs, found
 
 
 def table_rows(outcomes: Sequence[Outcome], comparison: Comparison) -> list[list[str]]:
@@ -65,8 +77,8 @@ def table_rows(outcomes: Sequence[Outcome], comparison: Comparison) -> list[list
             _, seeds, *rest = cells_of[id(series)]
             table.append([series.name, seeds + (f" ({failed} failed)" if failed else ""), *rest])
         if not mine:
-            state = "failed" if failed else "not begun"
-            table.append([cells[0].cell.name, state, *[MISSING] * (len(titles) - 2)])
+            worst = min((o.state for o in cells), key=[State.FAILED, State.INTERRUPTED, State.WAITING].index)
+            table.append([cells[0].cell.name, worst.value, *[MISSING] * (len(titles) - 2)])
     names = shortened([row[0] for row in table])
     return [[name, *row[1:]] for name, row in zip(names, table, strict=True)]
 
@@ -116,7 +128,7 @@ def _cell_json(outcome: Outcome, run: Run | None, comparison: Comparison) -> dic
     return {
         **value,
         **{name: figure(run, comparison.of(run)) for name, figure in FIGURES.items()},
-        "wer": {split: dataclasses.asdict(errors) for split, errors in results.wer.items()},
+        "wer": results.to_json()["wer"],
         "epochs": results.epochs,
         "frames": results.frames_seen,
         "stopped": results.stopped,

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -106,10 +106,11 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
         if value not in arguments:
             raise UserError(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.")
         return value
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UserError(f"{where} is {value!r}: expected a list.")
-        kinds = [arguments[0]] * len(value) if len(arguments) == 2 and arguments[1] is ... else list(arguments)
+        alike = origin is Sequence or (len(arguments) == 2 and arguments[1] is ...)
+        kinds = [arguments[0]] * len(value) if alike else list(arguments)
         if len(kinds) != len(value):
             raise UserError(f"{where} is {value!r}: expected {len(kinds)} values.")
         return tuple(

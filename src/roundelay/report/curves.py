@@ -84,16 +84,15 @@ def consensus(series: Sequence[Series]) -> str:
     if not apart:
         return figure(title, note + same, "")
     below = _over("seconds", apart)
-    lines = [line for s in apart for line in _lines(s, below, lambda e: e.consensus_distance, "")]
+    # Zero has no place on the logarithmic axis that one strategy far from the others brings about.
+    lines = [line for s in apart for line in _lines(s, below, lambda e: e.consensus_distance or math.nan, "")]
     ends = "; ".join(f"{s.name}: {short(_last_distance(s))} at the end" for s in apart)
     return figure(
         title,
         note + _band_note(lines) + _clock_note(apart, "seconds") + same,
         legend(apart)
         + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {ends}", below.title, "root mean square, per parameter", from_zero=True
-            )
+            lambda width: line_chart(lines, width, f"{title}. {ends}", below.title, "root mean square, per parameter")
         ),
     )
 

@@ -48,7 +48,8 @@ COLUMNS = (
            lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else "")),
     Column("frames/s", "frames trained per second, all learners, evaluation left out",
            lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second)),
-    Column("staleness", "age of gradients when applied, mean / largest, in versions of the own row", _staleness),
+    Column("staleness", "age of gradients when applied, mean / largest, in versions of the own row or the centre",
+           _staleness),
     Column("stopped", "why, or how far", lambda run: run.stopped, number=False),
 )  # fmt: skip
 
@@ -105,7 +106,7 @@ def means(comparison: Comparison) -> list[Mean]:
         ),
         Mean(
             "staleness, largest",
-            "mean age of gradients when applied, in versions of the own row; the largest of any seed",
+            "mean age of gradients when applied, in versions of the own row or the centre; the largest of any seed",
             _stale_spread,
         ),
     ]

@@ -21,7 +21,7 @@ def staleness(series: Sequence[Series]) -> str:
         return ""
     spread_out = [s for s in recorded if sum(map(bool, totals[s.index])) > 1]
     title = "Staleness of gradients"
-    note = "How many versions its learner's own row was ahead when a gradient was applied."
+    note = "How many versions ahead the learner's own row (or the centre, with one) was when a gradient was applied."
     same: dict[int, list[Series]] = {}
     for s in recorded:
         if s not in spread_out:
@@ -39,9 +39,7 @@ def staleness(series: Sequence[Series]) -> str:
         note,
         legend(spread_out)
         + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {said}", "versions of the learner's own row", "% of gradients", from_zero=True
-            )
+            lambda width: line_chart(lines, width, f"{title}. {said}", "versions", "% of gradients", from_zero=True)
         ),
     )
 
