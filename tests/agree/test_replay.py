@@ -23,6 +23,7 @@ from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay import Replayed, replay
+from roundelay.runtime.trace import Kind
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 
 
@@ -175,8 +176,12 @@ def test_weights_that_differ_only_at_the_end_are_named(tmp_path: Path) -> None:
 def test_a_lost_event_is_noticed(tmp_path: Path) -> None:
     record(cluster("adpsgd", 2), [plan(20, 2)], tmp_path)
     path = tmp_path / "rank-1.bin"
-    path.write_bytes(path.read_bytes()[: 32 * 40])
-    assert "learner 0 waits for" in again(cluster("adpsgd", 2), tmp_path).difference
+    data, size = path.read_bytes(), 32
+    for number in range(len(data) // size):  # the first exchange goes; the row is then a version behind for ever
+        if data[number * size] == Kind.EXCHANGE:
+            path.write_bytes(data[: number * size] + data[(number + 1) * size :])
+            break
+    assert again(cluster("adpsgd", 2), tmp_path).difference
 
 
 @dataclass(frozen=True)
