@@ -216,25 +216,101 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> None:
+    if options.published:
+        return _published()
+    if options.calibrate:
+        return _calibrate(options)
     from roundelay.acoustic import parse_straggler
+    from roundelay.runtime.sim.cluster import load_cluster
     from roundelay.runtime.sim.cost import CostModel
-    from roundelay.simulate import Scenario, simulate
+    from roundelay.simulate.scenario import Scenario, simulate
 
+    cluster = load_cluster(options.cluster) if options.cluster else None
+    learners = options.learners or (cluster.learners if cluster else DEFAULT_LEARNERS)
     scenario = Scenario(
-        learners=options.learners, rounds=options.rounds, learning_rate=options.learning_rate, seed=options.seed,
+        learners=learners, rounds=options.rounds, frames=options.frames, epochs=options.epochs,
+        learning_rate=options.learning_rate, seed=options.seed,
         stragglers=tuple(parse_straggler(text) for text in options.straggler or ()),
         cost=CostModel(
-            gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter
+            gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter,
+            cluster=cluster, together=options.together,
         ),
+        timing_only=options.timing_only, model_bytes=options.model_bytes,
     )  # fmt: skip
+    found = simulate(scenario, options.strategy, options.exp)
+    columns = ["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest"]
+    columns += ["events", "events/s"] if options.timing_only else ["consensus", "loss"]
+    rows = []
+    for s in found:
+        row = [s.label, f"{s.virtual_seconds:.2f}", f"{s.speedup:.2f}", f"{s.fewest}-{s.most}"]
+        row += [f"{s.staleness_mean:.1f}", f"{s.staleness_largest}"]
+        if options.timing_only:
+            row += [f"{s.events:,}", f"{s.events / s.wall_seconds:,.0f}"] if s.wall_seconds else ["", ""]
+        else:
+            row += [f"{s.consensus_distance:.4f}", f"{s.loss:.4f}"]
+        rows.append(tuple(row))
+    print_table(columns, rows)
+    for s in found:
+        if s.died or s.lost:
+            note = s.died or f"{s.label} went on after {s.lost} death{'s' * (s.lost > 1)}"
+            console.print(note, markup=False)
+
+
+def _published() -> None:
+    from roundelay.simulate.published import compare, errors
+
+    compared = compare()
     rows = [
         (
-            s.label, f"{s.virtual_seconds:.2f}", f"{s.speedup:.2f}", f"{s.fewest}-{s.most}", f"{s.staleness_mean:.1f}",
-            f"{s.staleness_largest}", f"{s.consensus_distance:.4f}", f"{s.loss:.4f}",
+            c.row.network, c.row.strategy, f"{c.row.minibatch}", f"{c.row.gpus}", f"{c.row.period}", c.row.tables,
+            c.row.use, f"{c.row.speedup:.2f}", f"{c.speedup:.2f}", f"{round(100 * c.error, 1) + 0:+.1f} %",
         )
-        for s in simulate(scenario, options.strategy)
+        for c in compared
     ]  # fmt: skip
-    print_table(["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest", "consensus", "loss"], rows)
+    print_table(
+        ["network", "strategy", "minibatch", "GPUs", "period", "tables", "use", "published", "model", "error"], rows
+    )
+    median, largest = errors(compared)
+    predicted = sum(c.row.use == "predicted" for c in compared)
+    console.print(
+        f"{predicted} predicted rows: median error {100 * median:.1f} %, largest {100 * largest:.1f} %. "
+        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed).",
+        markup=False,
+    )
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from roundelay.simulate.calibrate import calibrate
+
+    costs, lines = calibrate(options.calibrate)
+    milliseconds = [
+        (
+            run.name, f"{run.learners}", f"{run.frames:.0f}", f"{1e3 * run.gradient:.2f}", f"{1e3 * run.update:.2f}",
+            "" if run.exchange is None else f"{1e3 * run.exchange:.2f}",
+            "" if run.mean is None else f"{1e3 * run.mean:.2f}",
+        )
+        for run in costs.runs
+    ]  # fmt: skip
+    console.print("Measured, in milliseconds:")
+    print_table(["run", "learners", "frames", "gradient", "update", "exchange", "mean"], milliseconds)
+    rows = [
+        (
+            line.label, f"{line.learners}", f"{line.frames_per_second:,.0f}",
+            "" if line.measured is None else f"{line.measured:,.0f}",
+            "" if line.error is None else f"{100 * line.error:+.1f} %",
+            "" if line.measured is None else "the other runs" if line.unseen else "this run, too",
+        )
+        for line in lines
+    ]  # fmt: skip
+    console.print("\nFrames per second:")
+    print_table(["strategy", "learners", "predicted", "measured", "error", "predicted from"], rows)
+    missed = [abs(line.error) for line in lines if line.error is not None and line.unseen]
+    if missed:
+        console.print(
+            f"{len(missed)} runs predicted from the others: mean error {100 * sum(missed) / len(missed):.1f} %, "
+            f"largest {100 * max(missed):.1f} %",
+            markup=False,
+        )
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -425,10 +501,26 @@ def _add_target(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_simulate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
     sub.add_argument(
-        "--strategy", nargs="+", default=["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
+        "--strategy", nargs="+", default=["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"],
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+    )  # fmt: skip
+    sub.add_argument("--learners", type=int, help="default: the cluster's, or 4")
+    sub.add_argument("--timing-only", action="store_true", help="compute nothing: times, staleness, events a second")
+    sub.add_argument("--model-bytes", type=float, help="size of a model on the wire, where the cluster does not say")
+    sub.add_argument("--frames", type=int, default=32, help="of a learner's minibatch (default: 32)")
+    sub.add_argument("--epochs", type=int, default=1, help="of --rounds each (default: 1)")
+    sub.add_argument(
+        "--exp", type=Path, help="leave a run directory for `roundelay report`; one each in it for several"
     )
-    sub.add_argument("--learners", type=int, default=DEFAULT_LEARNERS)
+    sub.add_argument(
+        "--together",
+        action=argparse.BooleanOptionalAction,
+        help="gradients of many learners in one call, or one by one",
+    )
+    sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
+    sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
     sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
     sub.add_argument("--learning-rate", type=float, default=0.1)
     sub.add_argument("--seed", type=int, default=0)

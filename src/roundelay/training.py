@@ -139,6 +139,15 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
             raise unwritable(Path(error.filename or exp), error) from error
 
 
+def _spent(outcome: Outcome) -> dict[str, Any]:
+    """Where the learners' seconds went, where they are real."""
+    if outcome.virtual_seconds is not None:
+        return {}
+    seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
+    rounded = {f"learner_{name}": [round(value, 6) for value in array.tolist()] for name, array in seconds.items()}
+    return {**rounded, "learner_means": outcome.counts.means.tolist()}
+
+
 class _Run:
     """One call of `train`: the loop and what it writes."""
 
@@ -246,7 +255,7 @@ class _Run:
             Segment(
                 **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
                 loss=statistics.mean_loss, accuracy=statistics.accuracy, frames_per_second=speed,
-                learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(),
+                learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(), **_spent(outcome),
             )
         )  # fmt: skip
         histogram, largest, mean = staleness_summary(counts)

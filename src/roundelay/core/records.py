@@ -58,6 +58,12 @@ class Segment(Record):
     frames_per_second: float
     learner_frames: list[int]  # of this segment, by rank
     learner_steps: list[int]  # minibatches of this segment, by rank
+    # Real learners only: where the seconds of this segment went, by rank.
+    learner_gradient_s: list[float] = field(default_factory=list)  # computing gradients
+    learner_update_s: list[float] = field(default_factory=list)  # local updates, and the strategy's own arithmetic
+    learner_exchange_s: list[float] = field(default_factory=list)  # exchanges and fetches, waits for rows included
+    learner_mean_s: list[float] = field(default_factory=list)  # means, waits for the others included
+    learner_means: list[int] = field(default_factory=list)  # means taken part in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """A torch module trained by cross-entropy over examples.
 
-Legend: B examples of a minibatch, C classes, P parameters.
+Legend: B examples of a minibatch (or gradients computed together), C classes, P parameters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import bind, flatten, parameter_count
@@ -73,15 +74,62 @@ class ModuleLearner(Learner):
         if not batch.frames:
             return Statistics()
         self._point_at(x, out)
-        if self._order is None or self._order[0] != plan:
-            self._order = (plan, plan.order())
-        inputs, targets = self._examples.batch("train", self._order[1][batch.start : batch.stop])
+        inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
             loss, statistics = self._forward(inputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return statistics
+
+    def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
+        """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
+        whose numbers are drawn by the name of a minibatch."""
+        found: list[Statistics] = [Statistics()] * len(batches)
+        sizes: dict[int, list[int]] = {}
+        for row, batch in enumerate(batches):
+            sizes.setdefault(batch.frames, []).append(row)
+        for size, rows in sizes.items():
+            if size and len(rows) > 1 and not self._random:
+                points = x if len(rows) == len(batches) else x[rows]
+                gradients, statistics = self._stacked(points, [batches[row] for row in rows], plan)
+                out[rows] = gradients
+            else:
+                statistics = [self.gradient(x[row], batches[row], plan, out[row]) for row in rows]
+            for row, statistic in zip(rows, statistics, strict=True):
+                found[row] = statistic
+        return found
+
+    @property
+    def _random(self) -> bool:
+        return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in self.module.modules())
+
+    def _stacked(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan) -> tuple[Tensor, list[Statistics]]:
+        """Gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
+        examples = [self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop]) for batch in batches]
+        inputs = tuple(torch.stack(parts) for parts in zip(*(some for some, _ in examples), strict=True))
+        targets = torch.stack([some for _, some in examples])
+        self.module.train()
+        shapes = {name: p.shape for name, p in self.module.named_parameters()}
+
+        def loss(flat: Tensor, inputs: Inputs, targets: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            pieces = torch.split(flat, [shape.numel() for shape in shapes.values()])
+            named = {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
+            with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
+                scores = functional_call(self.module, named, inputs)
+            mean = nn.functional.cross_entropy(scores.float(), targets)
+            return mean, (mean.detach(), (scores.detach().argmax(1) == targets).sum())
+
+        gradients, (losses, correct) = vmap(grad(loss, has_aux=True))(x, inputs, targets)
+        size = batches[0].frames
+        pairs = zip(losses.tolist(), correct.tolist(), strict=True)
+        return gradients, [Statistics(size, value * size, int(right)) for value, right in pairs]
+
+    def _order_of(self, plan: EpochPlan) -> NDArray[np.int64]:
+        """The shuffled order of the plan's epoch; the last one asked for is kept."""
+        if self._order is None or self._order[0] != plan:
+            self._order = (plan, plan.order())
+        return self._order[1]
 
     def evaluate(self, x: Tensor, split: str) -> Statistics:
         self._point_at(x, torch.zeros_like(x))

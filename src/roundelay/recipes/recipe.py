@@ -11,6 +11,7 @@ from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
@@ -111,9 +112,17 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
     mapping = read_yaml(path)
     for assignment in overrides:
         override(mapping, assignment)
+    _read_cluster(mapping)
     return build(Recipe, mapping)
 
 
 def complete(mapping: dict[str, Any]) -> dict[str, Any]:
     """A recipe written by an earlier version, with the options that exist since at their defaults."""
     return plain(build(Recipe, mapping))  # type: ignore[no-any-return]
+
+
+def _read_cluster(mapping: dict[str, Any]) -> None:
+    """Put the virtual cluster in the file that `cost.cluster` names in its place: a run belongs to what it says."""
+    cost = mapping.get("cost")
+    if isinstance(cost, dict) and isinstance(cost.get("cluster"), str):
+        cost["cluster"] = plain(load_cluster(Path(cost["cluster"])))

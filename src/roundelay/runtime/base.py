@@ -141,6 +141,13 @@ class Counts:
     stale_sum: NDArray[np.int64]  # (L,) summed staleness
     exchanges: NDArray[np.int64]  # (L, L), or (L, L + 1) with a centre: begun by the row's learner with the column's
 
+    # Seconds of this learner's own time, where they are real: what the simulator is calibrated with.
+    gradient_s: NDArray[np.float64]  # (L,) computing gradients
+    update_s: NDArray[np.float64]  # (L,) in the strategy's own code: local updates, and what it does with replies
+    exchange_s: NDArray[np.float64]  # (L,) exchanging and fetching, waits for a busy row included
+    mean_s: NDArray[np.float64]  # (L,) in means, waits for the others included
+    means: NDArray[np.int64]  # (L,) means taken part in
+
     @classmethod
     def zeros(cls, learners: int, centre: bool = False) -> "Counts":
         """Nothing counted yet."""
@@ -149,7 +156,8 @@ class Counts:
         return cls(
             steps=np.zeros(one, i), frames=np.zeros(one, i), correct=np.zeros(one, i), loss=np.zeros(one),
             staleness=np.zeros(bins, i), stalest=np.zeros(one, i), stale_sum=np.zeros(one, i),
-            exchanges=np.zeros(square, i),
+            exchanges=np.zeros(square, i), gradient_s=np.zeros(one), update_s=np.zeros(one), exchange_s=np.zeros(one),
+            mean_s=np.zeros(one), means=np.zeros(one, i),
         )  # fmt: skip
 
     def copy(self) -> "Counts":
@@ -259,7 +267,7 @@ class Runtime(ABC):
     def consensus_distance(self) -> float:
         """Root mean square, over learners and parameters, of (row - mean of rows)."""
         rows = self.rows()
-        if len(rows) == 1:
+        if len(rows) == 1 or not rows.numel():
             return 0.0
         mean, squares = rows.mean(0), 0.0
         for row in rows:

@@ -74,6 +74,8 @@ class Layout:
             "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
             "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),
             "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.rows), i),
+            "count_gradient_s": (one, f), "count_update_s": (one, f), "count_exchange_s": (one, f),
+            "count_mean_s": (one, f), "count_means": (one, i),
         }  # fmt: skip
 
     @property

@@ -31,6 +31,9 @@ from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 
+MEANS = (Mean, Mix, GradMean)
+"""Effects in which a learner meets others."""
+
 
 @dataclass(frozen=True)
 class WorkerSpec:
@@ -108,6 +111,7 @@ class Worker:
         self._alive, self._claim = arena.table("alive"), arena.table("claim")
         self._trained: Statistics | None = None
         self._waiting: tuple[Exchange, Handle[int | None]] | None = None  # begun, but a row was just being written
+        self._gradient_seconds = 0.0  # of the effect under way
         self._plan: EpochPlan
 
     def segment(self, command: dict[str, Any]) -> Answer:
@@ -130,13 +134,31 @@ class Worker:
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
         while True:
+            started = time.monotonic()
             try:
                 effect = role.send(reply)
             except StopIteration:
                 self._settle()
                 return
             self._settle()
+            asked = time.monotonic()
             reply = self._perform(effect)
+            self._account(effect, asked - started, time.monotonic() - asked)
+
+    def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
+        """Add the seconds one effect took to what they were spent on."""
+        counts, rank, gradient = self.arena.counts, self.rank, self._gradient_seconds
+        counts.update_s[rank] += update
+        counts.gradient_s[rank] += gradient
+        self._gradient_seconds = 0.0
+        begun = effect.effect if isinstance(effect, Begin) else effect
+        if isinstance(begun, Wait):
+            begun = begun.handle.pending
+        elif isinstance(begun, MEANS):
+            counts.means[rank] += 1
+        if not isinstance(begun, Draw):
+            spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
+            spent[rank] += elapsed - gradient
 
     def _settle(self) -> None:
         """The role has gone on past its last gradient: that minibatch is trained and need never be drawn again."""
@@ -211,6 +233,7 @@ class Worker:
         statistics = self.learner.gradient(effect.at.vector, effect.batch, self._plan, self.me.gradient_buffer)
         if straggler.factor > 1 or straggler.seconds:
             time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)
+        self._gradient_seconds += time.monotonic() - started
         self.trace.note(Kind.GRAD, mine=effect.batch.index, value=statistics.loss)
         return statistics
 

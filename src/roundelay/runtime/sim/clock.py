@@ -1,31 +1,41 @@
 """Virtual time: integer nanoseconds, and a serial number so that equal times keep the order in which they were asked
 for."""
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
 
-Action = Callable[[], None]
+Action = Callable[[Any, Any, Any], None]
 
 
 class Clock:
-    """A heap of things to do. The total order (time, serial) is what makes two equal simulations equal."""
+    """A heap of things to do. The total order (time, serial) is what makes two equal simulations equal.
+
+    An action comes with its three arguments: making a closure for each would cost as much as the rest of an event.
+    """
 
     def __init__(self, now_ns: int = 0) -> None:
         self.now_ns = now_ns
-        self._heap: list[tuple[int, int, Action]] = []
+        self._heap: list[tuple[int, int, Action, Any, Any, Any]] = []
         self._serial = 0
 
-    def at(self, time_ns: int, action: Action) -> None:
-        """Do `action` at `time_ns`, after everything already asked for at that time."""
+    def at(self, time_ns: int, action: Action, a: Any = None, b: Any = None, c: Any = None) -> None:
+        """Do `action(a, b, c)` at `time_ns`, after everything already asked for at that time."""
         if time_ns < self.now_ns:
             raise ValueError(f"{time_ns} ns lies before now ({self.now_ns} ns)")
         self._serial += 1
-        heapq.heappush(self._heap, (time_ns, self._serial, action))
+        heappush(self._heap, (time_ns, self._serial, action, a, b, c))
 
-    def tick(self) -> bool:
-        """Do the next thing; False when there is none."""
-        if not self._heap:
-            return False
-        self.now_ns, _, action = heapq.heappop(self._heap)
-        action()
+    def run(self, times: int) -> bool:
+        """Do the next `times` things; False when there were not so many."""
+        heap = self._heap
+        for _ in range(times):
+            if not heap:
+                return False
+            self.now_ns, _, action, a, b, c = heappop(heap)
+            action(a, b, c)
         return True
+
+    def forget(self) -> None:
+        """Nothing asked for so far will be done."""
+        self._heap.clear()

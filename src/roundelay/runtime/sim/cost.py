@@ -1,22 +1,44 @@
-"""What things cost in virtual time."""
+"""What things cost in virtual time. Delay belongs to the link and to the processor, never to a strategy.
+
+Legend: L learners, M bytes of a row.
+"""
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
+from roundelay.runtime.sim.cluster import (
+    Allreduce,
+    Compute,
+    Handicap,
+    Link,
+    Links,
+    Node,
+    VirtualCluster,
+)
+
+BLOCK = 256
+"""Steps whose random factors are drawn at once: a stream is dear to open, and a number in it cheap."""
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds. Delay belongs to the link and to the processor, never to a strategy.
+    """The cost section of a recipe: four numbers in seconds, for equal learners on one node, or a whole cluster.
 
-    gradient      one minibatch on one learner, where `frames_per_gradient` is None; else per so many frames, in
-    proportion jitter        sigma of a log-normal factor on it with mean 1, drawn per learner and step (0: none)
-    exchange      one atomic exchange of two rows; both rows are busy meanwhile and further exchanges with either queue
-    up allreduce     one allreduce after its last participant arrived, for two learners; a ring allreduce moves
-                  2 (L - 1) / L of the vector, so L learners pay that relative to two
+    gradient              one minibatch on one learner; per `frames_per_gradient` frames, in proportion, where given
+    jitter                sigma of a log-normal factor on it with mean 1, drawn for every learner and step (0: none)
+    exchange              one atomic exchange of two rows; both are busy meanwhile, and further exchanges with either
+                          queue up
+    allreduce             one allreduce among two learners after the last of them arrived; a ring moves 2 (L - 1) / L
+                          of the vector, so L learners pay that relative to two
+    cluster               a virtual cluster (cluster.py) instead of all these
+    together              costs nothing in virtual time: compute gradients that are under way at once in one call, which
+                          rounds differently; null: where that is faster and exact to the bit
     """
 
     gradient: float = 0.1
@@ -24,6 +46,8 @@ class CostModel:
     jitter: float = 0.0
     exchange: float = 0.005
     allreduce: float = 0.03
+    cluster: VirtualCluster | None = None
+    together: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("gradient", "jitter", "exchange", "allreduce"):
@@ -35,23 +59,228 @@ class CostModel:
                 f"cost.frames_per_gradient is {self.frames_per_gradient}: give a number of frames, 1 or more."
             )
 
-    def gradient_ns(self, straggler: Straggler, frames: int, seed: int, step: int) -> int:
-        """One gradient of learner `straggler.rank` at its local step `step`."""
-        seconds = self.gradient
+    def virtual(self, learners: int) -> VirtualCluster:
+        """The cluster this describes, with so many learners.
+
+        Raises:
+            UserError: the cluster is given, and has another number of learners.
+        """
+        if self.cluster is not None:
+            return self.cluster
+        fixed, per_frame = self.gradient, 0.0
         if self.frames_per_gradient is not None:
-            seconds *= frames / self.frames_per_gradient
-        if self.jitter:
-            normal = stream(seed, "jitter", straggler.rank, step).standard_normal()
-            seconds *= math.exp(self.jitter * normal - self.jitter**2 / 2)
-        return nanoseconds(seconds * straggler.factor + straggler.seconds)
+            fixed, per_frame = 0.0, self.gradient / self.frames_per_gradient
+        return VirtualCluster(
+            nodes=(Node(learners),),
+            compute=Compute(seconds=fixed, seconds_per_frame=per_frame, sigma=self.jitter),
+            exchange=self.exchange,
+            allreduce=Allreduce(seconds={"2": self.allreduce}),
+            links=Links(Link(), Link()),
+        )
 
-    def allreduce_ns(self, learners: int) -> int:
-        """One allreduce among `learners`; nothing for one."""
-        return nanoseconds(self.allreduce * 2 * (learners - 1) / learners)
 
-    def exchange_ns(self) -> int:
-        """One exchange."""
-        return nanoseconds(self.exchange)
+class Prices:
+    """A cluster's costs in nanoseconds, for rows of `model_bytes`; what a runtime asks at every event.
+
+    Every answer is a function of its arguments and of who is alive, so equal simulations cost the same.
+
+    Raises:
+        UserError: the cluster has another number of learners.
+    """
+
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        learners: int,
+        model_bytes: float,
+        seed: int = 0,
+        stragglers: Iterable[Straggler] = (),
+    ) -> None:
+        if cluster.learners != learners:
+            raise UserError(
+                f"cluster {cluster.name!r} has {cluster.learners} learners on its nodes, but {learners} are to train. "
+                "Give the same number."
+            )
+        self.cluster, self.learners, self._seed = cluster, learners, seed
+        self.bytes = cluster.model_bytes or model_bytes
+        self.places = [*cluster.placement(), cluster.centre_node]  # the centre's row comes after all learners
+        self._machines = cluster.machines()
+        self._spells = [_spells(rank, cluster.stragglers, stragglers) for rank in range(learners)]
+        self._update = nanoseconds(cluster.compute.update)
+        self._crowd, self._fixed, self._per_frame = [1.0] * learners, [0.0] * learners, [0.0] * learners
+        self._varied = bool(cluster.compute.sigma or cluster.compute.trace)
+        self._block = [-1] * learners
+        self._factors: list[list[float]] = [[]] * learners
+        self._traced: list[list[float]] = [[]] * learners
+        self._means: dict[tuple[int, ...], int] = {}
+        self.centre, self.rows = learners, learners + 1
+        self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
+
+    def set_alive(self, alive: Sequence[bool]) -> None:
+        """Who shares its node with whom, from now on."""
+        living = [0] * len(self._machines)
+        for rank, lives in enumerate(alive):
+            living[self.places[rank]] += bool(lives)
+        compute = self.cluster.compute
+        for rank in range(self.learners):
+            node, there = self._machines[self.places[rank]], living[self.places[rank]]
+            crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
+            self._crowd[rank], self._fixed[rank] = crowd, compute.fixed * crowd
+            self._per_frame[rank] = compute.seconds_per_frame * node.slowed(there) * crowd
+
+    # Gradients --------------------------------------------------------------------------------------------------------
+
+    def gradient_ns(self, rank: int, frames: int, step: int, now_ns: int = 0) -> int:
+        """One gradient of `rank` over `frames` at its local step `step`, begun at `now_ns`; the update included."""
+        seconds = self._fixed[rank] + self._per_frame[rank] * frames
+        if self._varied:
+            block, at = divmod(step, BLOCK)
+            if block != self._block[rank]:
+                self._draw(rank, block)
+            if self._traced[rank]:
+                seconds += self._traced[rank][at] * self._crowd[rank]
+            if self._factors[rank]:
+                seconds *= self._factors[rank][at]
+        for start, stop, factor, more in self._spells[rank]:
+            if start <= now_ns < stop:
+                seconds = seconds * factor + more
+        return round(seconds * 1e9) + self._update
+
+    def _draw(self, rank: int, block: int) -> None:
+        compute = self.cluster.compute
+        self._block[rank] = block
+        if compute.trace:
+            length = len(compute.trace)
+            if compute.order == "cycle":
+                first = rank + block * BLOCK
+                self._traced[rank] = [compute.trace[(first + k) % length] for k in range(BLOCK)]
+            else:
+                chosen = stream(self._seed, "trace", rank, block).integers(0, length, BLOCK)
+                self._traced[rank] = [compute.trace[k] for k in chosen.tolist()]
+        if compute.sigma:
+            normal = stream(self._seed, "jitter", rank, block).standard_normal(BLOCK)
+            self._factors[rank] = np.exp(compute.sigma * normal - compute.sigma**2 / 2).tolist()
+
+    # Exchanges --------------------------------------------------------------------------------------------------------
+
+    def exchange_ns(self, rank: int, peer: int) -> int:
+        """One exchange: a row goes over and, since the other row must be seen first, one comes back after it."""
+        if self.cluster.exchange is not None:
+            return nanoseconds(self.cluster.exchange)
+        return nanoseconds(2 * self._link(rank, peer).seconds(self.bytes))
+
+    def fetch_ns(self, rank: int, peer: int) -> int:
+        """A request there, and a row back."""
+        if self.cluster.exchange is not None:
+            return nanoseconds(self.cluster.exchange)
+        link = self._link(rank, peer)
+        return nanoseconds(link.latency + link.seconds(self.bytes))
+
+    def mix_ns(self, rank: int, others: Sequence[int]) -> int:
+        """The rows of all `others` come in, one after another."""
+        if self.cluster.exchange is not None:
+            return len(others) * nanoseconds(self.cluster.exchange)
+        return nanoseconds(sum(self._link(rank, other).seconds(self.bytes) for other in others))
+
+    def held(self, rank: int, peer: int) -> tuple[int, ...]:
+        """What an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
+        rows = (rank, peer)
+        a, b = self.places[rank], self.places[peer]
+        links, nodes = self.cluster.links, len(self._machines)
+        if a == b:
+            return (*rows, self.rows + a) if links.inside.shared else rows
+        return (*rows, self.rows + nodes + a, self.rows + nodes + b) if links.between.shared else rows
+
+    @property
+    def resources(self) -> int:
+        """Rows, the bus of every node, the network interface of every node."""
+        return self.rows + 2 * len(self._machines)
+
+    def _link(self, rank: int, peer: int) -> Link:
+        links = self.cluster.links
+        return links.inside if self.places[rank] == self.places[peer] else links.between
+
+    # Means ------------------------------------------------------------------------------------------------------------
+
+    def mean_ns(self, group: tuple[int, ...]) -> int:
+        """One mean over the learners in `group`, after the last has arrived; nothing for one."""
+        known = self._means.get(group)
+        if known is None:
+            known = self._means[group] = nanoseconds(self._mean(group))
+        return known
+
+    def _mean(self, group: tuple[int, ...]) -> float:
+        if len(group) < 2:
+            return 0.0
+        if self.cluster.allreduce.seconds:
+            return self.cluster.allreduce.measured(len(group))
+        return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group)
+
+    def _ring(self, group: tuple[int, ...]) -> float:
+        """2 (L - 1) rounds in which everybody sends M / L at once, each as slow as the slowest link of the ring.
+
+        Where inside links are a bus, the L messages of a round pass it one after another.
+        """
+        members = self._by_node(group)
+        inside, between = self.cluster.links.inside, self.cluster.links.between
+        rounds, part = 2 * (len(group) - 1), self.bytes / len(group)
+        slowest = max((_bus(inside, len(some), part) for some in members if len(some) > 1), default=0.0)
+        if len(members) > 1:
+            slowest = max(slowest, between.seconds(part))
+        return rounds * slowest
+
+    def _tree(self, group: tuple[int, ...]) -> float:
+        """Up and down: log2 of the largest node's members inside, and log2 of the nodes between."""
+        members = self._by_node(group)
+        inside, between = self.cluster.links.inside, self.cluster.links.between
+        largest = max(len(some) for some in members)
+        seconds, left = 0.0, largest
+        while left > 1:  # a round halves the members; its messages share a bus
+            seconds += _bus(inside, left // 2, self.bytes)
+            left = -(-left // 2)
+        return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(self.bytes))
+
+    def _server(self, group: tuple[int, ...]) -> float:
+        """The first of the group receives every other model, and sends the mean to each, one after another."""
+        root, *others = group
+        return 2 * sum(self._link(root, other).seconds(self.bytes) for other in others)
+
+    def _hierarchical(self, group: tuple[int, ...]) -> float:
+        """A ring inside every node at once, then one between nodes of the nodes' means, which each node spreads."""
+        members = self._by_node(group)
+        inside, between = self.cluster.links.inside, self.cluster.links.between
+        largest, nodes = max(len(some) for some in members), len(members)
+        within = 2 * (largest - 1) * _bus(inside, largest, self.bytes / largest) if largest > 1 else 0.0
+        across = 2 * (nodes - 1) * between.seconds(self.bytes / nodes) if nodes > 1 else 0.0
+        return within + across
+
+    def _by_node(self, group: tuple[int, ...]) -> list[list[int]]:
+        members: dict[int, list[int]] = {}
+        for rank in group:
+            members.setdefault(self.places[rank], []).append(rank)
+        return list(members.values())
+
+
+_ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...]], float]] = {
+    "ring": Prices._ring,
+    "tree": Prices._tree,
+    "server": Prices._server,
+    "hierarchical": Prices._hierarchical,
+}
+
+
+def _bus(link: Link, messages: int, size: float) -> float:
+    """So many messages at once: side by side, or one after another on a bus."""
+    return link.latency + (messages if link.shared else 1) * size / link.bandwidth
+
+
+def _spells(
+    rank: int, handicaps: Iterable[Handicap], stragglers: Iterable[Straggler]
+) -> list[tuple[float, float, float, float]]:
+    """When learner `rank` is slow, and how: (from ns, to ns, factor, seconds)."""
+    always = [(0.0, math.inf, s.factor, s.seconds) for s in stragglers if s.rank == rank]
+    spells = [(h.window[0] * 1e9, h.window[1] * 1e9, h.factor, h.seconds) for h in handicaps if h.rank == rank]
+    return [spell for spell in (*always, *spells) if spell[2] != 1 or spell[3]]
 
 
 def nanoseconds(seconds: float) -> int:

@@ -1,28 +1,31 @@
 """The simulator: any number of learners in one process, on a virtual clock, exactly repeatable.
 
 Gradients are real (whatever the task's learner computes); only time is made up. Each learner's coroutine runs until it
-awaits; the effect is performed, and the reply is scheduled at the time it would be there.
+awaits; the effect is performed, and the reply is scheduled at the time it would be there. What takes how long is in
+cost.py; who meets whom in meetings.py; who is given which minibatch in work.py; when a gradient is computed in
+gradients.py. A task without parameters is simulated without any vectors (timed.py).
 
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import weighted_mean_
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
-from roundelay.core.flat import chunks
-from roundelay.core.state import Gradient, Minibatch
+from roundelay.core.errors import UserError
+from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
     Counts,
     Glance,
+    Lost,
     Outcome,
     Runtime,
     SegmentPlan,
@@ -32,297 +35,462 @@ from roundelay.runtime.base import (
 )
 from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
-from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.cost import CostModel, Prices
+from roundelay.runtime.sim.gradients import Gradients
+from roundelay.runtime.sim.lives import Lives
+from roundelay.runtime.sim.meetings import Means, Mixes
+from roundelay.runtime.sim.roles import InForeground, Meeting, Role, To
+from roundelay.runtime.sim.timed import EMPTY, TimedLearner
+from roundelay.runtime.sim.work import Work
 
-Reply = Callable[[Any], None]
+LATER = object()
+"""What performing an effect gives when its reply comes at another time."""
 
-
-@dataclass
-class _Gathering:
-    """An allreduce some of whose participants have arrived."""
-
-    vectors: dict[int, Tensor] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
-    replies: dict[int, Reply] = field(default_factory=dict)
-
-
-@dataclass
-class _Letter:
-    """A vector laid out for a Mix, and who has still to read it."""
-
-    vector: Tensor
-    readers: set[int]
+LOOK_SECONDS, LOOK_TICKS = 0.2, 64
+"""How often somebody may look: after so many seconds, asked after every so many ticks."""
 
 
-@dataclass
-class _GroupDraw:
-    """The minibatches of a group's next draw that its members have not fetched yet; no `batches`: the end."""
-
-    batches: dict[int, Minibatch]
-    waiting: set[int]
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Without Python's search for cycles: an event makes many small objects and no cycle that lasts, and every look
+    through all of them costs a fifth of a simulation."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class SimRuntime(Runtime):
-    """Runs a cluster on a virtual clock."""
+    """Runs a cluster on a virtual clock.
 
-    def __init__(self, cluster: Cluster, cost: CostModel | None = None) -> None:
+    Args:
+        cost: four numbers, or a virtual cluster with as many learners.
+        model_bytes: of a row on the wire, where neither the cluster nor the parameters say it.
+
+    `events` counts effects answered and ticks of the clock that apply one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cost: CostModel | None = None,
+        model_bytes: float | None = None,
+    ) -> None:
         cluster.strategy.check(cluster.learners)
         self.cluster, self.cost = cluster, cost or CostModel()
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
-        names = ("row", *cluster.memory)
-        self._vectors = {name: torch.zeros(learners, size) for name in names}
+        self._virtual = self.cost.virtual(learners)
+        self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
+        self._check_lives()
+        self._vectors = {name: torch.zeros(learners, size) for name in ("row", *cluster.memory)}
         self._vectors["row"][:] = self._learner.initial()
         self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
         if cluster.centre:
             self._vectors["centre"] = self._learner.initial()[None].clone()
         self._versions, self._steps = np.zeros(learners + cluster.centre, np.int64), np.zeros(learners, np.int64)
         self._counts = Counts.zeros(learners, cluster.centre)
-        vectors = [*self._vectors["row"], *self._vectors.get("centre", ())]
-        self._rows = [Row(rank, vector, self._versions, NoLock()) for rank, vector in enumerate(vectors)]
-        self._me = [self._make_state(rank) for rank in range(learners)]
-        self._clock = Clock()
-        self._busy_until = [0] * len(self._rows)
-        self._gatherings: dict[tuple[int, ...], _Gathering] = {}
-        self._letters: dict[tuple[int, int], _Letter] = {}
-        self._mixes: dict[int, tuple[int, Mix, Reply]] = {}  # by rank: number, effect, reply of those that wait
-        self._mixed = [0] * learners
-        self._group_draws: dict[tuple[int, ...], _GroupDraw] = {}
-        self._unfinished = 0
+        self._gradients = Gradients(self._learner, torch.zeros(learners, size), self.cost.together)
+        self._timed: list[TimedLearner] = []
+        if size:
+            vectors = [*self._vectors["row"], *self._vectors.get("centre", ())]
+            self._rows = [Row(rank, vector, self._versions, NoLock()) for rank, vector in enumerate(vectors)]
+            self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
+        else:
+            versions, everyone = [0] * len(self._versions), tuple(range(learners))
+            self._me = self._timed = [
+                TimedLearner(rank, everyone, cluster.seed, versions, cluster.memory) for rank in range(learners)
+            ]
+        self._perform: dict[type[Effect[Any]], Callable[[Role, To, Any], Any]] = {
+            Draw: self._draw, Grad: self._gradient, GradMean: self._gradient, Mean: self._mean, Mix: self._mix,
+            Exchange: self._exchange, Fetch: self._fetch, Begin: self._begin, Wait: self._wait,
+        }  # fmt: skip
+        self.events = 0
+        self._restart_clock(0)
 
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
             rank, self.cluster.learners, self.cluster.seed, self._rows[rank], torch.zeros(self.parameters),
-            torch.zeros(self.parameters), self.cluster.optimizer, memory, self._steps, self._counts,
-            self._scalars[rank],
+            self._gradients.out[rank], self.cluster.optimizer, memory, self._steps, self._counts, self._scalars[rank],
         )  # fmt: skip
+
+    def _restart_clock(self, now_ns: int) -> None:
+        self._clock = Clock(now_ns)
+        self._busy_until = [now_ns] * self._prices.resources
+        self._lives = Lives(self._virtual, self._prices, now_ns)
+
+    def _check_lives(self) -> None:
+        absent = [rank for rank in range(self.cluster.learners) if not self._virtual.alive_at(rank, 0)]
+        if absent and self.cluster.strategy.traits.synchronous:
+            raise UserError(
+                f"learner {absent[0]} joins later, but {self.cluster.strategy.label} is synchronous: its learners "
+                "begin together. Leave the join out, or choose an asynchronous strategy."
+            )
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._clock.now_ns / 1e9
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started, virtual = wall_clock(), self._clock.now_ns
+        strategy, learners = self.cluster.strategy, self.cluster.learners
         self._counts.clear()
-        self._plan, self._stop_round = plan, plan.end_round
-        self._queue = plan.first
-        self._round = [plan.first_round] * self.cluster.learners
-        self._unfinished = self.cluster.learners
-        self._letters, self._mixes, self._mixed = {}, {}, [0] * self.cluster.learners
-        self._group_draws = {}
-        for me in self._me:
-            me.begin_segment(plan, me.everyone, self.cluster.strategy.traits.ages)
-            role = self.cluster.strategy.learn(me)
-            self._clock.at(self._clock.now_ns, self._resume(me, role, None))
-        next_look = started
-        while self._clock.tick():
-            if wall_clock() >= next_look:
-                next_look = wall_clock() + 0.2
-                if watch(self._glance()):
-                    self._stop()
+        for timed in self._timed:
+            timed.clear()
+        self._plan = plan
+        self._lost: list[Lost] = []
+        self._work = Work(plan, learners, strategy.traits.synchronous)
+        self._gradients.begin_segment(plan.epoch)
+        self._schedule_lives()
+        self._begin_roles()
+        with no_collector() if self._timed else nullcontext():
+            self._run(watch)
         if self._unfinished:
-            waiting = {group: sorted(set(group) - set(g.vectors)) for group, g in self._gatherings.items() if g.vectors}
-            mixes = {rank: number for rank, (number, _, _) in self._mixes.items()}
             raise RuntimeError(
-                f"simulation stands still; allreduce groups and who is missing in them: {waiting}; "
-                f"learners that wait for their neighbours in mix number: {mixes}"
+                f"simulation stands still; allreduce groups and who is missing in them: {self._means.missing()}; "
+                f"learners that wait for their neighbours in mix number: {self._mixes.missing()}"
             )
-        synchronous = self.cluster.strategy.traits.synchronous
-        end = max(self._round) * self.cluster.learners if synchronous else self._queue
+        self._write_counts()
         return Outcome(
             counts=self._counts.copy(),
-            next=end,
-            finished=end >= plan.end_round * self.cluster.learners,
+            next=self._work.end,
+            finished=self._work.end >= plan.end_round * learners,
             wall_seconds=wall_clock() - started,
             virtual_seconds=(self._clock.now_ns - virtual) / 1e9,
+            lost=tuple(self._lost),
         )
 
+    def _run(self, watch: Watch) -> None:
+        """Until every learner has finished, or nothing is left to do."""
+        next_look, busy = wall_clock(), True
+        while busy:
+            busy = self._clock.run(LOOK_TICKS)
+            if wall_clock() >= next_look:
+                next_look = wall_clock() + LOOK_SECONDS
+                if watch(self._glance()):
+                    self._stop()
+            if not (busy or self._unfinished or self.cluster.strategy.traits.synchronous) and self._work.left_over:
+                self._schedule_lives()  # somebody died, and others had finished, or could not go on without it
+                self._begin_roles()
+                busy = True
+
+    def _one_less(self) -> None:
+        """A learner has finished, or died. After the last nothing matters that was to happen later."""
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._clock.forget()
+
+    def _begin_roles(self) -> None:
+        """Every learner that lives starts at its strategy's first line."""
+        self._means: Means[Meeting] = Means()
+        self._mixes: Mixes[To] = Mixes(self.cluster.learners)
+        self._roles: dict[int, Role] = {}
+        self._living = self._lives.living
+        self._work.restart()
+        for rank in self._living:
+            self._begin_role(rank)
+        self._unfinished = len(self._roles)
+
+    def _begin_role(self, rank: int) -> None:
+        me = self._me[rank]
+        me.begin_segment(self._plan, self._living, self.cluster.strategy.traits.ages)
+        role = self._roles[rank] = Role(me, self.cluster.strategy.learn(me).send)
+        self._clock.at(self._clock.now_ns, self._advance, role)
+
     def _glance(self) -> Glance:
+        now, alive = self._clock.now_ns / 1e9, len(self._lives.living)
+        if self._timed:
+            frames, steps, stale = (sum(getattr(me, n) for me in self._timed) for n in TimedLearner.SUMS)
+            return Glance(frames, 0.0, stale / max(1, steps), alive, now)
         statistics = self._counts.statistics
         staleness = self._counts.stale_sum.sum() / max(1, self._counts.steps.sum())
-        return Glance(
-            statistics.frames, statistics.mean_loss, float(staleness), self.cluster.learners, self._clock.now_ns / 1e9
-        )
+        return Glance(statistics.frames, statistics.mean_loss, float(staleness), alive, now)
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block: synchronous learners must all stop at
         one."""
-        learners = self.cluster.learners
-        reached = max(self._round) if self.cluster.strategy.traits.synchronous else -(-self._queue // learners)
-        self._stop_round = min(self._stop_round, self.cluster.stop_round(reached))
+        self._work.stop_round = min(self._work.stop_round, self.cluster.stop_round(self._work.reached))
 
-    def _resume(self, me: LearnerState, role: Coroutine[Effect[Any], Any, None], reply: Any) -> Callable[[], None]:
-        def go() -> None:
-            try:
-                effect = role.send(reply)
-            except StopIteration:
-                self._unfinished -= 1
-                return
-            self._perform(me, effect, lambda answer: self._resume(me, role, answer)())
+    # Replies ----------------------------------------------------------------------------------------------------------
 
-        return go
+    def _advance(self, role: Role, reply: Any = None, _: Any = None) -> None:
+        """A learner goes on with `reply`, and on, until what it asks takes time."""
+        if role.gone:
+            return
+        send, perform = role.send, self._perform
+        try:
+            while reply is not LATER:
+                effect = send(reply)
+                self.events += 1
+                reply = perform[type(effect)](role, role, effect)
+        except StopIteration:
+            del self._roles[role.rank]
+            self._one_less()
+
+    def _reply(self, to: To, answer: Any, _: Any = None) -> None:
+        """The answer has come."""
+        self.events += 1
+        if type(to) is Role:
+            self._advance(to, answer)
+        else:
+            self._finish(to, answer)  # type: ignore[arg-type]
+
+    def _finish(self, handle: Handle[Any], answer: Any) -> None:
+        handle.finish(answer)
+        if isinstance(handle, InForeground) and handle.holds is not None:
+            self._advance(handle.holds, handle)
+        elif handle.pending is not None:
+            self._collect(handle.pending, handle)
+
+    def _begin(self, role: Role, _: To, effect: Begin[Any]) -> Any:
+        begun, in_background = effect.effect, self._virtual.background
+        handle: Handle[Any] = Handle() if in_background else InForeground()
+        answer = self._perform[type(begun)](role, handle, begun)
+        if answer is not LATER:
+            handle.finish(answer)
+        elif not in_background and type(begun) in (Exchange, Fetch):
+            handle.holds = role  # type: ignore[attr-defined]
+            return LATER
+        return handle
+
+    def _wait(self, role: Role, _: To, effect: Wait[Any]) -> Any:
+        handle = effect.handle
+        if not handle.done:
+            handle.pending = role
+        elif isinstance(handle, InForeground) and handle.cost_ns:
+            self._collect(role, handle)
+        else:
+            return handle.reply
+        return LATER
+
+    def _collect(self, role: Role, handle: Handle[Any]) -> None:
+        """The learner has waited for what is done now; in the foreground its work begins here."""
+        if isinstance(handle, InForeground) and handle.cost_ns:
+            self._clock.at(self._clock.now_ns + handle.cost_ns, self._reply, role, handle.reply)
+        else:
+            self._advance(role, handle.reply)
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
-    def _perform(self, me: LearnerState, effect: Effect[Any], reply: Reply) -> None:
-        """Do what `effect` asks; call `reply` at the virtual time its answer is there."""
-        match effect:
-            case Draw():
-                reply(self._draw(me, effect.group))
-            case Grad():
-                self._gradient(me, effect, reply)
-            case GradMean():
-                self._gradient_mean(me, effect, reply)
-            case Mean():
-                self._gather(me.rank, effect.group, effect.vector, effect.weight, reply)
-            case Mix():
-                self._mix(me, effect, reply)
-            case Exchange():
-                self._exchange(me, effect, reply)
-            case Fetch():
-                self._fetch(me, effect, reply)
-            case Begin():
-                self._begin(me, effect, reply)
-            case Wait():
-                if effect.handle.done:
-                    reply(effect.handle.reply)
-                else:
-                    effect.handle.pending = reply
-            case _:
-                raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
-
-    def _later(self, delay_ns: int, action: Callable[[], None]) -> None:
-        self._clock.at(self._clock.now_ns + delay_ns, action)
-
-    def _draw(self, me: LearnerState, group: tuple[int, ...]) -> Minibatch | None:
-        batch = self._draw_together(me, group) if len(group) > 1 else self._draw_alone(me)
+    def _draw(self, role: Role, _: To, effect: Draw) -> Minibatch | None:
+        batch = self._work.draw(role.rank, effect.group)
         if batch is not None:
-            me.drawn(batch)
+            role.claims.append(batch)
+            role.me.drawn(batch)
         return batch
 
-    def _draw_alone(self, me: LearnerState) -> Minibatch | None:
-        if not self.cluster.strategy.traits.synchronous:
-            return self._next_in_queue()
-        round_ = self._round[me.rank]
-        if round_ >= self._stop_round:
-            return None
-        self._round[me.rank] += 1
-        return self._plan.epoch.piece(round_ * self.cluster.learners + me.rank)
+    def _gradient(self, role: Role, to: To, effect: Grad | GradMean) -> object:
+        batch, clock, me = effect.batch, self._clock, role.me
+        cost = self._prices.gradient_ns(role.rank, batch.stop - batch.start, me.steps, clock.now_ns)
+        if not self._timed:
+            self._gradients.ask(role.rank, effect.at, batch, to is role)
+        clock.at(clock.now_ns + cost, self._gradient_there, role, to, effect)
+        return LATER
 
-    def _next_in_queue(self) -> Minibatch | None:
-        while self._queue < self._stop_round * self.cluster.learners:
-            batch = self._plan.epoch.piece(self._queue)
-            self._queue += 1
-            if batch.frames:
-                return batch
-        return None
-
-    def _draw_together(self, me: LearnerState, group: tuple[int, ...]) -> Minibatch | None:
-        """Whoever of the group comes first draws for all of it."""
-        drawn = self._group_draws.get(group)
-        if drawn is None or not drawn.waiting:
-            found = [batch for batch in (self._next_in_queue() for _ in group) if batch is not None]
-            empty = [Minibatch(self._plan.epoch.epoch, -1, 0, 0)] * (len(group) - len(found))
-            batches = dict(zip(group, [*found, *empty], strict=True)) if found else {}
-            drawn = self._group_draws[group] = _GroupDraw(batches, set(group))
-        drawn.waiting.remove(me.rank)
-        return drawn.batches.get(me.rank)
-
-    def _gradient(self, me: LearnerState, effect: Grad | GradMean, reply: Reply) -> None:
-        out = me.gradient_buffer
-        statistics = self._learner.gradient(effect.at.vector, effect.batch, self._plan.epoch, out)
-        me.count(statistics)
-        straggler = self.cluster.straggler(me.rank)
-        cost = self.cost.gradient_ns(straggler, effect.batch.frames, self.cluster.seed, me.steps)
-        gradient = Gradient(out, effect.at.version, statistics)
-        self._later(cost, lambda: reply(gradient))
-
-    def _gradient_mean(self, me: LearnerState, effect: GradMean, reply: Reply) -> None:
-        def average(own: Gradient) -> None:
-            weight = float(own.statistics.frames)
-            self._gather(
-                me.rank, effect.group, own.vector, weight,
-                lambda mean: reply(Gradient(mean, own.version, own.statistics)),
-            )  # fmt: skip
-
-        self._gradient(me, effect, average)
-
-    def _gather(self, rank: int, group: tuple[int, ...], vector: Tensor, weight: float, reply: Reply) -> None:
-        gathering = self._gatherings.setdefault(group, _Gathering())
-        gathering.vectors[rank] = vector.clone()  # its value now, as the effect promises
-        gathering.weights[rank], gathering.replies[rank] = weight, reply
-        if len(gathering.vectors) < len(group):
+    def _gradient_there(self, role: Role, to: To, effect: Grad | GradMean) -> None:
+        if role.gone:
             return
-        self._gatherings[group] = _Gathering()
-        mean = torch.empty(self.parameters)
-        weights = [gathering.weights[r] for r in group]
-        for part in chunks(self.parameters):
-            weighted_mean_(mean[part], [gathering.vectors[r][part] for r in group], weights)
-        for r in group:
-            self._later(self.cost.allreduce_ns(len(group)), _answer(gathering.replies[r], mean))
+        batch = effect.batch
+        statistics = Statistics(batch.stop - batch.start) if self._timed else self._gradients.take(role.rank)
+        gradient = Gradient(role.me.gradient_buffer, effect.at.version, statistics)
+        if type(effect) is GradMean:
+            self.events += 1
+            weight = float(statistics.frames)
+            self._meet(role, effect.group, gradient.vector, weight, (role, to, gradient, batch))
+            return
+        self._trained(role, gradient, batch)
+        self._reply(to, gradient)
 
-    def _exchange(self, me: LearnerState, effect: Exchange, reply: Reply) -> None:
+    def _trained(self, role: Role, gradient: Gradient, batch: Minibatch) -> None:
+        """From here on the minibatch need never be drawn again."""
+        role.me.count(gradient.statistics)
+        role.claims.remove(batch)
+
+    def _mean(self, role: Role, to: To, effect: Mean) -> object:
+        self._meet(role, effect.group, effect.vector, effect.weight, (role, to, None, None))
+        return LATER
+
+    def _meet(
+        self, role: Role, group: tuple[int, ...], vector: Tensor, weight: float,
+        who: Meeting,
+    ) -> None:  # fmt: skip
+        if not self._lives.all_there and not all(self._lives.there(member) for member in group):
+            self._end(role)
+            return
+        complete = self._means.arrive(role.rank, group, vector, weight, who)
+        if complete is None:
+            return
+        mean, waiting = complete
+        cost = self._prices.mean_ns(group)
+        for someone in waiting:
+            self._clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
+
+    def _mean_there(self, who: Meeting, mean: Tensor, _: Any) -> None:
+        role, to, own, batch = who
+        if role.gone:
+            return
+        if own is None or batch is None:
+            self._reply(to, mean)
+        else:
+            self._trained(role, own, batch)
+            self._reply(to, Gradient(mean, own.version, own.statistics))
+
+    def _mix(self, role: Role, to: To, effect: Mix) -> object:
+        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, to):
+            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank])
+            self._clock.at(self._later(who, cost), self._reply, who, mixed)
+        return LATER
+
+    def _later(self, to: To, cost_ns: int) -> int:
+        """When a mean that costs so much from now on is there; in the foreground it costs it in the wait for it."""
+        if isinstance(to, InForeground):
+            to.cost_ns = cost_ns
+            return self._clock.now_ns
+        return self._clock.now_ns + cost_ns
+
+    def _exchange(self, role: Role, to: To, effect: Exchange) -> Any:
         """Both rows are busy from the moment both are free; the rule meets the rows as they are when it ends."""
-        pair = (me.rank, effect.peer)
-        end = max(self._clock.now_ns, *(self._busy_until[r] for r in pair)) + self.cost.exchange_ns()
-        for r in pair:
-            self._busy_until[r] = end
+        rank, peer = role.rank, effect.peer
+        if not self._lives.there(peer):
+            return None
+        end = self._hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer))
+        self._clock.at(end, self._exchange_there, role, to, effect)
+        return LATER
 
-        def apply() -> None:
-            version = exchange(self._rows[me.rank], self._rows[effect.peer], effect)
-            me.count_exchange(effect, version)
-            reply(version)
-
-        self._clock.at(end, apply)
-
-    def _fetch(self, me: LearnerState, effect: Fetch, reply: Reply) -> None:
-        end = max(self._clock.now_ns, self._busy_until[effect.peer]) + self.cost.exchange_ns()
-        self._busy_until[effect.peer] = end
-        self._clock.at(end, lambda: reply(fetch(me.row, self._rows[effect.peer], effect.into)))
-
-    def _mix(self, me: LearnerState, effect: Mix, reply: Reply) -> None:
-        """The reply is there one exchange per neighbour after the last of them has laid its vector out."""
-        number = self._mixed[me.rank] = self._mixed[me.rank] + 1
-        mine = {me.rank} & {rank for rank, _ in effect.weights}
-        self._letters[me.rank, number] = _Letter(effect.vector.clone(), {*effect.readers, *mine})
-        self._mixes[me.rank] = (number, effect, reply)
-        for rank in (me.rank, *effect.readers):
-            self._try_mix(rank)
-
-    def _try_mix(self, rank: int) -> None:
-        number, effect, reply = self._mixes.get(rank, (0, None, None))
-        if effect is None or reply is None or any((other, number) not in self._letters for other, _ in effect.weights):
+    def _exchange_there(self, role: Role, to: To, effect: Exchange) -> None:
+        if role.gone:
             return
-        del self._mixes[rank]
-        letters = [self._letters[other, number] for other, _ in effect.weights]
-        weights = [weight for _, weight in effect.weights]
-        mixed = torch.empty(self.parameters)
-        for part in chunks(self.parameters):
-            weighted_mean_(mixed[part], [letter.vector[part] for letter in letters], weights)
-        for (other, _), letter in zip(effect.weights, letters, strict=True):
-            letter.readers.discard(rank)
-            if not letter.readers:
-                del self._letters[other, number]
-        neighbours = sum(other != rank for other, _ in effect.weights)
-        self._later(neighbours * self.cost.exchange_ns(), _answer(reply, mixed))
+        version = None
+        if self._lives.there(effect.peer):
+            me = role.me
+            if type(me) is TimedLearner:
+                version = me.exchange(effect)
+            else:
+                version = exchange(self._rows[role.rank], self._rows[effect.peer], effect)
+            me.count_exchange(effect, version)
+        self._reply(to, version)
 
-    def _begin(self, me: LearnerState, effect: Begin[Any], reply: Reply) -> None:
-        handle: Handle[Any] = Handle()
+    def _fetch(self, role: Role, to: To, effect: Fetch) -> Any:
+        peer = effect.peer
+        if not self._lives.there(peer):
+            return None
+        end = self._hold(self._prices.held(role.rank, peer)[1:], self._prices.fetch_ns(role.rank, peer))
+        self._clock.at(end, self._fetch_there, role, to, effect)
+        return LATER
 
-        def finish(answer: Any) -> None:
-            handle.finish(answer)
-            if handle.pending is not None:
-                handle.pending(answer)
+    def _fetch_there(self, role: Role, to: To, effect: Fetch) -> None:
+        if role.gone:
+            return
+        version = None
+        if self._lives.there(effect.peer):
+            me = role.me
+            if type(me) is TimedLearner:
+                version = me.versions[effect.peer]
+            else:
+                version = fetch(self._rows[role.rank], self._rows[effect.peer], effect.into)
+        self._reply(to, version)
 
-        self._perform(me, effect.effect, finish)
-        reply(handle)
+    def _hold(self, resources: tuple[int, ...], cost_ns: int) -> int:
+        """Keep all of them busy for so long, as soon as all are free; the time they are free again."""
+        busy, end = self._busy_until, self._clock.now_ns
+        for resource in resources:
+            end = max(end, busy[resource])
+        end += cost_ns
+        for resource in resources:
+            busy[resource] = end
+        return end
+
+    # Life and death ---------------------------------------------------------------------------------------------------
+
+    def _schedule_lives(self) -> None:
+        """What the cluster says will happen to learners from now on; what it says of earlier has happened."""
+        now, lives = self._clock.now_ns, self._lives
+        if not lives.living or (self.cluster.strategy.traits.synchronous and not lives.all_there):
+            raise lives.died(lives.alive.index(False), now)
+        for rank in lives.late(now):
+            self._copy_row(rank, lives.neighbour(rank))
+        for at, rank, joins in lives.after(now):
+            self._clock.at(at, self._join if joins else self._die, rank)
+
+    def _die(self, rank: int, _: Any, __: Any) -> None:
+        """It stops; what it had begun is not done, and its minibatch is drawn by another. Those that wait for it in a
+        group stop as well, as on real learners, and all begin again without it when the others have finished."""
+        lives, now = self._lives, self._clock.now_ns
+        if not lives.alive[rank]:
+            return  # it died before it had copied its row
+        lives.set(rank, False)
+        self._lost.append(Lost(rank, lives.reason(now)))
+        role = self._roles.get(rank)
+        if not lives.living or (role is not None and self.cluster.strategy.traits.synchronous):
+            raise lives.died(rank, now)
+        if role is not None:
+            self._end(role)
+        for other, *_ in self._means.abandon(rank):
+            self._end(other)
+
+    def _end(self, role: Role) -> None:
+        """It does not go on."""
+        if role.gone:
+            return
+        role.gone = True
+        del self._roles[role.rank]
+        self._one_less()
+        self._gradients.drop(role.rank)
+        for batch in role.claims:
+            self._work.give_back(batch)
+
+    def _join(self, rank: int, _: Any, __: Any) -> None:
+        """It copies the row of its nearest neighbour, which takes as long as the link says."""
+        if not self._lives.alive[rank]:
+            source = self._lives.neighbour(rank)
+            end = self._hold(self._prices.held(rank, source)[1:], self._prices.fetch_ns(rank, source))
+            self._clock.at(end, self._joined, rank, source)
+
+    def _joined(self, rank: int, source: int, _: Any) -> None:
+        if not self._virtual.alive_at(rank, self._clock.now_ns):
+            return
+        self._copy_row(rank, source if self._lives.alive[source] else self._lives.neighbour(rank))
+        everyone = self._me[rank].everyone
+        if self.cluster.strategy.holders(everyone) != everyone:
+            return  # it takes its place in its group when all begin together again
+        self._living = self._lives.living
+        self._begin_role(rank)
+        self._unfinished += 1
+
+    def _copy_row(self, rank: int, source: int) -> None:
+        for name in ("row", *self.cluster.memory):
+            self._vectors[name][rank] = self._vectors[name][source]
+        self._scalars[rank] = self._scalars[source]
+        if self._timed:
+            self._timed[rank].replace(EMPTY)
+        else:
+            self._versions[rank] += 2
+        self._lives.set(rank, True)
 
     # State ------------------------------------------------------------------------------------------------------------
 
+    def _write_counts(self) -> None:
+        """Of learners without vectors, which count by themselves."""
+        for timed in self._timed:
+            timed.report(self._counts)
+            self._steps[timed.rank] = timed.steps
+        if self._timed:
+            self._versions[:] = 2 * np.array(self._timed[0].versions)
+
     def state(self) -> ClusterState:
-        vectors = {name: value.clone() for name, value in self._vectors.items()}
+        """A copy; a dead learner is given the state of a living one, as it would start with on return."""
+        source = [rank if there else self._lives.neighbour(rank) for rank, there in enumerate(self._lives.alive)]
+        vectors = {name: value[source] if len(value) > 1 else value.clone() for name, value in self._vectors.items()}
         if self._scalars.size:
-            vectors["scalars"] = torch.from_numpy(self._scalars.copy())
+            vectors["scalars"] = torch.from_numpy(self._scalars[source])
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
         return ClusterState(vectors, integers, self._clock.now_ns)
 
@@ -332,12 +500,13 @@ class SimRuntime(Runtime):
         if self._scalars.size:
             self._scalars[:] = state.vectors["scalars"].numpy()
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
-        self._clock = Clock(state.virtual_ns)
-        self._busy_until = [state.virtual_ns] * len(self._rows)
+        for timed in self._timed:
+            timed.steps = int(self._steps[timed.rank])
+            timed.versions[:] = (self._versions // 2).tolist()
+        self._restart_clock(state.virtual_ns)
 
     def rows(self) -> Tensor:
-        holders = self.cluster.strategy.holders(tuple(range(self.cluster.learners)))
-        rows = self._vectors["row"]
+        holders, rows = self.cluster.strategy.holders(self._lives.living), self._vectors["row"]
         return rows if len(holders) == len(rows) else rows[list(holders)]
 
     def centre(self) -> Tensor:
@@ -345,7 +514,3 @@ class SimRuntime(Runtime):
 
     def close(self) -> None:
         """Nothing is held that Python does not free."""
-
-
-def _answer(reply: Reply, value: Any) -> Callable[[], None]:
-    return lambda: reply(value)

@@ -1,0 +1,357 @@
+"""A virtual cluster: which machines there are, how fast they compute, what lies between them, and what goes wrong.
+
+Data only, read from YAML; what follows from it in nanoseconds is in cost.py. Learners are numbered node by node. All
+times are virtual seconds, sizes are bytes, bandwidths bytes per second. docs/simulator.md explains every key.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from roundelay.core.configure import build, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import Straggler
+
+GRADIENT_SECONDS = 0.1
+"""A minibatch where nothing is said."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """`count` equal machines with `learners` each.
+
+    speed      how many times as fast as `compute` says
+    cores      learners beyond so many share them evenly; None: each has a processor of its own
+    slowdown   measured: factor on the per-frame part of a minibatch by the number of learners on the machine, for what
+               they share without being seen to (memory, buses, input). 1 for one learner; straight lines between the
+               given numbers, and the last one's slope beyond it
+    """
+
+    learners: int = 1
+    count: int = 1
+    speed: float = 1.0
+    cores: float | None = None
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        for name in ("learners", "count"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{where}.{name} is {getattr(self, name)}: give a whole number, 1 or more.")
+        _above_zero(f"{where}.speed", self.speed)
+        if self.cores is not None:
+            _above_zero(f"{where}.cores", self.cores)
+        for learners, factor in _by_number(self.slowdown, f"{where}.slowdown"):
+            if learners < 2 or not 1 <= factor < math.inf:
+                raise UserError(
+                    f"{where}.slowdown.{learners} is {factor}: give, for 2 or more learners, a factor of 1 or more."
+                )
+
+    def slowed(self, learners: int) -> float:
+        """The factor on the per-frame part of a minibatch when `learners` compute on one machine."""
+        points = [(1, 1.0), *_by_number(self.slowdown, "slowdown")]
+        if len(points) == 1 or learners <= 1:
+            return 1.0
+        (n0, f0), (n1, f1) = next((pair for pair in pairwise(points) if learners <= pair[1][0]),
+                                  (points[-2], points[-1]))  # fmt: skip
+        return f0 + (f1 - f0) * (learners - n0) / (n1 - n0)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What a gradient costs on a node of speed 1, its local update included.
+
+    seconds            a minibatch, whatever its size (default 0.1, or 0 where `seconds_per_frame` or `trace` is given)
+    seconds_per_frame  and so much more a frame
+    update             the local update after each gradient
+    sigma              of a log-normal factor with mean 1 on the gradient, drawn for every learner and step; 0: none
+    trace              measured seconds of minibatches, instead of `seconds`
+    order              cycle: learner l begins at entry l of the trace and goes through it again and again;
+                       random: every learner and step draws one
+    """
+
+    seconds: float | None = None
+    seconds_per_frame: float = 0.0
+    update: float = 0.0
+    sigma: float = 0.0
+    trace: tuple[float, ...] = ()
+    order: Literal["cycle", "random"] = "cycle"
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        for name in ("seconds_per_frame", "update", "sigma"):
+            _not_negative(f"{where}.{name}", getattr(self, name))
+        if self.seconds is not None:
+            _not_negative(f"{where}.seconds", self.seconds)
+            if self.trace:
+                raise UserError(f"{where}.seconds and {where}.trace both say how long a minibatch takes: give one.")
+        for index, value in enumerate(self.trace):
+            _not_negative(f"{where}.trace[{index}]", value)
+
+    @property
+    def fixed(self) -> float:
+        """Seconds of a minibatch before its frames are counted; 0 where a trace says it."""
+        if self.seconds is not None:
+            return self.seconds
+        return 0.0 if self.trace or self.seconds_per_frame else GRADIENT_SECONDS
+
+
+@dataclass(frozen=True)
+class Link:
+    """A message of M bytes is under way for latency + M / bandwidth seconds.
+
+    shared: all transfers over it go one after another; inside a node it is then a bus, between nodes the one network
+    interface of each node.
+    """
+
+    latency: float = 0.0
+    bandwidth: float = math.inf
+    shared: bool = False
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        _not_negative(f"{where}.latency", self.latency)
+        if not self.bandwidth > 0:
+            raise UserError(f"{where}.bandwidth is {self.bandwidth}: give bytes per second, above 0 (.inf: no limit).")
+
+    def seconds(self, size: float) -> float:
+        """One message of `size` bytes."""
+        return self.latency + size / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Links:
+    """Between learners of one node, and of different nodes."""
+
+    inside: Link = Link(latency=5e-6, bandwidth=12e9)
+    between: Link = Link(latency=50e-6, bandwidth=1.25e9)
+
+
+@dataclass(frozen=True)
+class Allreduce:
+    """How a mean over a group is made, or how long it was measured to take (by the number of learners).
+
+    ring          2 (L - 1) / L * M / bandwidth + 2 (L - 1) latency, over the slowest link on the ring
+    tree          up and down: 2 ceil(log2 L) messages, those between nodes first
+    server        naive: one learner receives all other models and sends the mean to each: 2 (L - 1) messages
+    hierarchical  a ring inside every node, and a ring between nodes
+    seconds       measured, by the number of learners; straight lines between, and beyond the last as the ring grows
+    """
+
+    algorithm: Literal["ring", "tree", "server", "hierarchical"] = "ring"
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        for learners, seconds in _by_number(self.seconds, f"{where}.seconds"):
+            if learners < 2:
+                raise UserError(f"{where}.seconds.{learners}: an allreduce has 2 or more learners.")
+            _not_negative(f"{where}.seconds.{learners}", seconds)
+
+    def measured(self, learners: int) -> float:
+        """Seconds for `learners`, from the measured ones (there are some)."""
+        points = [(1, 0.0), *_by_number(self.seconds, "seconds")]
+        last, seconds = points[-1]
+        if learners >= last:
+            return seconds * ring_share(learners) / ring_share(last)
+        (n0, s0), (n1, s1) = next(pair for pair in pairwise(points) if learners <= pair[1][0])
+        return s0 + (s1 - s0) * (learners - n0) / (n1 - n0)
+
+
+@dataclass(frozen=True)
+class Handicap:
+    """Learner `rank` takes `factor` times as long plus `seconds`, for gradients begun in `window` (virtual seconds)."""
+
+    rank: int
+    factor: float = 1.0
+    seconds: float = 0.0
+    window: tuple[float, float] = (0.0, math.inf)
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        try:
+            Straggler(self.rank, self.factor, self.seconds)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        low, high = self.window
+        if not 0 <= low < high:
+            raise UserError(f"{where}.window is [{low:g}, {high:g}]: give the seconds it begins and ends, in order.")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happens to learner `rank` at virtual second `at`."""
+
+    rank: int
+    at: float
+
+    def check(self, where: str) -> None:
+        """Raise UserError for what cannot be."""
+        if not 0 <= self.at < math.inf:
+            raise UserError(f"{where}.at is {self.at}: give a virtual second, 0 or more.")
+
+
+@dataclass(frozen=True)
+class VirtualCluster:
+    """Everything that decides how long things take, and who is there.
+
+    nodes        machines, in the order in which learners are numbered
+    compute      what a gradient costs
+    links        latency and bandwidth, from which exchanges and means follow
+    exchange     measured seconds of one exchange, instead of what follows from the links
+    allreduce    how means are made
+    background   what a learner begins goes on while it computes; false: it does it itself, as where all rows are memory
+                 of one host. Then an exchange is done when it is begun, and a mean when it is waited for
+    centre_node  the node that holds the centre row (the parameter server), if the strategy has one
+    model_bytes  the size of a row on the wire; None: 4 bytes a parameter
+    stragglers   learners that are slow, and when
+    deaths       learners that stop at a moment
+    joins        learners that come, or come back: one without an earlier death is not there from the beginning
+    """
+
+    name: str = "one node"
+    nodes: tuple[Node, ...] = (Node(),)
+    compute: Compute = Compute()
+    links: Links = Links()
+    exchange: float | None = None
+    allreduce: Allreduce = Allreduce()
+    background: bool = True
+    centre_node: int = 0
+    model_bytes: float | None = None
+    stragglers: tuple[Handicap, ...] = ()
+    deaths: tuple[Moment, ...] = ()
+    joins: tuple[Moment, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise UserError("nodes is empty: a cluster has at least one node.")
+        for index, node in enumerate(self.nodes):
+            node.check(f"nodes[{index}]")
+            if node.slowdown and not self.compute.seconds_per_frame:
+                raise UserError(
+                    f"nodes[{index}].slowdown slows the frames of a minibatch, but compute.seconds_per_frame is 0: "
+                    "give the seconds a frame takes."
+                )
+        self.compute.check("compute")
+        self.links.inside.check("links.inside")
+        self.links.between.check("links.between")
+        self.allreduce.check("allreduce")
+        if self.exchange is not None:
+            _not_negative("exchange", self.exchange)
+        if self.model_bytes is not None:
+            _above_zero("model_bytes", self.model_bytes)
+        machines = sum(node.count for node in self.nodes)
+        if not 0 <= self.centre_node < machines:
+            raise UserError(f"centre_node is {self.centre_node}: nodes are 0 to {machines - 1}.")
+        ranked: list[tuple[str, Sequence[Handicap | Moment]]] = [
+            ("stragglers", self.stragglers), ("deaths", self.deaths), ("joins", self.joins)
+        ]  # fmt: skip
+        for name, items in ranked:
+            for index, item in enumerate(items):
+                if not 0 <= item.rank < self.learners:
+                    raise UserError(
+                        f"{name}[{index}].rank is {item.rank}: learners are 0 to {self.learners - 1}, node by node."
+                    )
+                item.check(f"{name}[{index}]")
+        self._check_lives()
+
+    def _check_lives(self) -> None:
+        """A learner dies when it is there, and joins when it is not."""
+        for rank in sorted({moment.rank for moment in (*self.deaths, *self.joins)}):
+            told = sorted(
+                [(m.at, "deaths") for m in self.deaths if m.rank == rank]
+                + [(m.at, "joins") for m in self.joins if m.rank == rank]
+            )
+            for (at, what), (next_at, following) in pairwise(told):
+                if what == following or at == next_at:
+                    raise UserError(
+                        f"{following}: learner {rank} has {what} at {at:g} s and {following} at {next_at:g} s. "
+                        "Between two deaths there is a join, and the other way round, each at a second of its own."
+                    )
+        if not any(self.alive_at(rank, -1) for rank in range(self.learners)):
+            raise UserError("joins: no learner is there at the beginning; leave one out of joins.")
+
+    @property
+    def learners(self) -> int:
+        """Of all nodes."""
+        return sum(node.learners * node.count for node in self.nodes)
+
+    @property
+    def flat(self) -> bool:
+        """Does nothing depend on the size of the model?"""
+        return self.exchange is not None and bool(self.allreduce.seconds)
+
+    def alone(self, frames: int) -> float:
+        """Seconds of a minibatch on the first node with nobody else on it, on average."""
+        compute = self.compute
+        fixed = sum(compute.trace) / len(compute.trace) if compute.trace else compute.fixed
+        return (fixed + compute.seconds_per_frame * frames) / self.nodes[0].speed + compute.update
+
+    def placement(self) -> list[int]:
+        """The number of the node of every learner, by rank."""
+        places: list[int] = []
+        machine = 0
+        for node in self.nodes:
+            for _ in range(node.count):
+                places += [machine] * node.learners
+                machine += 1
+        return places
+
+    def machines(self) -> list[Node]:
+        """What each node is like, by its number."""
+        return [node for node in self.nodes for _ in range(node.count)]
+
+    def lives(self) -> list[tuple[int, int, bool]]:
+        """All deaths and joins in order: (virtual nanosecond, rank, whether it joins)."""
+        told = [(m, False) for m in self.deaths] + [(m, True) for m in self.joins]
+        return sorted((round(m.at * 1e9), m.rank, joins) for m, joins in told)
+
+    def alive_at(self, rank: int, now_ns: int) -> bool:
+        """Whether learner `rank` is there at this virtual nanosecond."""
+        mine = [(at, joins) for at, who, joins in self._lives if who == rank]
+        before = [joins for at, joins in mine if at <= now_ns]
+        return before[-1] if before else not (mine and mine[0][1])
+
+    @cached_property
+    def _lives(self) -> list[tuple[int, int, bool]]:
+        return self.lives()
+
+
+def load_cluster(path: Path) -> VirtualCluster:
+    """The cluster a YAML file describes.
+
+    Raises:
+        UserError: names the file and the dotted key at fault.
+    """
+    mapping = read_yaml(path)  # its errors name the file
+    try:
+        return build(VirtualCluster, {"name": path.stem, **mapping})
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def ring_share(learners: int) -> float:
+    """Models each member of a ring allreduce sends: 2 (L - 1) / L."""
+    return 2 * (learners - 1) / learners
+
+
+def _by_number(mapping: Mapping[str, float], where: str) -> list[tuple[int, float]]:
+    """The entries of a mapping from numbers of learners, in their order."""
+    try:
+        return sorted((int(key), value) for key, value in mapping.items())
+    except ValueError:
+        raise UserError(f"{where}: its keys are numbers of learners, not {', '.join(mapping)}.") from None
+
+
+def _not_negative(where: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise UserError(f"{where} is {value}: give seconds, 0 or more.")
+
+
+def _above_zero(where: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise UserError(f"{where} is {value}: give a number above 0.")

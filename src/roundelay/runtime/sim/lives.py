@@ -1,0 +1,50 @@
+"""Who is there: deaths and joins, as the virtual cluster says."""
+
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.runtime.sim.cost import Prices
+
+
+class Lives:
+    """The living learners of a cluster at virtual time `now_ns`. Who shares a node with whom depends on them."""
+
+    def __init__(self, cluster: VirtualCluster, prices: Prices, now_ns: int) -> None:
+        self._cluster, self._prices = cluster, prices
+        self.alive = [cluster.alive_at(rank, now_ns) for rank in range(cluster.learners)]
+        self.all_there = all(self.alive)
+        prices.set_alive(self.alive)
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Ranks, in order."""
+        return tuple(rank for rank, there in enumerate(self.alive) if there)
+
+    def set(self, rank: int, there: bool) -> None:
+        """Learner `rank` has come, or died."""
+        self.alive[rank] = there
+        self.all_there = all(self.alive)
+        self._prices.set_alive(self.alive)
+
+    def late(self, now_ns: int) -> list[int]:
+        """Learners that should be there by now and are not: they were still copying a row."""
+        return [r for r, there in enumerate(self.alive) if not there and self._cluster.alive_at(r, now_ns)]
+
+    def after(self, now_ns: int) -> list[tuple[int, int, bool]]:
+        """What will happen: (virtual nanosecond, rank, whether it joins)."""
+        return [told for told in self._cluster.lives() if told[0] > now_ns]
+
+    def neighbour(self, rank: int) -> int:
+        """The living learner nearest by number."""
+        return min((other for other in self.living if other != rank), key=lambda other: (abs(other - rank), other))
+
+    def there(self, peer: int) -> bool:
+        """The centre always is."""
+        return self.all_there or peer >= len(self.alive) or self.alive[peer]
+
+    def died(self, rank: int, now_ns: int) -> LearnerDied:
+        """What to raise where its death cannot be borne."""
+        return LearnerDied(rank, self.reason(now_ns))
+
+    def reason(self, now_ns: int) -> str:
+        """Why somebody died."""
+        return f"cluster {self._cluster.name!r} says so, at {now_ns / 1e9:g} s"

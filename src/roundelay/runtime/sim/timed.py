@@ -1,0 +1,105 @@
+"""A learner whose row is empty: it has versions, steps and counts, and nothing to compute.
+
+What `LearnerState` does with vectors and numpy tables is done here with Python integers, which is several times as fast
+where there are no vectors. A law holds the two to the same times and the same counts.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from roundelay.core.effects import Exchange
+from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
+from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
+
+EMPTY = torch.empty(0)
+
+
+class TimedLearner(Me):
+    """Implements `core.state.Me` without vectors. `versions` are those of all rows, counted once a mutation."""
+
+    SUMS = ("frames", "counted_steps", "stale_sum")
+
+    steps: int = 0  # a plain number is faster than a property
+    learning_rate: float = 0.0
+    living: tuple[int, ...] = ()
+    everyone: tuple[int, ...] = ()
+    centre: int = 0
+
+    def __init__(self, rank: int, everyone: tuple[int, ...], seed: int, versions: list[int], names: tuple[str, ...]):
+        self.rank, self.learners, self.seed = rank, len(everyone), seed
+        self.everyone, self.centre = everyone, len(everyone)
+        self.gradient_buffer = EMPTY
+        self.versions = versions
+        self._memory = dict.fromkeys(names, EMPTY)
+        self._count_steps = True
+        self.clear()
+
+    def clear(self) -> None:
+        """Start counting again."""
+        self.counted_steps, self.frames, self.stalest, self.stale_sum = 0, 0, 0, 0
+        self.ages = [0] * STALENESS_BINS
+        self.exchanges: dict[int, int] = {}
+
+    @property
+    def x(self) -> Tensor:
+        return EMPTY
+
+    @property
+    def memory(self) -> Mapping[str, Tensor]:
+        return self._memory
+
+    def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
+        """As `LearnerState`."""
+        self._plan, self._warms_up = plan, plan.warmup is not None
+        self.learning_rate = plan.rate(plan.first_round)
+        self.living, self._count_steps = living, ages == "row"
+
+    def drawn(self, batch: Minibatch) -> None:
+        """As `LearnerState`; nothing but a strategy that looks at it depends on the rate."""
+        if self._warms_up and batch.index >= 0:
+            self.learning_rate = self._plan.rate(batch.index // self.learners)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(EMPTY, self.versions[self.rank])
+
+    def step(self, gradient: Gradient) -> None:
+        version = self.versions[self.rank]
+        self.versions[self.rank] = version + 1
+        self.steps += 1
+        self.counted_steps += 1
+        if self._count_steps:
+            self.count_age(version - gradient.version)
+
+    def count_age(self, stale: int) -> None:
+        """As `LearnerState`, like the rest."""
+        self.ages[stale if stale < STALENESS_BINS else -1] += 1
+        self.stale_sum += stale
+        self.stalest = max(self.stalest, stale)
+
+    def count_exchange(self, request: Exchange, version: int) -> None:
+        self.exchanges[request.peer] = self.exchanges.get(request.peer, 0) + 1
+        if request.since is not None and not self._count_steps:
+            self.count_age(version - 1 - request.since)
+
+    def replace(self, vector: Tensor) -> None:
+        self.versions[self.rank] += 1
+
+    def count(self, statistics: Statistics) -> None:
+        self.frames += statistics.frames
+
+    def exchange(self, request: Exchange) -> int:
+        """Both rows have changed; the version of the peer's."""
+        self.versions[self.rank] += 1
+        self.versions[request.peer] += 1
+        return self.versions[request.peer]
+
+    def report(self, counts: Counts) -> None:
+        """Write what was counted into the tables."""
+        rank = self.rank
+        counts.steps[rank], counts.frames[rank] = self.counted_steps, self.frames
+        counts.staleness[rank] = self.ages
+        counts.stalest[rank], counts.stale_sum[rank] = self.stalest, self.stale_sum
+        for peer, number in self.exchanges.items():
+            counts.exchanges[rank, peer] = number

@@ -1,0 +1,203 @@
+"""Costs from recorded runs on one host, and the throughput they predict.
+
+Every learner of a real run counts where its seconds go (core/records.py, Segment). From those follow, for the number
+of learners of that run, the seconds of a gradient, a local update, an exchange and a mean. Waits are part of them:
+learners that share a host wait for each other's processors, locks and messages, and no finer model is needed for that.
+
+For a number of learners that was not measured: the processor seconds of a gradient are affine in its frames, and all
+learners share the cores (a learner alone uses several threads); whatever else learners do themselves takes longer as
+they crowd the cores.
+
+Legend: L learners.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from roundelay.core.configure import read_yaml
+from roundelay.core.errors import UserError
+from roundelay.core.records import Exchanges, RunStarted, Segment, of_kind, read_events
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
+from roundelay.simulate.timing import time_strategy
+from roundelay.strategies import make_strategy
+from roundelay.strategies.base import Strategy
+
+ROUNDS = 240
+"""Minibatches a learner simulated for a prediction: many blocks of the usual periods."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One recorded run, at its fastest segment: whatever else a host does only slows a run down. Seconds, averages."""
+
+    name: str
+    strategy: Strategy
+    learners: int
+    cores: int
+    frames: float  # of a learner's minibatch
+    frames_per_second: float  # of all learners
+    gradient: float  # a minibatch
+    update: float  # a minibatch
+    exchange: float | None  # each; None: it had none
+    mean: float | None  # each
+
+    @property
+    def core_seconds(self) -> float:
+        """Of one minibatch's gradient, on however many cores it ran."""
+        return self.gradient * cores_used(self.learners, self.cores) / self.learners
+
+
+def cores_used(learners: int, cores: int) -> int:
+    """Cores that compute gradients: every learner has as many threads as fit."""
+    return min(cores, learners * max(1, cores // learners))
+
+
+def read_run(exp: Path) -> Measured:
+    """What a run directory says of its costs.
+
+    Raises:
+        UserError: not a run on real learners, or without what is needed; names it.
+    """
+    records = read_events(exp / "events.jsonl")
+    started, segments = of_kind(records, RunStarted), of_kind(records, Segment)
+    if not started or not segments:
+        raise UserError(f"{exp}: nothing was trained there yet.")
+    run = started[-1]
+    training = read_yaml(exp / "recipe.yaml").get("training", {})
+    if run.runtime != "procs" or training.get("stragglers"):
+        raise UserError(f"{exp}: costs are taken from real learners without stragglers (--runtime procs).")
+    fastest = max(segments, key=lambda segment: segment.frames_per_second)
+    if not fastest.learner_gradient_s:
+        raise UserError(f"{exp}: its log does not say where the seconds went. Train again with this version.")
+    of_it = of_kind(records, Exchanges)[segments.index(fastest)]
+    exchanges = sum(map(sum, of_it.matrix))
+    steps, means = sum(fastest.learner_steps), sum(fastest.learner_means)
+    spent = {name: sum(getattr(fastest, f"learner_{name}_s")) for name in ("gradient", "update", "exchange", "mean")}
+    return Measured(
+        name=exp.resolve().name, strategy=make_strategy(training["strategy"], training.get("options")),
+        learners=run.learners, cores=_cores(exp, run.machine), frames=sum(fastest.learner_frames) / steps,
+        frames_per_second=fastest.frames_per_second,
+        gradient=spent["gradient"] / steps, update=spent["update"] / steps,
+        exchange=spent["exchange"] / exchanges if exchanges else None, mean=spent["mean"] / means if means else None,
+    )  # fmt: skip
+
+
+def _cores(exp: Path, machine: str) -> int:
+    found = re.search(r"(\d+) cores", machine)
+    if found is None:
+        raise UserError(f"{exp}: its log does not say how many cores the machine has ({machine!r}).")
+    return int(found[1])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What some runs on one host say together."""
+
+    runs: tuple[Measured, ...]
+
+    @property
+    def cores(self) -> int:
+        """Of the host."""
+        return self.runs[0].cores
+
+    def gradient(self, learners: int, frames: float) -> float:
+        """Seconds of a gradient over `frames` when `learners` compute."""
+        same = [run.gradient for run in self.runs if run.learners == learners and abs(run.frames - frames) < 1]
+        if same:
+            return float(np.mean(same))
+        fixed, per_frame = self._work()
+        return (fixed + per_frame * frames) * learners / cores_used(learners, self.cores)
+
+    def _work(self) -> tuple[float, float]:
+        """Core seconds of a gradient: (fixed, per frame), by least squares; neither below 0."""
+        frames, seconds = (np.array([getattr(run, n) for run in self.runs]) for n in ("frames", "core_seconds"))
+        through_zero = float(frames @ seconds / (frames @ frames))
+        if np.ptp(frames) < 1:
+            return 0.0, through_zero
+        per_frame, fixed = (float(value) for value in np.polyfit(frames, seconds, 1))
+        if per_frame <= 0:
+            return float(seconds.mean()), 0.0
+        return (fixed, per_frame) if fixed >= 0 else (0.0, through_zero)
+
+    def other(self, of: Callable[[Measured], float | None], learners: int) -> float | None:
+        """Seconds of something learners do themselves, from the runs nearest in number; None: no run did it."""
+        known = [(run.learners, value) for run in self.runs if (value := of(run)) is not None]
+        if not known:
+            return None
+        nearest = min({number for number, _ in known}, key=lambda number: (abs(np.log(number / learners)), number))
+        return float(np.mean([v for n, v in known if n == nearest])) * self._crowd(learners) / self._crowd(nearest)
+
+    def _crowd(self, learners: int) -> float:
+        return max(1.0, learners / self.cores)
+
+    def host(self, learners: int, frames: float) -> VirtualCluster:
+        """This host with so many learners, as a virtual cluster; something no run did costs nothing there."""
+        update = self.other(lambda run: run.update, learners) or 0.0
+        return VirtualCluster(
+            name=f"calibrated, {learners} learners",
+            nodes=(Node(learners),),
+            compute=Compute(seconds=self.gradient(learners, frames), update=update),
+            exchange=self.other(lambda run: run.exchange, learners) or 0.0,
+            allreduce=Allreduce(seconds={str(max(2, learners)): self.other(lambda run: run.mean, learners) or 0.0}),
+            background=False,
+        )
+
+    def knows(self, run: Measured) -> bool:
+        """Did some run do everything this one does?"""
+        exchanges = run.exchange is None or any(other.exchange is not None for other in self.runs)
+        alone = run.mean is None or run.learners == 1  # a mean of one costs nothing
+        return bool(self.runs) and exchanges and (alone or any(other.mean is not None for other in self.runs))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Frames per second of all learners, of one strategy and number of learners."""
+
+    label: str
+    learners: int
+    frames_per_second: float
+    measured: float | None = None  # of the run that was left out for this prediction, or of this one
+    unseen: bool = True  # predicted without the run it is compared with
+
+    @property
+    def error(self) -> float | None:
+        """Relative; None: there is nothing to compare with."""
+        return None if self.measured is None else self.frames_per_second / self.measured - 1
+
+
+def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tuple[Costs, list[Predicted]]:
+    """Costs of the runs together; and every run predicted from the others, and the same strategies for `learners`.
+
+    Raises:
+        UserError: a run cannot be used, or they are from different hosts.
+    """
+    runs = [read_run(exp) for exp in exps]
+    if len(found := {run.cores for run in runs}) > 1:
+        raise UserError(
+            f"the runs are from hosts with {' and '.join(map(str, sorted(found)))} cores: calibrate each host."
+        )
+    costs, lines = Costs(tuple(runs)), []
+    for run in runs:
+        others = Costs(tuple(other for other in runs if other is not run))
+        unseen = others.knows(run)
+        speed = _speed(others if unseen else costs, run.strategy, run.learners, run.frames)
+        lines.append(Predicted(run.strategy.label, run.learners, speed, run.frames_per_second, unseen))
+    total = runs[0].frames * runs[0].learners
+    for strategy in {run.strategy: None for run in runs}:
+        there = {run.learners for run in runs if run.strategy == strategy}
+        for number in sorted(set(learners) - there):
+            try:
+                strategy.check(number)
+            except UserError:
+                continue
+            lines.append(Predicted(strategy.label, number, _speed(costs, strategy, number, total / number)))
+    return costs, sorted(lines, key=lambda line: (line.learners, line.label))
+
+
+def _speed(costs: Costs, strategy: Strategy, learners: int, frames: float) -> float:
+    cluster = costs.host(learners, frames)
+    return time_strategy(strategy, cluster, max(1, round(frames)), ROUNDS).frames_per_second

@@ -1,0 +1,228 @@
+"""`roundelay simulate`: strategies side by side on a virtual cluster, in seconds, before anybody buys one.
+
+The objective is a noisy quadratic, on which what a strategy should do is known, or nothing at all (timing only); the
+time model is runtime/sim/cost.py.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.configure import plain
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write
+from roundelay.core.progress import Silent
+from roundelay.core.records import Segment, Staleness, of_kind, read_events
+from roundelay.learner.base import Task
+from roundelay.learner.quadratic import Quadratic
+from roundelay.learner.timing import TimingOnly
+from roundelay.runtime.base import (
+    Cluster,
+    LearnerDied,
+    Outcome,
+    Runtime,
+    SegmentPlan,
+    Straggler,
+    staleness_summary,
+)
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.schedule import Newbob
+from roundelay.strategies import make_strategy
+from roundelay.strategies.base import Strategy
+from roundelay.training import Interrupt, Job, train
+
+QUADRATIC_PARAMETERS = 100
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A virtual cluster and how much work it gets: `epochs` of `rounds` minibatches of `frames` for every learner.
+
+    timing_only  compute nothing: how long it takes, who waits, how stale gradients are
+    model_bytes  of a row on the wire, where the cluster does not say
+    """
+
+    learners: int = 4
+    rounds: int = 200
+    frames: int = 32
+    epochs: int = 1
+    learning_rate: float = 0.1
+    seed: int = 0
+    stragglers: tuple[Straggler, ...] = ()
+    cost: CostModel = CostModel()
+    timing_only: bool = False
+    model_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.learners, self.rounds, self.frames, self.epochs) < 1:
+            raise UserError("simulate needs at least one learner, one round, one frame a minibatch and one epoch.")
+        if beyond := [s.rank for s in self.stragglers if not 0 <= s.rank < self.learners]:
+            raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {self.learners - 1}.")
+        if not (self.model_bytes or self.virtual.model_bytes or self.virtual.flat) and self.timing_only:
+            raise UserError(
+                f"cluster {self.virtual.name!r} does not say how large a model is: add model_bytes to it, or give "
+                "--model-bytes (4 for every parameter)."
+            )
+
+    @property
+    def virtual(self) -> VirtualCluster:
+        """The cluster it runs on."""
+        return self.cost.virtual(self.learners)
+
+    @property
+    def minibatch(self) -> int:
+        """Frames a round."""
+        return self.frames * self.learners
+
+    def task(self) -> Task:
+        """What is trained; only the noise of a gradient depends on its frames."""
+        examples = self.minibatch * self.rounds
+        return TimingOnly(examples) if self.timing_only else Quadratic(QUADRATIC_PARAMETERS, examples, seed=self.seed)
+
+    def cluster(self, strategy: Strategy) -> Cluster:
+        """The learners under one strategy."""
+        return Cluster(strategy, self.task(), Sgd(), self.learners, self.seed, self.stragglers)
+
+    def runtime(self, cluster: Cluster) -> SimRuntime:
+        """Its simulator."""
+        return SimRuntime(cluster, self.cost, model_bytes=self.model_bytes)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What one strategy did in a scenario."""
+
+    label: str
+    virtual_seconds: float
+    speedup: float  # over one undisturbed learner doing all minibatches alone
+    fewest: int  # minibatches of the learner that did fewest, and most
+    most: int
+    staleness_mean: float
+    staleness_largest: int
+    consensus_distance: float
+    loss: float  # of the consensus model, above the optimum
+    lost: int = 0  # learners that died
+    died: str = ""  # why it ended early
+    events: int = 0  # effects answered, and ticks of the clock that apply one; 0: not counted
+    wall_seconds: float = 0.0
+
+
+def simulate(scenario: Scenario, strategies: Sequence[str], exp: Path | None = None) -> list[Simulated]:
+    """Run every strategy of `strategies` through the same minibatches.
+
+    With `exp` every one is a training with a run directory of its own: `exp`, or a folder in it for each of several.
+    """
+    made = [make_strategy(text) for text in strategies]
+    if exp is None:
+        return [_simulate(scenario, strategy) for strategy in made]
+    folders = [exp] if len(made) == 1 else [exp / _slug(strategy.label) for strategy in made]
+    return [_train(scenario, strategy, folder) for strategy, folder in zip(made, folders, strict=True)]
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+
+
+def _simulate(scenario: Scenario, strategy: Strategy) -> Simulated:
+    cluster = scenario.cluster(strategy)
+    total: Simulated | None = None
+    with scenario.runtime(cluster) as runtime:
+        for epoch in range(scenario.epochs):
+            plan = EpochPlan(epoch, cluster.task.build().examples, scenario.minibatch, scenario.learners, scenario.seed)
+            try:
+                outcome = runtime.segment(SegmentPlan(plan, scenario.learning_rate))
+            except LearnerDied as error:
+                return _ended(strategy.label, runtime, error)
+            part = _summary(scenario, strategy, runtime, outcome)
+            total = part if total is None else _together(total, part)
+    assert total is not None
+    alone = scenario.epochs * plan.pieces * scenario.virtual.alone(scenario.frames)
+    return replace(total, speedup=alone / total.virtual_seconds if total.virtual_seconds else float("nan"))
+
+
+def _summary(scenario: Scenario, strategy: Strategy, runtime: SimRuntime, outcome: Outcome) -> Simulated:
+    _, largest, mean = staleness_summary(outcome.counts)
+    steps = outcome.counts.steps
+    return Simulated(
+        label=strategy.label, virtual_seconds=outcome.virtual_seconds or 0.0, speedup=float("nan"),
+        fewest=int(steps.min()), most=int(steps.max()), staleness_mean=mean, staleness_largest=largest,
+        consensus_distance=runtime.consensus_distance(),
+        loss=scenario.task().build().evaluate(runtime.consensus(), "held out").mean_loss,
+        lost=len(outcome.lost), events=runtime.events, wall_seconds=outcome.wall_seconds,
+    )  # fmt: skip
+
+
+def _together(before: Simulated, after: Simulated) -> Simulated:
+    """Two epochs in a row; minibatches are those of the later one."""
+    return replace(
+        after, virtual_seconds=before.virtual_seconds + after.virtual_seconds, lost=before.lost + after.lost,
+        staleness_largest=max(before.staleness_largest, after.staleness_largest),
+        wall_seconds=before.wall_seconds + after.wall_seconds,
+    )  # fmt: skip
+
+
+def _ended(label: str, runtime: SimRuntime, error: LearnerDied) -> Simulated:
+    nothing = float("nan")
+    return Simulated(
+        label, runtime.now, nothing, 0, 0, nothing, 0, nothing, nothing, lost=1,
+        died=f"{label} cannot go on: {error}", events=runtime.events,
+    )  # fmt: skip
+
+
+def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
+    """The same through the training loop, which leaves a run directory."""
+    cluster = scenario.cluster(strategy)
+
+    def make_runtime(cluster: Cluster) -> Runtime:
+        return scenario.runtime(cluster)
+
+    job = Job(
+        cluster=cluster, make_runtime=make_runtime, runtime_name="sim", minibatch=scenario.minibatch,
+        schedule=Newbob(scenario.learning_rate, stop_below=None, max_epochs=scenario.epochs, reject_worse=False),
+        corpus="none: timing only" if scenario.timing_only else "noisy quadratic", held_out="dev",
+        final_splits=("dev",), recipe=_recipe(scenario, strategy), save_model=_save,
+    )  # fmt: skip
+    results = train(job, exp, Silent(), Interrupt())
+    assert results is not None  # nobody asked to stop
+    records = read_events(exp / "events.jsonl")
+    steps = [sum(of_rank) for of_rank in zip(*(s.learner_steps for s in of_kind(records, Segment)), strict=True)]
+    seconds = results.virtual_seconds or 0.0
+    alone = scenario.epochs * scenario.rounds * scenario.learners * scenario.virtual.alone(scenario.frames)
+    return Simulated(
+        label=results.label, virtual_seconds=seconds, speedup=alone / seconds if seconds else float("nan"),
+        fewest=min(steps), most=max(steps), staleness_mean=results.staleness["mean"],
+        staleness_largest=max(s.largest for s in of_kind(records, Staleness)),
+        consensus_distance=results.consensus_distance, loss=results.frame_cross_entropy["dev"],
+    )  # fmt: skip
+
+
+def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
+    """What the run directory belongs to."""
+    return {
+        "name": "simulate",
+        "training": {
+            "strategy": strategy.name, "options": plain(strategy), "learners": scenario.learners, "runtime": "sim",
+            "minibatch": scenario.minibatch, "seed": scenario.seed,
+            "stragglers": [plain(straggler) for straggler in scenario.stragglers],
+        },
+        "simulate": {
+            "rounds": scenario.rounds, "frames": scenario.frames, "epochs": scenario.epochs,
+            "learning_rate": scenario.learning_rate, "timing_only": scenario.timing_only,
+            "model_bytes": scenario.model_bytes,
+        },
+        "cost": plain(scenario.cost),
+    }  # fmt: skip
+
+
+def _save(x: Tensor, path: Path) -> None:
+    with atomic_write(path) as file:
+        file.write(save({"x": x.contiguous()}))
