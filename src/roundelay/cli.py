@@ -293,24 +293,26 @@ def _calibrate(options: argparse.Namespace) -> None:
     ]  # fmt: skip
     console.print("Measured, in milliseconds:")
     print_table(["run", "learners", "frames", "gradient", "update", "exchange", "mean"], milliseconds)
-    rows = [
-        (
-            line.label, f"{line.learners}", f"{line.frames_per_second:,.0f}",
-            "" if line.measured is None else f"{line.measured:,.0f}",
-            "" if line.error is None else f"{100 * line.error:+.1f} %",
-            "" if line.measured is None else "the other runs" if line.unseen else "this run, too",
-        )
-        for line in lines
-    ]  # fmt: skip
-    console.print("\nFrames per second:")
-    print_table(["strategy", "learners", "predicted", "measured", "error", "predicted from"], rows)
-    missed = [abs(line.error) for line in lines if line.error is not None and line.unseen]
-    if missed:
-        console.print(
-            f"{len(missed)} runs predicted from the others: mean error {100 * sum(missed) / len(missed):.1f} %, "
-            f"largest {100 * max(missed):.1f} %",
-            markup=False,
-        )
+    rows = []
+    for line in lines:
+        row = [line.label, f"{line.learners}", "" if line.measured is None else f"{line.measured:,.0f}"]
+        for speed, error in ((line.own, line.own_error), (line.frames_per_second, line.error)):
+            row += ["" if speed is None else f"{speed:,.0f}", "" if error is None else f"{100 * error:+.1f} %"]
+        rows.append(tuple(row))
+    console.print(
+        "\nFrames per second, as measured, and as predicted from the run's own costs and from all other runs:"
+    )
+    print_table(["strategy", "learners", "measured", "own", "error", "others", "error"], rows)
+    for what, errors in (
+        ("its own costs", [abs(line.own_error) for line in lines if line.own_error is not None]),
+        ("all other runs", [abs(line.error) for line in lines if line.error is not None]),
+    ):
+        if errors:
+            console.print(
+                f"From {what}: {len(errors)} runs, mean error {100 * sum(errors) / len(errors):.1f} %, "
+                f"largest {100 * max(errors):.1f} %",
+                markup=False,
+            )
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -159,14 +159,23 @@ class Predicted:
 
     label: str
     learners: int
-    frames_per_second: float
-    measured: float | None = None  # of the run that was left out for this prediction, or of this one
-    unseen: bool = True  # predicted without the run it is compared with
+    frames_per_second: float | None  # from all *other* runs; None: none of them did what this one does
+    measured: float | None = None
+    own: float | None = None  # from the costs of this very run: what is lost in the model, not in the calibration
 
     @property
     def error(self) -> float | None:
-        """Relative; None: there is nothing to compare with."""
-        return None if self.measured is None else self.frames_per_second / self.measured - 1
+        """Relative, of the prediction from other runs; None: there is nothing to compare."""
+        return _relative(self.frames_per_second, self.measured)
+
+    @property
+    def own_error(self) -> float | None:
+        """Relative, of what the run's own costs give."""
+        return _relative(self.own, self.measured)
+
+
+def _relative(found: float | None, measured: float | None) -> float | None:
+    return None if found is None or measured is None else found / measured - 1
 
 
 def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tuple[Costs, list[Predicted]]:
@@ -183,9 +192,11 @@ def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tupl
     costs, lines = Costs(tuple(runs)), []
     for run in runs:
         others = Costs(tuple(other for other in runs if other is not run))
-        unseen = others.knows(run)
-        speed = _speed(others if unseen else costs, run.strategy, run.learners, run.frames)
-        lines.append(Predicted(run.strategy.label, run.learners, speed, run.frames_per_second, unseen))
+        speed, own = (
+            _speed(known, run.strategy, run.learners, run.frames) if known.knows(run) else None
+            for known in (others, Costs((run,)))
+        )
+        lines.append(Predicted(run.strategy.label, run.learners, speed, run.frames_per_second, own))
     total = runs[0].frames * runs[0].learners
     for strategy in {run.strategy: None for run in runs}:
         there = {run.learners for run in runs if run.strategy == strategy}
