@@ -154,6 +154,10 @@ def test_a_straggler_holds_synchronous_learners_up_in_its_window() -> None:
     assert seconds("ssgd", virtual, 20) == pytest.approx(10 + 4 * 3 + 6)
 
 
+def test_a_measured_mix_costs_what_was_measured() -> None:
+    assert seconds("dpsgd", flat(4, mix=0.05)) == pytest.approx(20 * 0.15)
+
+
 def test_the_slowest_link_decides_where_the_ring_crosses_it() -> None:
     inside, between = Link(0.0, 1e9), Link(0.0, 1e8)
     base = VirtualCluster(nodes=(Node(4),), links=Links(inside, between), model_bytes=1e6)

@@ -81,6 +81,7 @@ def test_learners_are_numbered_node_by_node() -> None:
         ("links: {inside: {bandwidth: 0}}", "links.inside.bandwidth"),
         ("links: {between: {latency: -1}}", "links.between.latency"),
         ("exchange: -1", "exchange"),
+        ("mix: -1", "mix"),
         ("allreduce: {algorithm: star}", "allreduce.algorithm"),
         ("allreduce: {seconds: {1: 0.1}}", "allreduce.seconds.1"),
         ("allreduce: {seconds: {2: -0.1}}", "allreduce.seconds.2"),

@@ -137,12 +137,14 @@ class Costs:
     def host(self, learners: int, frames: float) -> VirtualCluster:
         """This host with so many learners, as a virtual cluster; something no run did costs nothing there."""
         update = self.other(lambda run: run.update, learners) or 0.0
+        mean = self.other(lambda run: run.mean, learners) or 0.0  # of a group of any size, or a mix with neighbours
         return VirtualCluster(
             name=f"calibrated, {learners} learners",
             nodes=(Node(learners),),
             compute=Compute(seconds=self.gradient(learners, frames), update=update),
             exchange=self.other(lambda run: run.exchange, learners) or 0.0,
-            allreduce=Allreduce(seconds={str(max(2, learners)): self.other(lambda run: run.mean, learners) or 0.0}),
+            allreduce=Allreduce(seconds={"2": mean, str(max(2, learners)): mean}),
+            mix=mean,
             background=False,
         )
 

@@ -204,6 +204,7 @@ class VirtualCluster:
     links        latency and bandwidth, from which exchanges and means follow
     exchange     measured seconds of one exchange, instead of what follows from the links
     allreduce    how means are made
+    mix          measured seconds of one mix with all neighbours, instead of what follows from links or `exchange`
     background   what a learner begins goes on while it computes; false: it does it itself, as where all rows are memory
                  of one host. Then an exchange is done when it is begun, and a mean when it is waited for
     centre_node  the node that holds the centre row (the parameter server), if the strategy has one
@@ -219,6 +220,7 @@ class VirtualCluster:
     links: Links = Links()
     exchange: float | None = None
     allreduce: Allreduce = Allreduce()
+    mix: float | None = None
     background: bool = True
     centre_node: int = 0
     model_bytes: float | None = None
@@ -240,8 +242,9 @@ class VirtualCluster:
         self.links.inside.check("links.inside")
         self.links.between.check("links.between")
         self.allreduce.check("allreduce")
-        if self.exchange is not None:
-            _not_negative("exchange", self.exchange)
+        for name in ("exchange", "mix"):
+            if (seconds := getattr(self, name)) is not None:
+                _not_negative(name, seconds)
         if self.model_bytes is not None:
             _above_zero("model_bytes", self.model_bytes)
         machines = sum(node.count for node in self.nodes)

@@ -178,6 +178,8 @@ class Prices:
 
     def mix_ns(self, rank: int, others: Sequence[int]) -> int:
         """The rows of all `others` come in, one after another."""
+        if self.cluster.mix is not None:
+            return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
             return len(others) * nanoseconds(self.cluster.exchange)
         return nanoseconds(sum(self._link(rank, other).seconds(self.bytes) for other in others))
