@@ -5,7 +5,7 @@ Each learner is tied to a centre w~ by a spring; alpha = lr * lambda is how far 
     asynchronous (9)   e = alpha (w - w~)      from one and the same pair
                        w <- w - e,  w~ <- w~ + e
 
-    synchronous (8)    w_l <- w_l - alpha (w_l - w~)                     on all L learners, from the old centre
+    synchronous (8)    w_l <- w_l - lr grad f(w_l) - alpha (w_l - w~)    on all L learners, from the old centre
                        w~  <- w~ + alpha sum_l (w_l - w~)  =  w~ + L alpha (mean_l w_l - w~)
 
 Both keep the sum of all rows and the centre. alpha = beta / L with beta <= 1, so that the centre cannot overshoot the
@@ -38,7 +38,7 @@ def elastic_mean_(centre: Tensor, mean: Tensor, alpha: float, learners: int) -> 
 
 
 def elastic_row(row: Tensor, centre: Tensor, alpha: float) -> Tensor:
-    """A learner's half of equation 8: its row (C,) after the pull of the old `centre` (C,)."""
+    """A learner's half of equation 8 but for the gradient: its row (C,) after the pull of the old `centre` (C,)."""
     return row.lerp(centre, alpha)
 
 

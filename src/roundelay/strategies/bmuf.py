@@ -4,11 +4,12 @@ The equations are in algorithms/block_momentum.py. Every learner holds the same 
 the same update from the same mean, so only models are sent.
 
 Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
-`momentum: null` is 1 - 1/N for N learners; the block learning rate is 1. Where we differ: with Nesterov block momentum
-the model evaluated is the anchor W, as in the paper, which is what rows hold between segments; the next segment starts
-again from the broadcast model.
+`momentum: null` is 1 - 1/N for N learners; the block learning rate is 1. With Nesterov block momentum the model
+evaluated is the anchor W, which is what rows hold between segments; the next segment starts again from the broadcast
+model. Where we differ: means are weighted by frames, and a segment ends with a block, a shorter one if need be.
 
-`bmuf-fairseq` is the recursion of public toolkits, which has no anchor apart from the broadcast model.
+`bmuf-fairseq` is the recursion of fairseq with `use_nbm`, which has no anchor apart from the broadcast model: classical
+block momentum with 1 + momentum times the block rate.
 """
 
 from dataclasses import dataclass

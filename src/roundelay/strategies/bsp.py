@@ -1,7 +1,8 @@
 """BSP model averaging: every learner trains alone for `period` steps, then all take the mean of their models.
 
-    x <- sum_l n_l x_l / sum_l n_l        n_l frames learner l has trained since the last mean      (Li et al. 2017, eq.
-    1)
+    x <- sum_l n_l x_l / sum_l n_l        n_l frames learner l has trained since the last mean
+
+(Li et al. 2017, equation 1, with the weights of that paper's own code.)
 
 Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
 Momentum buffers stay local.

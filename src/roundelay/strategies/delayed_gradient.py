@@ -1,19 +1,20 @@
 """SGD on a gradient one step old: the allreduce of gradients hides behind the next gradient.
 
-    x_{k+1} = x_k - lr * mean_l grad f(x_{k-1}; b_l)
+    x_{k+1} = x_k - lr * mean_l grad f(x_{k-1}; b_l)        the first step's late gradient is 0
 
 The baseline that delay-by-one must not be confused with: here all rows stay equal bit for bit, and what is late is the
 gradient. On a quadratic it is stable up to lr x curvature 1 only, half of what synchronous SGD bears
 (docs/stability.md).
 
-Sent: one gradient (4 P bytes) a learner and step. Waits: everybody for the slowest, but behind the gradient. A segment
-ends with the last gradient applied; its first step applies none.
+Sent: one gradient (4 P bytes) a learner and step. Waits: everybody for the slowest, but behind the gradient. The mean
+still to be applied is kept from one segment to the next, so evaluating, or stopping and going on, changes nothing; the
+last one of a run is never applied.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from roundelay.core.effects import Begin, Draw, Grad, Handle, Mean, Wait
+from roundelay.core.effects import Begin, Draw, Grad, Mean, Wait
 from roundelay.core.state import Gradient, Me, Statistics
 from roundelay.strategies.base import Strategy, Traits
 
@@ -30,16 +31,15 @@ class DelayedGradient(Strategy):
     )  # fmt: skip
 
     async def learn(self, me: Me) -> None:
-        delayed, late, version = me.memory["delayed"], None, 0
+        delayed, version = me.memory["delayed"], me.snapshot().version - 1
+        late = None
         while batch := await Draw():
             here = me.snapshot()
             gradient = await Grad(here, batch)
             if late is not None:
-                me.step(await self._arrived(late, version))
+                delayed.copy_(await Wait(late))
+            me.step(Gradient(delayed, version, Statistics()))
             delayed.copy_(gradient.vector)
             late, version = await Begin(Mean(me.everyone, delayed, float(batch.frames))), here.version
         if late is not None:
-            me.step(await self._arrived(late, version))
-
-    async def _arrived(self, late: Handle, version: int) -> Gradient:  # type: ignore[type-arg]
-        return Gradient(await Wait(late), version, Statistics())
+            delayed.copy_(await Wait(late))

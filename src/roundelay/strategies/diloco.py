@@ -2,7 +2,7 @@
 2311.08105).
 
 The equation is in algorithms/outer_momentum.py. The paper's local optimizer is AdamW (`optimizer.name=adamw`); any will
-do. `rate` and `momentum` are the outer step's.
+do. `rate` and `momentum` are the outer step's. The local optimizer's memory stays local from round to round.
 
 Sent: one model (4 P bytes) a learner every `period` steps, which may be hundreds. Waits: everybody for the slowest,
 every `period` steps.

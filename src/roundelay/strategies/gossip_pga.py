@@ -43,8 +43,7 @@ class GossipPga(Gossip):
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():
+            mix = self.mix(me, me.steps)  # the matrices of dpsgd, round by round
             me.step(await Grad(me.snapshot(), batch))
-            if me.steps % self.period == 0:
-                me.replace(await Mean(me.everyone, me.x))
-            else:
-                me.replace(await self.mix(me, me.steps))
+            everybody = me.steps % self.period == 0
+            me.replace(await (Mean(me.everyone, me.x) if everybody else mix))
