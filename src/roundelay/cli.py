@@ -13,6 +13,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.procs.threads import wait_politely
 from roundelay.terminal import Bar, complain, console, print_table, tidy
 
+COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
+"""What `simulate` compares unless told otherwise."""
 DEFAULT_LEARNERS = 4
 
 
@@ -215,11 +217,21 @@ def _replay(options: argparse.Namespace) -> int:
 # simulate, report, demo -----------------------------------------------------------------------------------------------
 
 
+def _stability(options: argparse.Namespace) -> None:
+    from roundelay.stability import ORDERS, learner_counts, stability, table
+
+    names = ORDERS if options.strategy is COMPARED else options.strategy
+    edges = stability(names, learner_counts(options.stability), options.jitter, options.seed)
+    print_table(*table(edges))
+
+
 def _simulate(options: argparse.Namespace) -> None:
     if options.published:
         return _published()
     if options.calibrate:
         return _calibrate(options)
+    if options.stability:
+        return _stability(options)
     from roundelay.acoustic import parse_straggler
     from roundelay.runtime.sim.cluster import load_cluster
     from roundelay.runtime.sim.cost import CostModel
@@ -523,6 +535,12 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
     sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
+    sub.add_argument("--strategy", nargs="+", default=COMPARED)
+    sub.add_argument("--learners", type=int, default=DEFAULT_LEARNERS)
+    sub.add_argument(
+        "--stability", nargs="?", const="4,8,16", metavar="L,L,...",
+        help="print instead the largest stable rate x curvature, for so many learners (default: 4,8,16)",
+    )  # fmt: skip
     sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
     sub.add_argument("--learning-rate", type=float, default=0.1)
     sub.add_argument("--seed", type=int, default=0)

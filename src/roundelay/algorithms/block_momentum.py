@@ -43,9 +43,9 @@ def block_update_single_(model: Tensor, delta: Tensor, mean: Tensor, momentum: f
 
         D = zeta D + eta (Wbar - W),   W = W + D + zeta D
 
-    Anchor and broadcast model are one: the look-ahead zeta D is never taken back. Put D' = (1 + zeta) D, and what is left
-    is classical block momentum with the block rate (1 + zeta) eta. Under a constant gradient it moves 1 + zeta times as
-    fast as the strict form. `model` and `delta` (C,) in place; `mean` (C,) is only read.
+    Anchor and broadcast model are one: the look-ahead zeta D is never taken back. Put D' = (1 + zeta) D, and what is
+    left is classical block momentum with the block rate (1 + zeta) eta. Under a constant gradient it moves 1 + zeta
+    times as fast as the strict form. `model` and `delta` (C,) in place; `mean` (C,) is only read.
     """
     delta.mul_(momentum).add_(mean - model, alpha=rate)
     model.add_(delta, alpha=1 + momentum)

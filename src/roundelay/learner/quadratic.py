@@ -29,6 +29,11 @@ class QuadraticLearner(Learner):
         self._h = torch.from_numpy(np.geomspace(low, high, task.parameters, dtype=np.float32))
         self._c = torch.from_numpy(stream(task.seed, "optimum").standard_normal(task.parameters, dtype=np.float32))
 
+    @property
+    def optimum(self) -> Tensor:
+        """c, (P,)."""
+        return self._c
+
     def initial(self) -> Tensor:
         return torch.zeros(self.parameters)
 

@@ -7,7 +7,7 @@
 
 The equations are in algorithms/elastic.py; `beta` / L is the moving rate alpha. EAMSGD, the form with Nesterov
 momentum, is either of them with `optimizer.momentum` and `optimizer.nesterov`: the local update is the authors'
-(v <- delta v, w <- w + v, g = grad f(w), w <- w - lr g, v <- v - lr g), written at the look-ahead point y = w + delta v,
+(v <- delta v, w <- w + v, g = grad f(w), w <- w - lr g, v <- v - lr g), written at the look-ahead point w + delta v,
 and it is that point which is tied to the centre.
 
 Sent: one model each way (8 P bytes) every `period` steps; easgd-sync one model (4 P). Waits: nobody for a slow learner,

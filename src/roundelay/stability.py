@@ -1,0 +1,303 @@
+"""How large a learning rate a strategy bears: the largest stable product of rate and curvature.
+
+On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and what decides is s = lr h alone. It
+is stable while no eigenvalue of the recursion lies outside the unit circle. The edge is measured with the strategy's
+own code in the simulator, in one run: coordinates do not see each other, so each of some thousand coordinates gets a
+curvature of its own, and one run shows from which of them on the distance to the optimum grows. Beside it stands what
+the recursion says on paper, where we have it: `theory`.
+
+Learners are equally fast, unless a jitter is given; an exchange takes next to no time. Legend: L learners.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import pi, sin
+from typing import cast
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.topology import doublings, ring_matrix
+from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+from roundelay.runtime.base import Cluster, SegmentPlan
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies import make_strategy
+from roundelay.strategies.asgd import Asgd
+from roundelay.strategies.base import Strategy
+from roundelay.strategies.bmuf import Bmuf, BmufFairseq, default_momentum
+from roundelay.strategies.bsp import Bsp
+from roundelay.strategies.delay_by_one import DelayByOne
+from roundelay.strategies.delayed_gradient import DelayedGradient
+from roundelay.strategies.diloco import DiLoCo
+from roundelay.strategies.dpsgd import DPsgd, mixing_matrix
+from roundelay.strategies.easgd import Easgd, EasgdSync
+from roundelay.strategies.gossip_pga import GossipPga
+from roundelay.strategies.sgd import Sgd as OneLearner
+from roundelay.strategies.slowmo import SlowMo
+from roundelay.strategies.ssgd import Ssgd
+
+ORDERS = (
+    "sgd", "ssgd", "dpsgd:ring", "dpsgd:ring,order=cta", "gossip-pga", "dpsgd:ring,order=consensus",
+    "dpsgd:random-ring,order=consensus", "dpsgd:exponential,order=consensus", "delay-by-one", "delayed-gradient",
+    "adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd", "bsp", "bmuf",
+    "bmuf,nesterov=true", "bmuf-fairseq", "slowmo", "diloco", "easgd", "easgd-sync", "asgd",
+    "asgd,staleness_aware=true", "asgd,period=4",
+)  # fmt: skip
+"""What `roundelay simulate --stability` lists unless told otherwise."""
+
+GROWN = 0.7
+"""Nats that a distance must grow by in the second third of a run and again in the last: noise and the bursts of random
+neighbours do not do that twice."""
+
+NEIGHBOURS = 8
+"""Coordinates of nearly the same curvature that are looked at together, since one may stand near zero by chance."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Largest stable rate x curvature of a strategy, for so many learners."""
+
+    strategy: str
+    learners: int
+    measured: float
+    theory: float | None
+
+
+def stability(strategies: Sequence[str], learners: Sequence[int], jitter: float = 0.0, seed: int = 0) -> list[Edge]:
+    """The edges of all of `strategies` (name:topology,option=value,...), strategy by strategy.
+
+    Raises:
+        UserError: no such strategy or option, or it cannot run with so many learners.
+    """
+    made = [strategy_of(text) for text in strategies]
+    counts = {strategy: (1,) if strategy.name == "sgd" else tuple(learners) for strategy in made}
+    for strategy in made:
+        for count in counts[strategy]:
+            strategy.check(count)
+    return [_edge(strategy, count, jitter, seed) for strategy in made for count in counts[strategy]]
+
+
+def learner_counts(text: str) -> tuple[int, ...]:
+    """`4,8,16`.
+
+    Raises:
+        UserError: that is no list of numbers of learners.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--stability {text!r}: give numbers of learners, for example --stability 4,8.") from None
+
+
+def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Heads and rows, a column for each number of learners: measured, and theory in brackets where there is one."""
+    learners = sorted({edge.learners for edge in edges} - {1}) or [1]
+    rows: dict[str, dict[int, str]] = {}
+    for edge in edges:
+        text = f"{edge.measured:.2f}" + (f" ({edge.theory:.2f})" if edge.theory else "")
+        for count in [edge.learners] if edge.learners in learners else learners:  # sgd has one learner in any column
+            rows.setdefault(edge.strategy, {})[count] = text
+    return (
+        ["strategy", *(f"L = {count}" for count in learners)],
+        [(name, *(row.get(count, "") for count in learners)) for name, row in rows.items()],
+    )
+
+
+def _edge(strategy: Strategy, learners: int, jitter: float, seed: int) -> Edge:
+    paper = theory(strategy, learners) if strategy.traits.synchronous or not jitter else None
+    return Edge(strategy.label, learners, largest_stable(strategy, learners, jitter, seed=seed), paper)
+
+
+def strategy_of(text: str) -> Strategy:
+    """The strategy written as name:topology,option=value,...
+
+    Raises:
+        UserError: it cannot be read so, or there is no such strategy or option.
+    """
+    name, *options = text.split(",")
+    pairs = [option.partition("=") for option in options]
+    if wrong := [key for key, equals, value in pairs if not (equals and value)]:
+        raise UserError(f"strategy {text!r}: write NAME:TOPOLOGY,OPTION=VALUE; {wrong[0]!r} is no OPTION=VALUE.")
+    return make_strategy(name, {key: yaml.safe_load(value) for key, _, value in pairs})
+
+
+# Measured -------------------------------------------------------------------------------------------------------------
+
+
+def largest_stable(
+    strategy: Strategy, learners: int, jitter: float = 0.0, span: tuple[float, float] = (0.02, 4.0), rounds: int = 750,
+    coordinates: int = 4096, seed: int = 0,
+) -> float:  # fmt: skip
+    """The smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
+
+    Args:
+        jitter: sigma of the log-normal time of a gradient.
+        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
+            less than `GROWN` nats in a third of them passes for stable: that sets the precision, together with
+            `coordinates`, which share the logarithm of `span` evenly.
+    """
+    period = getattr(strategy, "period", 1)  # every third is whole blocks
+    asynchronous = not strategy.traits.synchronous  # what grows then grows with the exchanges, not with the steps
+    third = -(-rounds // 3) * period if asynchronous else -(-rounds // (3 * period)) * period
+    task = Quadratic(coordinates, 3 * third * learners, span, seed=seed)
+    plan = EpochPlan(0, task.examples, learners, learners, seed)  # one example for each learner
+    cost = CostModel(gradient=1.0, jitter=jitter, exchange=1e-4, allreduce=0.0)
+    optimum, sizes = QuadraticLearner(task).optimum, []
+    with SimRuntime(Cluster(strategy, task, Sgd(), learners, seed), cost) as runtime:
+        for first in (0, third, 2 * third):
+            runtime.segment(SegmentPlan(plan, 1.0, first=first * learners, last_round=first + third))
+            sizes.append(_distance(runtime, optimum))
+    with np.errstate(invalid="ignore"):
+        growth = np.diff(np.log(sizes), axis=0)
+    grows = np.logical_not((growth < GROWN).any(axis=0))  # what is no number any more has grown
+    grows[:-1] &= grows[1:]
+    edges = np.geomspace(*span, coordinates // NEIGHBOURS + 1)
+    return float(edges[np.argmax(grows)] if grows.any() else span[1])
+
+
+def _distance(runtime: SimRuntime, optimum: torch.Tensor) -> NDArray[np.float64]:
+    """Root mean square over learners and neighbouring coordinates."""
+    squares = (runtime.rows().double() - optimum).square().mean(0)
+    return cast(NDArray[np.float64], squares.reshape(-1, NEIGHBOURS).mean(1).sqrt().numpy())
+
+
+# On paper ------------------------------------------------------------------------------------------------------------
+
+Recursion = Callable[[float], NDArray[np.float64]]
+"""The matrix of one turn of a strategy at rate x curvature s."""
+
+
+def theory(strategy: Strategy, learners: int) -> float | None:
+    """The edge as the recursion says, for equally fast learners; None where we have no recursion.
+
+    With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
+    """
+    edge: float | None = None
+    match strategy:
+        case OneLearner() | Ssgd() | Bsp() | GossipPga():
+            edge = 2.0
+        case DelayByOne():
+            edge = 1.0 if learners > 1 else 2.0
+        case DelayedGradient():
+            edge = late_gradients(1)
+        case DPsgd():
+            edge = _decentralized(strategy, learners)
+        case Asgd():
+            edge = _server(strategy, learners)
+        case Bmuf() | BmufFairseq() | SlowMo() | DiLoCo():
+            edge = first_unstable(_block(strategy, learners))
+        case Easgd():
+            edge = first_unstable(_springs(strategy, learners))
+        case EasgdSync():
+            edge = first_unstable(_springs_at_once(strategy, learners))
+    return edge
+
+
+def late_gradients(delay: int) -> float:
+    """Edge of x_{k+1} = x_k - s x_{k-delay}: 2 sin(pi / (4 delay + 2)), that is 2, 1, 0.62, 0.45, ..."""
+    return 2 * sin(pi / (4 * delay + 2))
+
+
+def first_unstable(recursion: Recursion, end: float = 4.0) -> float:
+    """The smallest s at which an eigenvalue of `recursion(s)` leaves the unit circle, or `end`."""
+
+    def unstable(s: float) -> bool:
+        return bool(np.abs(np.linalg.eigvals(recursion(s))).max() > 1 + 1e-9)
+
+    low = 0.0
+    for high in np.arange(0.01, end, 0.01):
+        if unstable(float(high)):
+            break
+        low = float(high)
+    else:
+        return end
+    high = low + 0.01
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if unstable(middle) else (middle, high)
+    return low
+
+
+def _decentralized(strategy: DPsgd, learners: int) -> float:
+    """Step and mix in turn: 2. In consensus order deviations from the mean obey d <- (T - s) d, the mean 1 - s."""
+    if strategy.order != "consensus" or learners == 1:
+        return 2.0
+    if strategy.topology == "random-ring":  # in mean square, no direction being special: E |(T - s) d|^2 < |d|^2
+        ring = ring_matrix(learners)
+        once, twice = ((np.trace(power) - 1) / (learners - 1) for power in (ring, ring @ ring))
+        return float(once + (once**2 + 1 - twice) ** 0.5)
+    turns = len(doublings(learners)) if strategy.topology == "exponential" else 1
+    edges = tuple((int(i), int(j)) for i, j in strategy.edges)
+    mixes = [mixing_matrix(strategy.topology, edges, learners, 0, k) for k in range(turns)]
+
+    def turn(s: float) -> NDArray[np.float64]:
+        product = np.eye(learners)
+        for mix in mixes:
+            product = (mix - s * np.eye(learners)) @ product
+        return product
+
+    return first_unstable(turn)
+
+
+def _block(strategy: Bmuf | BmufFairseq | SlowMo | DiLoCo, learners: int) -> Recursion:
+    """On (W, D): a block's gradient is G = -g times the model it began with, g = 1 - (1 - s)^period."""
+    zeta = default_momentum(learners) if strategy.momentum is None else strategy.momentum
+    eta = strategy.rate * (1 + zeta if isinstance(strategy, BmufFairseq) else 1)
+
+    def turn(s: float) -> NDArray[np.float64]:
+        g = 1 - (1 - s) ** strategy.period
+        if isinstance(strategy, DiLoCo):
+            return np.array([[1 - eta * g * (1 + zeta), -eta * zeta**2], [g, zeta]])
+        look_ahead = zeta if isinstance(strategy, Bmuf) and strategy.nesterov else 0.0
+        delta = np.array([-eta * g, zeta - eta * g * look_ahead])
+        return np.array([np.array([1.0, 0.0]) + delta, delta])
+
+    return turn
+
+
+def _server(strategy: Asgd, learners: int) -> float:
+    """Equally fast learners take turns, so each report is L - 1 late: w <- w - g w_late, g = 1 - (1 - s)^period."""
+    scale = strategy.rate / (max(1, learners - 1) if strategy.staleness_aware else 1)
+    bears, period = late_gradients(learners - 1) / scale, strategy.period
+    if bears < 1:
+        return float(1 - (1 - bears) ** (1 / period))
+    return 2.0 if period % 2 == 0 else float(1 + (bears - 1) ** (1 / period))
+
+
+def _springs(strategy: Easgd, learners: int) -> Recursion:
+    """On (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
+    alpha, centre = strategy.beta / learners, learners
+
+    def turn(s: float) -> NDArray[np.float64]:
+        product = np.eye(learners + 1)
+        for rank in range(learners):
+            pull = np.eye(learners + 1)
+            pull[np.ix_([rank, centre], [rank, centre])] = [[1 - alpha, alpha], [alpha, 1 - alpha]]
+            pull[rank] *= (1 - s) ** strategy.period
+            product = pull @ product
+        return product
+
+    return turn
+
+
+def _springs_at_once(strategy: EasgdSync, learners: int) -> Recursion:
+    """On (mean, centre, a deviation from the mean)."""
+    alpha, beta = strategy.beta / learners, strategy.beta
+
+    def turn(s: float) -> NDArray[np.float64]:
+        rest = (1 - s) ** (strategy.period - 1)
+        return np.array(
+            [
+                [rest * (1 - s - alpha), rest * alpha, 0],
+                [beta, 1 - beta, 0],
+                [0, 0, rest * (1 - s - alpha) if learners > 1 else 0],
+            ]
+        )
+
+    return turn

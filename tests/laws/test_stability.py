@@ -1,0 +1,108 @@
+"""The largest stable rate x curvature: the strategies' own code in the simulator against what is known on paper."""
+
+import math
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.stability import ORDERS, Edge, largest_stable, late_gradients, stability, strategy_of, table, theory
+from roundelay.strategies import STRATEGIES
+from roundelay.strategies.dpsgd import DPsgd
+
+CLOSED = {  # of learners 4 and 8, worked out by hand; docs/stability.md has the lines
+    "ssgd": (2, 2),
+    "dpsgd:ring": (2, 2),
+    "dpsgd:ring,order=cta": (2, 2),
+    "dpsgd:ring,order=consensus": (2 / 3, 2 / 3),  # 1 + the smallest eigenvalue of T
+    "dpsgd:complete,order=consensus": (1, 1),
+    "delay-by-one": (1, 1),
+    "delayed-gradient": (1, 1),
+    "gossip-pga": (2, 2),
+    "bsp": (2, 2),
+    "bmuf": (2, 2),  # an even period: no block gradient exceeds the model
+    "bmuf,period=1": (2 * (1 + 3 / 4), 2 * (1 + 7 / 8)),  # the heavy ball
+    "bmuf,period=1,nesterov=true": (1 + 1 / (1 + 2 * 3 / 4), 1 + 1 / (1 + 2 * 7 / 8)),
+    "bmuf-fairseq,period=1": (2, 2),  # the heavy ball with 1 + zeta times the rate
+    "slowmo,period=1": (3, 3),  # momentum 1/2
+    "diloco,period=1": ((1 + 1 / 2.8) / 0.7,) * 2,
+    "easgd-sync,period=1": (2 - 2 * 0.9 / 4 / 1.1, 2 - 2 * 0.9 / 8 / 1.1),
+    "asgd": (2 * math.sin(math.pi / 14), 2 * math.sin(math.pi / 30)),
+    "asgd,staleness_aware=true": (6 * math.sin(math.pi / 14), 14 * math.sin(math.pi / 30)),
+    "asgd,period=4": tuple(1 - (1 - 2 * math.sin(math.pi / n)) ** 0.25 for n in (14, 30)),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_recursions_have_the_edges_worked_out_by_hand(name: str) -> None:
+    for learners, edge in zip((4, 8), CLOSED[name], strict=True):
+        assert theory(strategy_of(name), learners) == pytest.approx(edge, rel=1e-4)
+
+
+def measured(name: str, learners: int, about: float) -> float:
+    """Precise to 2 %, where something between 0.75 and 1.3 times `about` is expected."""
+    return largest_stable(strategy_of(name), learners, span=(0.75 * about, 1.3 * about), rounds=360, coordinates=512)
+
+
+@pytest.mark.parametrize(
+    "name", [*CLOSED, "dpsgd:exponential,order=consensus", "easgd", "easgd,period=1", "easgd-sync", "diloco,period=3"]
+)
+@pytest.mark.parametrize("learners", [4, 8])
+def test_strategies_bear_the_rate_that_theory_says(name: str, learners: int) -> None:
+    edge = theory(strategy_of(name), learners)
+    assert edge is not None
+    assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
+
+
+@pytest.mark.parametrize("learners", [2, 3, 5])
+def test_the_ring_of_any_number_of_learners(learners: int) -> None:
+    angles = [2 * math.pi * k / learners for k in range(1, learners)]
+    edge = 1 + min((1 + 2 * math.cos(angle)) / 3 for angle in angles)
+    name = "dpsgd:ring,order=consensus"
+    assert theory(strategy_of(name), learners) == pytest.approx(edge, rel=1e-4)
+    assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
+
+
+def test_a_graph_s_edge_follows_from_its_smallest_eigenvalue() -> None:
+    star = DPsgd("graph", ((0, 1), (0, 2), (0, 3)), "consensus")
+    edge = theory(star, 4)
+    assert edge == pytest.approx(1.0, rel=1e-4)  # eigenvalues 1, 3/4, 3/4, 0
+    assert largest_stable(star, 4, span=(0.7, 1.4), rounds=360, coordinates=512) == pytest.approx(edge, rel=0.03)
+
+
+@pytest.mark.parametrize("learners", [4, 8])
+def test_on_a_random_ring_a_run_bears_a_little_more_than_its_mean_square(learners: int) -> None:
+    name = "dpsgd:random-ring,order=consensus"
+    edge = theory(strategy_of(name), learners)
+    assert edge is not None
+    assert 0.97 * edge < measured(name, learners, edge) < 1.2 * edge
+
+
+@pytest.mark.parametrize("name", ["adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "hadpsgd"])
+def test_asynchronous_gossip_bears_about_1_2(name: str) -> None:
+    """No theory: a range that holds for every number of learners when their speeds vary."""
+    assert theory(strategy_of(name), 4) is None
+    assert 1.1 < largest_stable(strategy_of(name), 4, jitter=0.2, span=(0.8, 1.6), rounds=450, coordinates=512) < 1.35
+
+
+def test_a_late_gradient_costs_rate() -> None:
+    assert [round(late_gradients(delay), 2) for delay in range(5)] == [2.0, 1.0, 0.62, 0.45, 0.35]
+
+
+def test_every_strategy_is_in_the_table() -> None:
+    assert {strategy_of(text).name for text in ORDERS} == set(STRATEGIES)
+
+
+def test_the_table_has_a_column_for_each_number_of_learners() -> None:
+    heads, rows = table(stability(["sgd", "dpsgd:ring,order=consensus"], [2, 3]))
+    assert heads == ["strategy", "L = 2", "L = 3"]
+    assert rows[0] == ("sgd", "2.00 (2.00)", "2.00 (2.00)")
+    assert rows[1][0] == "dpsgd ring consensus"
+    assert [cell[-6:] for cell in rows[1][1:]] == ["(0.67)", "(1.00)"]
+    assert table([Edge("adpsgd", 2, 1.23, None)])[1] == [("adpsgd", "1.23")]
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match="OPTION=VALUE"):
+        stability(["dpsgd,consensus"], [4])
+    with pytest.raises(UserError, match="at least one"):
+        stability(["ssgd"], [0])
