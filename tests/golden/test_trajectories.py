@@ -72,14 +72,58 @@ def test_rows_are_those_on_record(name: str) -> None:
     assert found == golden[name]
 
 
-def test_two_of_them_by_hand() -> None:
-    golden = json.loads(FILE.read_text())
-    # Minibatches 1, 2, 3 one after the other.
-    assert golden["sgd"] == [[[-1.0, 1.0]], [[-3.0, 2.0]], [[-6.0, 3.0]]]
-    # Rounds (1, 2, 3), (4, 5, 6), (7, 8, 9): means 2, 5, 8, on all three.
-    assert golden["ssgd"] == [[[-2.0, 1.0]] * 3, [[-7.0, 2.0]] * 3, [[-15.0, 3.0]] * 3]
+# Followed by hand: first parameters, of the three learners, after each round. Gradients are 1, 2, 3, then 4, 5, 6, then
+# 7, 8, 9; their means 2, 5, 8.
+
+
+def first_parameters(rows: list[list[list[float]]]) -> list[list[float]]:
+    return [[row[0] for row in round_] for round_ in rows]
+
+
+def recorded(name: str) -> list[list[float]]:
+    return first_parameters(json.loads(FILE.read_text())[name])
+
+
+def test_one_learner_and_all_together() -> None:
+    assert recorded("sgd") == [[-1.0], [-3.0], [-6.0]]
+    assert recorded("ssgd") == [[-2.0] * 3, [-7.0] * 3, [-15.0] * 3]
+    assert recorded("delayed-gradient") == [[0.0] * 3, [-2.0] * 3, [-7.0] * 3], "one round behind ssgd"
+
+
+def test_delay_by_one_by_hand() -> None:
     # Round 1: all rows are 0, so x = -(1, 2, 3). Round 2: their mean -2, minus 4, 5, 6. Round 3: mean -7, minus 7, 8,
     # 9.
-    assert [[row[0] for row in rows] for rows in golden["delay-by-one"]] == [
-        [-1.0, -2.0, -3.0], [-6.0, -7.0, -8.0], [-14.0, -15.0, -16.0],
-    ]  # fmt: skip
+    assert recorded("delay-by-one") == [[-1.0, -2.0, -3.0], [-6.0, -7.0, -8.0], [-14.0, -15.0, -16.0]]
+
+
+def test_block_momentum_by_hand() -> None:
+    # Every segment ends with a block, so here every round. zeta = 2/3.
+    assert recorded("bsp period=3") == [[-2.0] * 3, [-7.0] * 3, [-15.0] * 3]
+    # G = -2, -5, -8 from wherever the block began. D = -2, -4/3 - 5 = -19/3, -38/9 - 8 = -110/9. Rows hold the anchor:
+    # W = -2, -25/3, -185/9; blocks begin at B = W + 2/3 D.
+    anchors = [[round(w, 4)] * 3 for w in (-2, -25 / 3, -185 / 9)]
+    assert recorded("bmuf period=2 nesterov=true") == anchors == recorded("bmuf period=3")
+    # The same D, but W moves by 5/3 D: -10/3, -10/3 - 95/9, and -550/27 more.
+    singles = [[round(w, 4)] * 3 for w in (-10 / 3, -125 / 9, -125 / 9 - 550 / 27)]
+    assert recorded("bmuf-fairseq period=2") == singles
+
+
+def test_a_centre_by_hand() -> None:
+    # asgd: the centre goes to -1, -3, -6, -10, ...; a row is the centre as its learner left it.
+    assert recorded("asgd") == [[-1.0, -3.0, -6.0], [-10.0, -15.0, -21.0], [-28.0, -36.0, -45.0]]
+    # asgd, staleness-aware: reports 0, 1 and 2 updates late count 1, 1 and 1/2; each round all have just read it.
+    assert recorded("asgd staleness_aware=true")[0] == [-1.0, -3.0, -4.5]
+    # easgd, alpha = 0.3: at first nothing is apart. In round 3 row 0 at -5 and the centre at 0 give way by 1.5 each; row 1
+    # at -7 and the centre, now at -1.5, by 1.65; row 2 at -9 and the centre, now at -3.15, by 1.755. Then 7, 8, 9.
+    assert recorded("easgd period=2") == [[-1.0, -2.0, -3.0], [-5.0, -7.0, -9.0], [-10.5, -13.35, -16.245]]
+    # easgd-sync: all give way to the centre at 0, by 1.5, 2.1 and 2.7.
+    assert recorded("easgd-sync period=2")[2] == [-10.5, -12.9, -15.3]
+
+
+def test_a_chain_of_three_in_consensus_order_by_hand() -> None:
+    # T = (2 1 0; 1 1 1; 0 1 2) / 3. Round 1: -(1, 2, 3). Round 2: T x = -(4, 6, 8) / 3, minus 4, 5, 6.
+    # Round 3: T x = -(53, 63, 73) / 9, minus 7, 8, 9.
+    found = first_parameters(trajectory("dpsgd:graph edges=[[0,1],[1,2]] order=consensus"))
+    assert found[0] == [-1.0, -2.0, -3.0]
+    assert found[1] == pytest.approx([-16 / 3, -7, -26 / 3], abs=1e-4)
+    assert found[2] == pytest.approx([-116 / 9, -15, -154 / 9], abs=1e-4)

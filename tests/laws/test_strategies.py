@@ -5,12 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundelay.core.topology import ring_matrix, second_eigenvalue
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan, Straggler, staleness_summary
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES
+from roundelay.strategies.base import Strategy
+from roundelay.strategies.hadpsgd import HAdPsgd
+from roundelay.strategies.periodic import Periodic
 from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
 
 JITTER = CostModel(jitter=0.3)
@@ -131,47 +133,15 @@ def test_ssgd_is_sgd_with_a_minibatch_as_large_as_all(learners: int) -> None:
             torch.testing.assert_close(row, one.rows()[0])
 
 
-def end(name: str, learners: int, momentum: float = 0.0) -> torch.Tensor:
-    with SimRuntime(cluster(name, learners, momentum=momentum)) as runtime:
-        runtime.segment(plan(0, learners, examples=11 * MINIBATCH + 5))
-        return runtime.rows().clone()
-
-
-@pytest.mark.parametrize("learners", [1, 2, 3, 5])
-def test_averaging_models_every_step_is_averaging_gradients(learners: int) -> None:
-    torch.testing.assert_close(end("bsp period=1", learners), end("ssgd", learners))
-
-
-@pytest.mark.parametrize("learners", [1, 2, 3, 5])
-@pytest.mark.parametrize("period", [1, 4, 50])
-@pytest.mark.parametrize("nesterov", ["true", "false"])
-def test_bmuf_without_block_momentum_is_model_averaging(learners: int, period: int, nesterov: str) -> None:
-    bmuf = f"bmuf period={period} momentum=0.0 nesterov={nesterov}"
-    torch.testing.assert_close(end(bmuf, learners, 0.9), end(f"bsp period={period}", learners, 0.9))
-
-
-@pytest.mark.parametrize("name", ["bsp period=4", "bmuf period=4", "bmuf period=4 nesterov=true"])
+@pytest.mark.parametrize("name", [n for n in MANY if isinstance(make_strategy(n), Periodic)])
 def test_a_segment_of_averaging_ends_in_consensus(name: str) -> None:
-    rows = end(name, 3)
-    assert torch.equal(rows[0], rows[1])
-    assert torch.equal(rows[0], rows[2])
+    with SimRuntime(cluster(name, 3, momentum=0.9)) as runtime:
+        runtime.segment(plan(11, 3))
+        rows = runtime.rows()
+        assert torch.equal(rows, rows[:1].expand_as(rows))
 
 
-@pytest.mark.parametrize("learners", [2, 3, 8])
-def test_delay_by_one_is_one_step_of_gradient_noise_from_consensus(learners: int) -> None:
-    """x_l - mean(x) = -lr (g_l - mean(g)) exactly, with g taken at the rows before the step."""
-    task = Quadratic(parameters=37)
-    with SimRuntime(cluster("delay-by-one", learners, task)) as runtime:
-        runtime.segment(plan(5, learners))
-        before = runtime.rows().clone()
-        segment = plan(1, learners, epoch=1)
-        runtime.segment(segment)
-        after = runtime.rows().clone()
-    learner, gradients = task.build(), torch.empty(learners, 37)
-    for rank in range(learners):
-        learner.gradient(before[rank], segment.epoch.piece(rank), segment.epoch, gradients[rank])
-    torch.testing.assert_close(after - after.mean(0), -0.1 * (gradients - gradients.mean(0)), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(after.mean(0), before.mean(0) - 0.1 * gradients.mean(0), rtol=1e-4, atol=1e-6)
+# Traits ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -180,16 +150,79 @@ def test_staleness_never_exceeds_the_declared_bound(name: str) -> None:
     with SimRuntime(cluster(name, learners, stragglers=(Straggler(0, 5.0),)), JITTER) as runtime:
         outcome = runtime.segment(plan(40, learners))
     histogram, largest, mean = staleness_summary(outcome.counts)
-    bound = make_strategy(name).traits.staleness_bound
-    period = getattr(make_strategy(name), "period", 1) if make_strategy(name).traits.ages == "centre" else 1
+    traits = make_strategy(name).traits
+    period = getattr(make_strategy(name), "period", 1) if traits.ages == "centre" else 1
     assert outcome.counts.steps.sum() / period <= sum(histogram) <= outcome.counts.steps.sum()
     assert mean == pytest.approx(sum(s * n for s, n in enumerate(histogram)) / sum(histogram))
-    if bound is None:
-        assert largest > (3 if name.startswith("hadpsgd") else 5), (
-            "a learner five times as slow must have stale gradients"
-        )
+    if traits.staleness_bound is None:
+        least = 3 if name.startswith("hadpsgd") else 5
+        assert largest > least, "a learner five times as slow must have stale gradients"
     else:
-        assert largest <= bound
+        assert largest <= traits.staleness_bound
+
+
+@pytest.mark.parametrize("cls", [cls for cls in STRATEGIES.values() if cls.traits.staleness_bound])
+def test_a_declared_bound_is_reached(cls: type[Strategy]) -> None:
+    """By some setting of every strategy that declares one: a bound nothing comes near would say nothing."""
+    largest = 0
+    for name in (n for n in MANY if type(make_strategy(n)) is cls):
+        with SimRuntime(cluster(name, 3)) as runtime:
+            largest = max(largest, staleness_summary(runtime.segment(plan(8, 3)).counts)[1])
+    assert largest == cls.traits.staleness_bound
+
+
+@pytest.mark.parametrize("name", [n for n in MANY if make_strategy(n).traits.ages == "centre"])
+def test_ages_of_the_centre_count_what_others_have_reported(name: str) -> None:
+    """Equally fast learners take turns at the centre: but for the first time, everybody else has been there."""
+    with SimRuntime(cluster(name, 4)) as runtime:
+        outcome = runtime.segment(plan(30, 4))
+    histogram, largest, _ = staleness_summary(outcome.counts)
+    assert largest == 3
+    assert histogram[:3] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", [n for n in MANY if not make_strategy(n).traits.alone_is_sgd])
+def test_those_that_declare_not_to_be_sgd_alone_are_not(name: str) -> None:
+    ends = []
+    for which in (name, "sgd"):
+        with SimRuntime(cluster(which, 1)) as runtime:
+            runtime.segment(plan(20, 1))
+            ends.append(runtime.consensus().clone())
+    assert not torch.allclose(*ends, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_model_to_evaluate_is_the_declared_one(name: str) -> None:
+    learners = 1 if name == "sgd" else 4
+    with SimRuntime(cluster(name, learners), JITTER) as runtime:
+        runtime.segment(plan(11, learners))
+        vectors, strategy = runtime.state().vectors, make_strategy(name)
+        assert ("centre" in vectors) == (strategy.traits.model == "centre")
+        holders = strategy.holders(tuple(range(learners)))
+        mean = vectors["row"][list(holders)].mean(0)
+        centre = vectors["centre"][0] if "centre" in vectors else mean
+        assert torch.equal(runtime.consensus(), centre)
+        assert (strategy.traits.model == "mean") == torch.allclose(centre, mean, rtol=1e-3)
+        assert set(strategy.memory) <= set(vectors)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_where_a_segment_ends_changes_nothing(name: str) -> None:
+    """To stop in the middle of an epoch, at a round that ends a block, and go on is not to have stopped. Bitwise."""
+    learners = 1 if name == "sgd" else 3
+    whole = plan(12, learners, examples=12 * MINIBATCH - 7)
+    block = make_strategy(name).block
+    states = []
+    for cuts in ((), (6,), (6, 6 + block)):
+        ends = (*cuts, whole.end_round)
+        with SimRuntime(cluster(name, learners, momentum=0.9)) as runtime:
+            for first, last in zip((0, *cuts), ends, strict=True):
+                runtime.segment(SegmentPlan(whole.epoch, 0.1, first=first * learners, last_round=last))
+            states.append(runtime.state().vectors)
+    for vector in states[0]:
+        if vector == "centre":  # written at the end of each segment
+            continue
+        assert all(torch.equal(state[vector], states[0][vector]) for state in states), vector
 
 
 @pytest.mark.parametrize("name", MANY)
@@ -204,30 +237,8 @@ def test_every_strategy_finds_the_optimum(name: str, learners: int) -> None:
         assert runtime.consensus_distance() < 1e-2
 
 
-def consensus_after(name: str, learners: int, rounds: int) -> float:
-    with SimRuntime(cluster(name, learners), CostModel(exchange=0.0)) as runtime:
-        state = runtime.state()
-        state.vectors["row"][:] = torch.randn(learners, 37, generator=torch.Generator().manual_seed(0))
-        runtime.load(state)
-        start = runtime.consensus_distance()
-        runtime.segment(plan(rounds, learners, rate=0.0))
-        return runtime.consensus_distance() / start
-
-
-@pytest.mark.parametrize("learners", [4, 5, 16])
-def test_without_gradients_rows_agree_at_least_as_fast_as_the_ring_matrix_says(learners: int) -> None:
-    """A round of AD-PSGD on the ring is L pair averages, which mix faster than one application of the 1/3 matrix."""
-    rounds = 12
-    bound = second_eigenvalue(ring_matrix(learners)) ** rounds
-    assert consensus_after("adpsgd:fixed-ring", learners, rounds) <= bound
-
-
-def test_a_random_ring_mixes_faster_than_a_fixed_one_when_there_are_many() -> None:
-    assert consensus_after("adpsgd:random-ring", 32, 6) < 0.5 * consensus_after("adpsgd:fixed-ring", 32, 6)
-
-
-def seconds(name: str, learners: int, slow: tuple[Straggler, ...]) -> float:
-    with SimRuntime(cluster(name, learners, stragglers=slow)) as runtime:
+def seconds(name: str, learners: int, slow: tuple[Straggler, ...], cost: CostModel | None = None) -> float:
+    with SimRuntime(cluster(name, learners, stragglers=slow), cost) as runtime:
         outcome = runtime.segment(plan(60, learners))
     assert outcome.virtual_seconds is not None
     return outcome.virtual_seconds
@@ -241,6 +252,42 @@ def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
         assert ratio > 6
     else:
         assert ratio < (1.4 if name == "hadpsgd" else 1.3)  # a node of two is lost with its slow half: 8 / 6.2
+
+
+def held_up(strategy: Strategy, rank: int) -> set[int]:
+    """Who of 8 learners keeps a slow `rank` company, by what the strategy declares."""
+    if strategy.traits.waits.startswith("nobody"):
+        return {rank}
+    if isinstance(strategy, HAdPsgd):
+        return set(next(node for node in strategy.nodes(tuple(range(8))) if rank in node))
+    return set(range(8))  # neighbours have neighbours: on a connected graph it reaches everybody in the end
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_who_waits_is_as_declared(name: str) -> None:
+    """By what each learner gets done while one of them is 10 times slower."""
+    with SimRuntime(cluster(name, 8, stragglers=(Straggler(3, 10.0),))) as runtime:
+        outcome = runtime.segment(plan(60, 8))
+    assert outcome.virtual_seconds is not None
+    alone = outcome.virtual_seconds / CostModel().gradient
+    slow = {rank for rank in range(8) if outcome.counts.steps[rank] < 0.5 * alone}
+    assert slow == held_up(make_strategy(name), 3)
+
+
+@pytest.mark.parametrize("name", ["bsp period=20", "bmuf period=20", "slowmo period=20", "diloco period=20"])
+def test_to_wait_once_a_period_is_to_wait_less(name: str) -> None:
+    """Where gradients take now longer, now shorter, many steps of one learner take nearly as long as those of
+    another."""
+    uneven = CostModel(jitter=0.5)
+    assert seconds(name, 8, (), uneven) < 0.75 * seconds("ssgd", 8, (), uneven)
+
+
+@pytest.mark.parametrize("name", ["delay-by-one", "delayed-gradient", "dpsgd order=consensus", "easgd-sync period=1"])
+def test_what_is_sent_behind_the_gradient_costs_no_time(name: str) -> None:
+    dear, free = CostModel(exchange=0.02, allreduce=0.02), CostModel(exchange=0.0, allreduce=0.0)
+    assert seconds(name, 4, (), dear) < 1.02 * seconds(name, 4, (), free)
+    assert seconds("ssgd", 4, (), dear) > 1.2 * seconds("ssgd", 4, (), free)
+    assert seconds("dpsgd order=atc", 4, (), dear) > 1.2 * seconds("dpsgd order=atc", 4, (), free)
 
 
 def test_under_adpsgd_the_others_keep_their_speed() -> None:

@@ -6,13 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.topology import (
+    complete_matrix,
+    connected,
+    doublings,
     fixed_ring,
+    metropolis_matrix,
+    one_peer_matrix,
     pair_matrix,
     random_ring,
+    random_ring_neighbours,
+    readers,
+    relabelled,
     ring_matrix,
     ring_neighbours,
     second_eigenvalue,
+    sparse_row,
 )
+
+EDGES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20)
 
 
 @given(st.integers(1, 33))
@@ -52,3 +63,79 @@ def test_random_rings_let_every_pair_meet_equally_often() -> None:
     expected = rounds / (learners - 1)
     off_diagonal = meetings[~np.eye(learners, dtype=bool)]
     assert np.abs(off_diagonal - expected).max() < 5 * np.sqrt(expected)
+
+
+@given(EDGES)
+def test_metropolis_weights_are_symmetric_doubly_stochastic_and_on_the_graph(edges: list[tuple[int, int]]) -> None:
+    matrix = metropolis_matrix(9, edges)
+    assert np.array_equal(matrix, matrix.T)
+    assert np.allclose(matrix.sum(0), 1)
+    assert (matrix > -1e-12).all()
+    links = {frozenset(edge) for edge in edges}
+    for i in range(9):
+        assert matrix[i, i] > 0, "nobody forgets itself altogether, so the mix cannot oscillate for ever"
+        assert all((matrix[i, j] > 0) == ({i, j} in links) for j in range(9) if j != i)
+
+
+@given(EDGES)
+def test_a_graph_is_connected_if_its_mix_has_a_spectral_gap(edges: list[tuple[int, int]]) -> None:
+    assert connected(9, edges) == (second_eigenvalue(metropolis_matrix(9, edges)) < 1 - 1e-9)
+
+
+def test_connected_by_hand() -> None:
+    assert connected(1, [])
+    assert not connected(2, [])
+    assert connected(4, [(3, 2), (0, 1), (1, 2)])
+    assert not connected(4, [(0, 1), (2, 3)])
+
+
+@pytest.mark.parametrize("learners", [3, 4, 7])
+def test_metropolis_weights_of_a_ring_are_one_third(learners: int) -> None:
+    ring = [(rank, (rank + 1) % learners) for rank in range(learners)]
+    np.testing.assert_allclose(metropolis_matrix(learners, ring), ring_matrix(learners))
+
+
+@given(st.integers(1, 20), st.integers(0, 9))
+def test_one_peer_matrices_are_doubly_stochastic_and_half_one_s_own(learners: int, round_: int) -> None:
+    matrix = one_peer_matrix(learners, round_)
+    assert np.allclose(matrix.sum(0), 1)
+    assert np.allclose(matrix.sum(1), 1)
+    assert (np.diag(matrix) >= 0.5).all()
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4, 8, 16])
+def test_one_peer_by_turns_is_everybody_for_powers_of_two(learners: int) -> None:
+    product = np.eye(learners)
+    for round_ in range(len(doublings(learners))):
+        product = one_peer_matrix(learners, round_) @ product
+    np.testing.assert_allclose(product, complete_matrix(learners), atol=1e-12)
+
+
+def test_distances_of_the_exponential_graph() -> None:
+    assert [doublings(n) for n in (1, 2, 3, 4, 5, 9)] == [(0,), (1,), (1, 2), (1, 2), (1, 2, 4), (1, 2, 4, 8)]
+
+
+@given(st.permutations(range(6)))
+def test_relabelling_gives_every_place_s_weights_to_whoever_takes_it(order: list[int]) -> None:
+    matrix = np.arange(36.0).reshape(6, 6)
+    found = relabelled(matrix, order)
+    assert all(found[order[i], order[j]] == matrix[i, j] for i in range(6) for j in range(6))
+
+
+@given(st.integers(3, 9), st.integers(0, 5))
+def test_the_relabelled_ring_links_the_neighbours_on_it(learners: int, round_: int) -> None:
+    order = random_ring(learners, 0, round_)
+    matrix = relabelled(ring_matrix(learners), order)
+    for rank in range(learners):
+        assert set(readers(matrix, rank)) == set(ring_neighbours(order, rank))
+        assert random_ring_neighbours(learners, 0, round_)[rank] == ring_neighbours(order, rank)
+
+
+@given(st.integers(1, 9), st.integers(0, 4))
+def test_a_row_and_its_readers_say_the_same_as_the_matrix(learners: int, round_: int) -> None:
+    matrix = one_peer_matrix(learners, round_)
+    for rank in range(learners):
+        row = dict(sparse_row(matrix, rank))
+        assert list(row) == sorted(row)
+        assert np.allclose([row.get(other, 0.0) for other in range(learners)], matrix[rank])
+        assert all(rank in dict(sparse_row(matrix, reader)) for reader in readers(matrix, rank))
