@@ -218,10 +218,11 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _stability(options: argparse.Namespace) -> None:
-    from roundelay.stability import ORDERS, learner_counts, stability, table
+    from roundelay.compare.grid import parse_learners
+    from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
-    edges = stability(names, learner_counts(options.stability), options.jitter, options.seed)
+    edges = stability(names, parse_learners(options.stability), options.jitter, options.seed)
     print_table(*table(edges))
 
 

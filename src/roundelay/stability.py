@@ -16,12 +16,10 @@ from typing import cast
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.errors import UserError
 from roundelay.core.topology import doublings, ring_matrix
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, SegmentPlan
@@ -61,7 +59,7 @@ NEIGHBOURS = 8
 
 @dataclass(frozen=True)
 class Edge:
-    """Largest stable rate x curvature of a strategy, for so many learners."""
+    """Largest stable rate x curvature of a strategy, written as it was asked for, with so many learners."""
 
     strategy: str
     learners: int
@@ -75,24 +73,14 @@ def stability(strategies: Sequence[str], learners: Sequence[int], jitter: float 
     Raises:
         UserError: no such strategy or option, or it cannot run with so many learners.
     """
-    made = [strategy_of(text) for text in strategies]
-    counts = {strategy: (1,) if strategy.name == "sgd" else tuple(learners) for strategy in made}
-    for strategy in made:
-        for count in counts[strategy]:
-            strategy.check(count)
-    return [_edge(strategy, count, jitter, seed) for strategy in made for count in counts[strategy]]
-
-
-def learner_counts(text: str) -> tuple[int, ...]:
-    """`4,8,16`.
-
-    Raises:
-        UserError: that is no list of numbers of learners.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--stability {text!r}: give numbers of learners, for example --stability 4,8.") from None
+    asked = [
+        (text, make_strategy(text), count)
+        for text in strategies
+        for count in ((1,) if make_strategy(text).name == "sgd" else learners)
+    ]
+    for _, strategy, count in asked:
+        strategy.check(count)
+    return [_edge(text, strategy, count, jitter, seed) for text, strategy, count in asked]
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -109,22 +97,9 @@ def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
     )
 
 
-def _edge(strategy: Strategy, learners: int, jitter: float, seed: int) -> Edge:
+def _edge(text: str, strategy: Strategy, learners: int, jitter: float, seed: int) -> Edge:
     paper = theory(strategy, learners) if strategy.traits.synchronous or not jitter else None
-    return Edge(strategy.label, learners, largest_stable(strategy, learners, jitter, seed=seed), paper)
-
-
-def strategy_of(text: str) -> Strategy:
-    """The strategy written as name:topology,option=value,...
-
-    Raises:
-        UserError: it cannot be read so, or there is no such strategy or option.
-    """
-    name, *options = text.split(",")
-    pairs = [option.partition("=") for option in options]
-    if wrong := [key for key, equals, value in pairs if not (equals and value)]:
-        raise UserError(f"strategy {text!r}: write NAME:TOPOLOGY,OPTION=VALUE; {wrong[0]!r} is no OPTION=VALUE.")
-    return make_strategy(name, {key: yaml.safe_load(value) for key, _, value in pairs})
+    return Edge(text, learners, largest_stable(strategy, learners, jitter, seed=seed), paper)
 
 
 # Measured -------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,13 @@ def test_a_page_names_every_option_with_its_default(name: str) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_page_says_what_people_ask(name: str) -> None:
     page = (PAGES / f"{name}.md").read_text()
-    for heading in ("**Sent**", "**Waits**", "**Model**", "**Laws**", f"--strategy {name}" if name != "sgd" else "train"):
+    for heading in (
+        "**Sent**",
+        "**Waits**",
+        "**Model**",
+        "**Laws**",
+        f"--strategy {name}" if name != "sgd" else "train",
+    ):
         assert heading in page
     assert page.count("\n") < 60, "one page"
 

@@ -460,7 +460,10 @@ class _Performer:
         return gathering.mean
 
     def _bereaved(self) -> bool:
-        """This learner did nothing more, somebody in its group having died."""
+        """This learner did nothing more, somebody in its group having died. No command of a synchronous strategy
+        outlives a death, and its last mean may come after its last event."""
+        if self.command.cluster.strategy.traits.synchronous:
+            return False
         following = self.next()
         return following is None or following.kind in (Kind.BEGIN, Kind.JOIN)
 
