@@ -222,7 +222,7 @@ def _stability(options: argparse.Namespace) -> None:
     from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
-    edges = stability(names, parse_learners(options.stability), options.jitter, options.seed)
+    edges = stability(names, parse_learners(options.stability, "--stability"), options.jitter, options.seed)
     print_table(*table(edges))
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.stability import ORDERS, Edge, largest_stable, late_gradients, stability, table, theory
 from roundelay.strategies import STRATEGIES, make_strategy
@@ -106,3 +107,13 @@ def test_mistakes_are_named() -> None:
         stability(["dpsgd,consensus"], [4])
     with pytest.raises(UserError, match="at least one"):
         stability(["ssgd"], [0])
+
+
+def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--stability", "2", "--strategy", "sgd", "dpsgd:complete,order=consensus"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["strategy", "L", "=", "2"], ["sgd", "2.00", "(2.00)"], ["dpsgd:complete,order=consensus", "1.00", "(1.00)"],
+    ]  # fmt: skip
+    assert main(["simulate", "--stability", "two"]) == 2
+    assert "--stability 'two': write numbers with commas" in capsys.readouterr().err

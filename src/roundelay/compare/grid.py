@@ -112,7 +112,7 @@ def plan(
     return Grid(base, where, tuple(cells))
 
 
-def parse_learners(text: str) -> list[int]:
+def parse_learners(text: str, option: str = "--learners") -> list[int]:
     """`1,4` is one and four.
 
     Raises:
@@ -121,7 +121,7 @@ def parse_learners(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"--learners {text!r}: write numbers with commas, for example 1,4.") from None
+        raise UserError(f"{option} {text!r}: write numbers with commas, for example 1,4.") from None
 
 
 def _cell(folder: Path, strategy: Strategy, learners: int, stragglers: tuple[str, ...], seed: int) -> Cell:
