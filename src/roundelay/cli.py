@@ -222,7 +222,8 @@ def _stability(options: argparse.Namespace) -> None:
     from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
-    edges = stability(names, parse_learners(options.stability, "--stability"), options.jitter, options.seed)
+    learners = options.stability or str(options.learners or "4,8,16")
+    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed)
     print_table(*table(edges))
 
 
@@ -231,7 +232,7 @@ def _simulate(options: argparse.Namespace) -> None:
         return _published()
     if options.calibrate:
         return _calibrate(options)
-    if options.stability:
+    if options.stability is not None:
         return _stability(options)
     from roundelay.acoustic import parse_straggler
     from roundelay.runtime.sim.cluster import load_cluster
@@ -518,7 +519,7 @@ def _add_target(sub: argparse.ArgumentParser) -> None:
 def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
     sub.add_argument(
-        "--strategy", nargs="+", default=["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"],
+        "--strategy", nargs="+", default=COMPARED,
         metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
     )  # fmt: skip
     sub.add_argument("--learners", type=int, help="default: the cluster's, or 4")
@@ -536,11 +537,9 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
     sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
-    sub.add_argument("--strategy", nargs="+", default=COMPARED)
-    sub.add_argument("--learners", type=int, default=DEFAULT_LEARNERS)
     sub.add_argument(
-        "--stability", nargs="?", const="4,8,16", metavar="L,L,...",
-        help="print instead the largest stable rate x curvature, for so many learners (default: 4,8,16)",
+        "--stability", nargs="?", const="", metavar="L,L,...",
+        help="print instead the largest stable rate x curvature, for so many learners (default: --learners, or 4,8,16)",
     )  # fmt: skip
     sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
     sub.add_argument("--learning-rate", type=float, default=0.1)

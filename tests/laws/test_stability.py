@@ -110,7 +110,9 @@ def test_mistakes_are_named() -> None:
 
 
 def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--stability", "2", "--strategy", "sgd", "dpsgd:complete,order=consensus"]) == 0
+    assert (
+        main(["simulate", "--strategy", "sgd", "dpsgd:complete,order=consensus", "--learners", "2", "--stability"]) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [
         ["strategy", "L", "=", "2"], ["sgd", "2.00", "(2.00)"], ["dpsgd:complete,order=consensus", "1.00", "(1.00)"],
