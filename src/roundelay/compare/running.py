@@ -11,7 +11,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
-from roundelay.recipes.recipe import Recipe
+from roundelay.recipes.recipe import Recipe, complete
 from roundelay.recognise import recognise
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
@@ -79,7 +79,7 @@ class _Work:
         """True when nothing is left to do; False if interrupted."""
         recipe = self.cell.recipe(self.base)
         if (self.cell.exp / Results.FILE).exists():  # no corpus is needed to read it
-            claim_directory(self.cell.exp, plain(recipe))
+            claim_directory(self.cell.exp, plain(recipe), complete)
         else:
             self.new = True
             if train(make_job(recipe, self.cell.exp), self.cell.exp, self.progress, self.interrupt) is None:
