@@ -179,7 +179,8 @@ class AttachedLearner:
         finally:
             if created != NONE:
                 os.close(created)
-        self.agreed = torch.equal(initial, self.me.x) and torch.equal(shown, self.arena.shown(self.rank))
+        same_bits = torch.equal(initial.view(torch.int32), self.me.x.view(torch.int32))
+        self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
         self._performer.begin(self.me.everyone)
         self.me.snapshot()
 
@@ -202,6 +203,7 @@ class AttachedLearner:
     @property
     def living(self) -> tuple[int, ...]:
         """Ranks that live, as far as anybody has noticed."""
+        self._look()
         return self._members.living
 
     @property
@@ -380,7 +382,11 @@ class AttachedLearner:
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
-        return passes.draw(self.arena, self.rank, key, pieces)
+        index = passes.draw(self.arena, self.rank, key, pieces)
+        if index is None:  # unless somebody has died who had drawn one
+            self._members.look(closely=True)
+            index = passes.draw(self.arena, self.rank, key, pieces)
+        return index
 
     def leave(self) -> None:
         """Nobody is to wait for this learner any more, and it uses the arena no more."""

@@ -56,10 +56,10 @@ class Membership:
         """Ranks that live, as far as anybody has noticed."""
         return tuple(rank for rank in range(self._arena.layout.learners) if self._alive[rank])
 
-    def look(self) -> None:
-        """Notice deaths, at most every LOOK_SECONDS."""
+    def look(self, closely: bool = False) -> None:
+        """Notice deaths; unless `closely`, not more often than every LOOK_SECONDS."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_look and not closely:
             return
         self._next_look = now + LOOK_SECONDS
         for rank in self.living:
