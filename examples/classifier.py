@@ -34,8 +34,8 @@ def digits(count: int, seed: int) -> TensorDataset:
 
 def network() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(16 * 9, 64), nn.ReLU(), nn.Linear(64, 10),
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 10),
     )  # fmt: skip
 
 
@@ -57,13 +57,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", default="adpsgd")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=3000)
+    parser.add_argument("--examples", type=int, default=2000)
     options = parser.parse_args()
 
     train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
     torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 
     session = roundelay.attach(model, optimizer, options.strategy)  # <-

@@ -2,9 +2,9 @@
 
     roundelay launch -n 2 examples/lightning_strategy.py --strategy adpsgd
 
-Lightning believes that it trains on one device; the learners are the processes of the launcher. Validation sees the model
-that all learners have in common. An epoch is as many batches as the data loader's length says, also for a learner that
-could take more.
+Lightning believes that it trains on one device; the learners are the processes of the launcher. Validation sees the
+model that all learners have in common. An epoch is as many batches as the data loader's length says, also for a learner
+that could take more.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class Classifier(lightning.LightningModule):
             print(f"learner {rank} epoch {self.current_epoch} loss {loss:.4f}", flush=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
 
     def train_dataloader(self) -> Any:
         batches = self.trainer.strategy.session.sampler(self._train, batch_size=32)  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", default="adpsgd")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=3000)
+    parser.add_argument("--examples", type=int, default=2000)
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(

@@ -50,7 +50,9 @@ def test_the_launcher_says_the_first_failure_and_lets_the_others_end(tmp_path: P
     assert launch(2, ["sh", "-c", script], said.append) == 3
     assert (tmp_path / "0").exists()
     assert said == ["learner 1 ended with status 3.", "learner 0 ended with status 4."]
-    assert launch(2, ["sh", "-c", "test $WORLD_SIZE$LOCAL_WORLD_SIZE = 22 && test $RANK = $LOCAL_RANK"], said.append) == 0
+    assert (
+        launch(2, ["sh", "-c", "test $WORLD_SIZE$LOCAL_WORLD_SIZE = 22 && test $RANK = $LOCAL_RANK"], said.append) == 0
+    )
 
 
 def test_the_launcher_cannot_start_what_is_not_there() -> None:

@@ -34,7 +34,7 @@ def alone(optimizer_name: str) -> list[float]:
     ):
         x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
         optimizer.step()
     return attached_laws.values(model)
 
@@ -100,7 +100,7 @@ def test_samplers_share_out_every_example_once(found: Found, law: str) -> None:
         batches = [tuple(batch) for mine in drawn for batch in mine]
         assert sorted(number for batch in batches for number in batch) == list(range(25))
         assert max(map(len, batches)) == 3
-        epochs.append({batch for batch in batches})
+        epochs.append(set(batches))
     assert epochs[0] != epochs[1]
     if "ssgd" in law:
         assert [len(found[law][rank]["drawn"][0]) for rank in range(LEARNERS)] == [4, 5]  # the last round: one example

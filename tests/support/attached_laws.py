@@ -32,7 +32,7 @@ def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
 
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    kind: Any = getattr(torch.optim, name.split()[0])
+    kind: Any = getattr(torch.optim, name.split(maxsplit=1)[0])
     optimizer: torch.optim.Optimizer = kind(model.parameters(), **OPTIMIZERS[name])
     return optimizer
 
@@ -50,9 +50,10 @@ def train(session: Session, batches: Iterator[tuple[Tensor, Tensor]], micro: boo
         session.optimizer.zero_grad()
         if micro:
             for one in range(len(x)):
-                (nn.functional.cross_entropy(session.module(x[one : one + 1]), y[one : one + 1]) / len(x)).backward()
+                loss = nn.functional.cross_entropy(session.module(x[one : one + 1]), y[one : one + 1])
+                torch.autograd.backward(loss / len(x))
         else:
-            nn.functional.cross_entropy(session.module(x), y).backward()
+            torch.autograd.backward(nn.functional.cross_entropy(session.module(x), y))
         session.step(examples=len(x))
 
 
