@@ -58,6 +58,10 @@ def test_the_launcher_says_the_first_failure_and_lets_the_others_end(tmp_path: P
 def test_the_launcher_cannot_start_what_is_not_there() -> None:
     with pytest.raises(UserError, match=r"no-such-command: cannot be started"):
         launch(1, ["no-such-command"], print)
+    with pytest.raises(UserError, match="needs a command"):
+        launch(1, ["--"], print)
+    with pytest.raises(UserError, match="-n is 0"):
+        launch(0, ["true"], print)
 
 
 LAUNCHER = "import sys; from roundelay.runtime.procs.launch import launch; sys.exit(launch(2, sys.argv[1:], print))"

@@ -21,6 +21,7 @@ SIZES = (6, 3)
 """Examples in a minibatch of learner 0 and 1."""
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1}, "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}, "AdamW": {"lr": 0.01},
+    "SGD clipped": {"lr": 0.1},
 }  # fmt: skip
 
 
@@ -34,6 +35,8 @@ def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     kind: Any = getattr(torch.optim, name.split(maxsplit=1)[0])
     optimizer: torch.optim.Optimizer = kind(model.parameters(), **OPTIMIZERS[name])
+    if "clipped" in name:  # whatever it is that the optimizer steps by
+        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1) and None)
     return optimizer
 
 

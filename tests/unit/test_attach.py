@@ -1,5 +1,7 @@
 """`roundelay.attach` on one learner, in this process: what it does to a module, an optimizer, and mistakes."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +34,7 @@ def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def optimizers(model: nn.Sequential) -> dict[str, torch.optim.Optimizer]:
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": model[0].parameters(), "lr": 0.05},
         {"params": [*model[1].parameters(), *model[3].parameters()]},
     ]
@@ -155,6 +157,35 @@ def test_parameters_used_without_a_call_of_their_module() -> None:
         torch.autograd.backward(nn.functional.cross_entropy(nn.functional.linear(x, model.weight, model.bias), y))
         session.step()
         assert session.steps == 1
+
+
+def test_copies_of_the_module_are_not_attached() -> None:
+    """Averages of weights (torch.optim.swa_utils) copy the module, before or after."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer) as session:
+        loop(model, optimizer, [session.step])
+        average, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        before = [p.detach().clone() for p in model.parameters()]
+        for other in (average, pickled):
+            other(next(batches())[0])
+            assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+        assert session.wants_to_begin
+        loop(model, optimizer, [session.step])
+        for other in (average, pickled):
+            assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+
+
+def test_a_compiled_module_is_as_the_module() -> None:
+    plain, model = network(), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    loop(plain, optimizer, [optimizer.step])
+    compiled: Any = torch.compile(model, backend="eager")
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(compiled, theirs) as session:
+        loop(compiled, theirs, [session.step])
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:

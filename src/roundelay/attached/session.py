@@ -103,7 +103,8 @@ class Session:
         self._parameters.show(self._home)
         self._evaluating, self._open = False, True
         self._failure: BaseException | None = None
-        self._hooks = [part.register_forward_pre_hook(self._before_forward) for part in _owners(module)]
+        hook = BeforeForward(self)
+        self._hooks = [part.register_forward_pre_hook(hook) for part in _owners(module)]
 
     # Training ---------------------------------------------------------------------------------------------------------
 
@@ -147,9 +148,10 @@ class Session:
             if point.data_ptr() != self._home[0].data_ptr():
                 self._parameters.show(self._parameters.views(point))
 
-    def _before_forward(self, *_: object) -> None:
-        if torch.is_grad_enabled() and not self._evaluating and self._failure is None and not self._learner.begun:
-            self.begin_step()
+    @property
+    def wants_to_begin(self) -> bool:
+        """Does the next forward that records gradients begin a step?"""
+        return self._open and not self._evaluating and self._failure is None and not self._learner.begun
 
     def _update(self, gradient: Tensor, own: bool) -> None:
         """The strategy's local update, under the row's lock: the user's optimizer on the row as it is now."""
@@ -343,6 +345,23 @@ class Session:
             self.close()
         else:
             self.abandon()
+
+
+class BeforeForward:
+    """Begins a step. Copied or pickled with its module it does nothing: a copy is not attached."""
+
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session
+
+    def __call__(self, module: nn.Module, inputs: object) -> None:
+        if self._session is not None and torch.is_grad_enabled() and self._session.wants_to_begin:
+            self._session.begin_step()
+
+    def __deepcopy__(self, memo: object) -> "BeforeForward":
+        return BeforeForward()
+
+    def __reduce__(self) -> tuple[type["BeforeForward"], tuple[()]]:
+        return BeforeForward, ()
 
 
 def _owners(module: nn.Module) -> list[nn.Module]:

@@ -103,6 +103,9 @@ def launch(learners: int, command: Sequence[str], say: Callable[[str], None]) ->
     Returns:
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
     """
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")
     if learners < 1:
         raise UserError(f"-n is {learners}: at least one learner is needed.")
     ended = os.memfd_create("roundelay-ended", os.MFD_CLOEXEC)
