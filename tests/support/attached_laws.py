@@ -36,7 +36,11 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     kind: Any = getattr(torch.optim, name.split(maxsplit=1)[0])
     optimizer: torch.optim.Optimizer = kind(model.parameters(), **OPTIMIZERS[name])
     if "clipped" in name:  # whatever it is that the optimizer steps by
-        optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 0.1) and None)
+
+        def clip(*_: object) -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        optimizer.register_step_pre_hook(clip)
     return optimizer
 
 

@@ -96,7 +96,8 @@ class Session:
         self._seed, self._samplers = seed, 0
         self._row_views = self._parameters.views(learner.me.x)
         self._gradient_views = self._parameters.views(learner.me.gradient_buffer)
-        self._home = self._parameters.views(learner.me.snapshot().vector)
+        self._snapshot = learner.me.snapshot().vector
+        self._home = self._parameters.views(self._snapshot)
         if not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
             self._buffers.unpack(learner.arena.shown(self.rank))
@@ -160,8 +161,14 @@ class Session:
             if own:  # it still lies in the parameters; where there was none there still is none
                 self.optimizer.step()
                 return
-            with self._parameters.lent(self._parameters.views(gradient)):
+            # A copy, for the optimizer's hooks may change it, and the others read the mean too. The snapshot's place is
+            # free: the gradient has been taken, and the row as it will be is copied there next.
+            self._snapshot.copy_(gradient)
+            with self._parameters.lent(self._home):
                 self.optimizer.step()
+        except BaseException:
+            self._snapshot.copy_(self._learner.me.x)
+            raise
         finally:
             self._parameters.show(self._home)
 
