@@ -112,6 +112,7 @@ def test_the_module_is_the_users_again_after_close() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     session = roundelay.attach(model, optimizer)
+    sampler = session.sampler(4, batch_size=2)
     loop(model, optimizer, [session.step])
     session.close()
     session.close()
@@ -120,6 +121,10 @@ def test_the_module_is_the_users_again_after_close() -> None:
     assert not torch.equal(before[0], next(model.parameters()))
     with pytest.raises(UserError, match=r"session.step after session.close\(\)"):
         session.step()
+    assert session.living == ()
+    assert session.summary()["steps"] == [6]
+    with pytest.raises(UserError, match="of a closed session"):
+        list(sampler)
 
 
 def test_an_exception_in_the_loop_leaves_at_once() -> None:

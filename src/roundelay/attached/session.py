@@ -237,7 +237,7 @@ class Session:
                 self._release(parameters)
                 self._buffers.unpack(buffers)
         else:
-            self._release(self._learner.me.snapshot().vector.clone())
+            self._release(self._snapshot.clone())
 
     def abandon(self) -> None:
         """Leave at once, waiting for nobody; the module keeps this learner's own parameters. What a `with` does when an

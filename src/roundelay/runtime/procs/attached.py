@@ -217,7 +217,7 @@ class AttachedLearner:
         return self._membership
 
     def _look(self) -> None:
-        if self._membership is not None:
+        if self._membership is not None and not self.left:
             self._membership.look()
 
     def begin_step(self) -> Tensor:
@@ -382,6 +382,8 @@ class AttachedLearner:
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
+        if self.left:
+            raise UserError(f"rank {self.rank}: the sampler of a closed session was asked for minibatches.")
         index = passes.draw(self.arena, self.rank, key, pieces)
         if index is None:  # unless somebody has died who had drawn one
             self._members.look(closely=True)
@@ -390,9 +392,14 @@ class AttachedLearner:
 
     def leave(self) -> None:
         """Nobody is to wait for this learner any more, and it uses the arena no more."""
-        if self._membership is not None and self.arena.descriptor >= 0:
-            self._membership.leave()
+        if not self.left:
+            self._members.leave()
             self.arena.close()
+
+    @property
+    def left(self) -> bool:
+        """Has it left?"""
+        return self.arena.descriptor < 0
 
 
 def _nothing() -> None:
