@@ -135,54 +135,59 @@ class AttachedLearner:
     # The start --------------------------------------------------------------------------------------------------------
 
     def _enter(self, world: World, initial: Tensor, shown: Tensor) -> None:
-        number, facts = next(_sessions), self._facts(initial, shown)
-        traits, learners = self.strategy.traits, world.learners
-        extra = (("met", (learners,)), ("joined", (learners,)), ("present", (learners,)), *passes.tables(learners))
-        rendezvous = Rendezvous(world, self._terms.patience_seconds) if learners > 1 else None
-        created = NONE
-        if self.rank:
-            assert rendezvous is not None
-            facts_there = rendezvous.hear(f"arena {number}")
-        else:
-            facts_there = facts
-        layout = Layout(
-            learners, facts_there["parameters"], self.strategy.memory, traits.model == "centre", extra=extra,
-            shown_bytes=facts_there["shown"],
-        )  # fmt: skip
+        number, mine = next(_sessions), self._facts(initial, shown)
+        rendezvous = Rendezvous(world, self._terms.patience_seconds) if world.learners > 1 else None
+        layout, created = self._layout(mine), NONE
         if self.rank == 0:
             created = create_file(layout)
-            facts_there = {**facts, "path": f"/proc/{os.getpid()}/fd/{created}"}
-        self._check(facts, facts_there)
-        cluster = Cluster(self.strategy, _ByHand(initial.numel()), Sgd(), learners, self._terms.seed)
-        spec = WorkerSpec(self.rank, cluster, layout, facts_there["path"], self._terms.patience_seconds, 0)
-        try:
-            self._performer = _Performer(spec, self._patience)
-        except OSError as error:
-            raise UserError(
-                f"rank {self.rank}: rank 0's memory {spec.arena_path} cannot be opened ({error.strerror}). Do all "
-                "learners run on this host, as the same user, and does rank 0 still run?"
-            ) from error
-        self.me, self.arena = self._performer.me, self._performer.arena
+            facts = {**mine, "path": f"/proc/{os.getpid()}/fd/{created}"}
+        else:
+            assert rendezvous is not None
+            facts = rendezvous.hear(f"arena {number}")
+            self._check(mine, facts)
+        self._performer = performer = self._open(layout, facts["path"])
+        self.me, self.arena = performer.me, performer.arena
         self.me.update_row = self._update_row
         self._membership = Membership(self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r))
         self._membership.enter()
         if self.rank == 0:
             for row in self.arena.rows():
                 row.copy_(initial)
-            for rank in range(learners):
-                self.arena.table("held")[rank] = NONE
+            self.arena.table("held")[:] = NONE
+            for rank in range(self.learners):
                 self.arena.shown(rank).copy_(shown)
             if rendezvous is not None:
-                rendezvous.say(f"arena {number}", facts_there)
+                rendezvous.say(f"arena {number}", facts)
         try:
-            self._membership.gather(range(learners), rendezvous.check if rendezvous else _nothing)
+            self._membership.gather(self.me.everyone, rendezvous.check if rendezvous else _nothing)
         finally:
             if created != NONE:
-                os.close(created)
+                os.close(created)  # everybody has opened it
         same_bits = torch.equal(initial.view(torch.int32), self.me.x.view(torch.int32))
         self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
-        self._performer.begin(self.me.everyone)
+        """Did this learner come with rank 0's weights and buffers?"""
+        performer.begin(self.me.everyone)
         self.me.snapshot()
+
+    def _layout(self, facts: dict[str, Any]) -> Layout:
+        one = (self.learners,)
+        extra = (("met", one), ("joined", one), ("present", one), *passes.tables(self.learners))
+        return Layout(
+            self.learners, facts["parameters"], self.strategy.memory, self.strategy.traits.model == "centre",
+            extra=extra, shown_bytes=facts["shown"],
+        )  # fmt: skip
+
+    def _open(self, layout: Layout, path: str) -> _Performer:
+        cluster = Cluster(self.strategy, _ByHand(layout.parameters), Sgd(), self.learners, self._terms.seed)
+        try:
+            return _Performer(
+                WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0), self._patience
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"rank {self.rank}: rank 0's memory {path} cannot be opened ({error}). Do all learners run on this host, "
+                "as the same user, and does rank 0 still run?"
+            ) from error
 
     def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
         return {
