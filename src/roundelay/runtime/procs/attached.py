@@ -185,8 +185,8 @@ class AttachedLearner:
             )
         except (OSError, ValueError) as error:
             raise UserError(
-                f"rank {self.rank}: rank 0's memory {path} cannot be opened ({error}). Do all learners run on this host, "
-                "as the same user, and does rank 0 still run?"
+                f"rank {self.rank}: rank 0's memory {path} cannot be opened ({error}). Do all learners run on this "
+                "host, as the same user, and does rank 0 still run?"
             ) from error
 
     def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
