@@ -1,3 +1,17 @@
 """Roundelay: distributed training of acoustic models, from recorded speech to word error rate."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roundelay.attached import Session, attach
+
 __version__ = "0.1.0"
+__all__ = ["Session", "__version__", "attach"]
+
+
+def __getattr__(name: str) -> object:
+    """`roundelay.attach` loads torch; `import roundelay` alone must not."""
+    if name in ("Session", "attach"):
+        return getattr(import_module("roundelay.attached"), name)
+    raise AttributeError(f"module 'roundelay' has no attribute {name!r}")

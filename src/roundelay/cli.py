@@ -214,7 +214,7 @@ def _replay(options: argparse.Namespace) -> int:
     return 0
 
 
-# simulate, report, demo -----------------------------------------------------------------------------------------------
+# simulate, launch, report, demo ---------------------------------------------------------------------------------------
 
 
 def _stability(options: argparse.Namespace) -> None:
@@ -361,6 +361,12 @@ def _is_override(text: str) -> bool:
     return "." in text.partition("=")[0] and "=" in text
 
 
+def _launch(options: argparse.Namespace) -> int:
+    from roundelay.runtime.procs.launch import launch
+
+    return launch(options.learners, options.command, complain)
+
+
 def _report(options: argparse.Namespace) -> None:
     from roundelay.report import load_runs, text_table, write_report
 
@@ -444,6 +450,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
+    sub = command("launch", _launch, "start a script as several learners on this host, for roundelay.attach")
+    sub.add_argument("-n", "--learners", type=int, required=True, help="how many")
+    sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
     _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
     _add_compare(command("compare", _compare, "train a grid of strategies, or go on with it, and print their table"))
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")

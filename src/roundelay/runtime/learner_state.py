@@ -150,6 +150,9 @@ def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
 class LearnerState(Me):
     """Implements `core.state.Me` over a row, wherever the row lives."""
 
+    update_row: Callable[[Gradient], None] | None = None
+    """Updates the row as a whole, under its lock, in place of the optimizer."""
+
     def __init__(
         self,
         rank: int,
@@ -201,6 +204,11 @@ class LearnerState(Me):
     def learning_rate(self) -> float:
         return self._learning_rate
 
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        """Where somebody else's schedule says it."""
+        self._learning_rate = rate
+
     def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
         """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
         outside."""
@@ -233,9 +241,12 @@ class LearnerState(Me):
         with self.row.writing():
             self.row.trace.note(Kind.STEP, mine=self.row.version)
             stale = self.row.version - gradient.version
+            if self.update_row is not None:
+                self.update_row(gradient)
             # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
             for number, part in enumerate(chunks(g.numel())):
-                self._update.update_(number, g[part], rate)
+                if self.update_row is None:
+                    self._update.update_(number, g[part], rate)
                 self._snapshot_parts[number].copy_(self.row.parts[number])
             self._update.end()
             self._snapshot_version = self.row.version + 1

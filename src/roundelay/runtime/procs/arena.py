@@ -41,6 +41,8 @@ class Layout:
     memory: tuple[str, ...] = ()
     centre: bool = False
     scalars: int = 0  # of each learner's optimizer
+    extra: tuple[tuple[str, tuple[int, ...]], ...] = ()  # further integer tables, by name and shape
+    shown_bytes: int = 0  # what each learner may show the others besides vectors
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -76,6 +78,7 @@ class Layout:
             "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.rows), i),
             "count_gradient_s": (one, f), "count_update_s": (one, f), "count_exchange_s": (one, f),
             "count_mean_s": (one, f), "count_means": (one, i),
+            **{name: (shape, i) for name, shape in self.extra},
         }  # fmt: skip
 
     @property
@@ -89,9 +92,14 @@ class Layout:
         return _align(4 * self.parameters, mmap.PAGESIZE)
 
     @property
+    def shown_at(self) -> int:
+        """Where what learners show begins."""
+        return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
+
+    @property
     def total_bytes(self) -> int:
         """The whole file."""
-        return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
+        return self.shown_at + self.learners * _align(self.shown_bytes, 64)
 
 
 def _align(size: int, to: int) -> int:
@@ -126,7 +134,7 @@ class Arena:
     """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank."""
 
     def __init__(self, descriptor: int, layout: Layout, patience: Patience) -> None:
-        self.layout, self._descriptor = layout, descriptor
+        self.layout, self.descriptor = layout, descriptor
         self._map = mmap.mmap(descriptor, layout.total_bytes)
         self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
         offset = 0
@@ -167,12 +175,20 @@ class Arena:
         offset = self.layout.header_bytes + index * self.layout.row_bytes
         return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
 
+    def shown(self, rank: int) -> Tensor:
+        """What learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
+        size = self.layout.shown_bytes
+        if not size:
+            return torch.empty(0, dtype=torch.uint8)
+        offset = self.layout.shown_at + rank * _align(size, 64)
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
+
     def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
         """The vectors `name` of `ranks`, copied, (len(ranks), P)."""
         return torch.stack([self.vector(name, rank) for rank in ranks])
 
     def close(self) -> None:
         """Give up the descriptor; the memory goes when no tensor looks at it any more."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -12,7 +12,7 @@ import time
 
 from roundelay.runtime.procs.patience import Patience
 
-_FLOCK = "hhqqi4x"  # short l_type, short l_whence, off_t l_start, off_t l_len, pid_t l_pid (0 for these locks)
+FLOCK = "hhqqi4x"  # short l_type, short l_whence, off_t l_start, off_t l_len, pid_t l_pid (0 for these locks)
 
 
 class ByteLock:
@@ -20,8 +20,8 @@ class ByteLock:
 
     def __init__(self, descriptor: int, number: int, name: str, patience: Patience) -> None:
         self._descriptor, self._name, self._patience = descriptor, name, patience
-        self._take = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-        self._give = struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0)
+        self._take = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+        self._give = struct.pack(FLOCK, fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0)
 
     def acquire(self) -> None:
         """Take the lock; two system calls in 2 microseconds when it is free.

@@ -51,6 +51,8 @@ class Means:
         self._mail = [arena.vector("mail 0", rank), arena.vector("mail 1", rank)]
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
+        self.total = 0.0
+        """The sum of the weights in the last mean of a group."""
 
     def begin_segment(self) -> None:
         """The parent has set all counts to 0."""
@@ -92,6 +94,7 @@ class Means:
         mean = arena.vector("mean", group[0])
         vectors = self._laid_out(group, number)
         weights = [float(arena.weights[number % 2, r]) for r in group]
+        self.total = sum(weights)
         for part in chunks(mean.numel(), list(group).index(self._rank), len(group)):
             weighted_mean_(mean[part], [v[part] for v in vectors], weights)
         self._reduced[self._rank] = number

@@ -6,12 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 
+def _nothing() -> None:
+    """Somebody else looks round."""
+
+
 @dataclass(frozen=True)
 class Patience:
-    """How long learner `rank` waits for anything before it gives up."""
+    """How long learner `rank` waits for anything before it gives up, and what it does while it waits."""
 
     rank: int
     seconds: float
+    look: Callable[[], None] = _nothing
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[Callable[[], None]]:
@@ -23,6 +28,7 @@ class Patience:
         started = time.monotonic()
 
         def check() -> None:
+            self.look()
             waited = time.monotonic() - started
             if waited > self.seconds:
                 raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}")

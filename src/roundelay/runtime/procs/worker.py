@@ -89,9 +89,9 @@ def _die_with_parent(lifeline: Connection) -> None:
 class Worker:
     """Performs effects on the arena."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, patience: Patience | None = None) -> None:
         self.rank, self.cluster = spec.rank, spec.cluster
-        patience = Patience(spec.rank, spec.patience_seconds)
+        patience = patience or Patience(spec.rank, spec.patience_seconds)
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [

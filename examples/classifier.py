@@ -1,0 +1,85 @@
+"""An image classifier in plain PyTorch, trained by several learners. What Roundelay adds is marked with `# <-`.
+
+    roundelay launch -n 2 examples/classifier.py --strategy adpsgd
+    torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp
+
+The images are digits drawn here: three by five dots, shifted about, under noise.
+"""
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import roundelay  # <-
+
+DIGITS = (
+    "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
+    "111100111001111", "111100111101111", "111001001001001", "111101111101111", "111101111001111",
+)  # fmt: skip
+
+
+def digits(count: int, seed: int) -> TensorDataset:
+    """`count` images (1, 8, 8) and which digit each shows."""
+    generator = torch.Generator().manual_seed(seed)
+    glyphs = torch.tensor([[float(dot) for dot in row] for row in DIGITS]).view(10, 5, 3)
+    labels = torch.randint(10, (count,), generator=generator)
+    images = torch.randn(count, 1, 8, 8, generator=generator) * 0.3
+    down, right = torch.randint(4, (count,), generator=generator), torch.randint(4, (count,), generator=generator)
+    for image, label, y, x in zip(images, labels.tolist(), down.tolist(), right.tolist(), strict=True):
+        image[0, y : y + 5, x : x + 3] += glyphs[label]
+    return TensorDataset(images, labels)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 10),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: DataLoader[tuple[Tensor, ...]]) -> tuple[float, float]:
+    """(mean cross-entropy, accuracy)."""
+    model.eval()
+    loss, right, count = 0.0, 0, 0
+    for images, labels in data:
+        scores = model(images)
+        loss += float(nn.functional.cross_entropy(scores, labels, reduction="sum"))
+        right += int((scores.argmax(1) == labels).sum())
+        count += len(labels)
+    model.train()
+    return loss / count, right / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategy", default="adpsgd")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--examples", type=int, default=2000)
+    options = parser.parse_args()
+
+    train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
+    torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+    session = roundelay.attach(model, optimizer, options.strategy)  # <-
+    batches = DataLoader(train, batch_sampler=session.sampler(train, batch_size=32))  # <- not DistributedSampler
+    with session:
+        for epoch in range(options.epochs):
+            for images, labels in batches:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                loss.backward()
+                session.step(len(labels))  # <- not optimizer.step()
+            scheduler.step()
+            with session.consensus():  # <-
+                loss_there, accuracy = evaluate(model, test)
+            print(f"learner {session.rank} epoch {epoch} loss {loss_there:.4f} accuracy {accuracy:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Two lines for anybody's training loop: `roundelay.attach`. Speech is not needed, nor is anything of a run's files."""
+
+from roundelay.attached.sampler import SharedSampler
+from roundelay.attached.session import Session, attach
+
+__all__ = ["Session", "SharedSampler", "attach"]

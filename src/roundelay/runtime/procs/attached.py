@@ -1,0 +1,425 @@
+"""A learner in a process that belongs to somebody else, whose training loop asks for what a runtime otherwise drives.
+
+The strategy's coroutine is the same. It runs until it asks for a gradient; then the loop goes on, and the next call
+answers. A Draw is answered when the loop begins a minibatch, not before: so a segment can end after any of them.
+
+There is no parent. Learners find each other at a rendezvous, notice deaths by themselves (membership.py), and end a
+segment together: `meet`. Between two meetings each takes as many steps as it likes. Where a strategy takes them
+together, those who come to a meeting early take part with empty minibatches until the last has come: an empty minibatch
+weighs next to nothing (1e-30) in means, and its own step leaves the row and the optimizer alone.
+
+Legend: P parameters, L learners.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.effects import Draw, Effect, Grad, GradMean
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.flat import chunks
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.learner.base import Learner, Task
+from roundelay.runtime.base import Cluster, LearnerDied, SegmentPlan
+from roundelay.runtime.procs import passes
+from roundelay.runtime.procs.arena import NONE, Layout, create_file
+from roundelay.runtime.procs.launch import World
+from roundelay.runtime.procs.means import MemberLost
+from roundelay.runtime.procs.membership import Membership
+from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.rendezvous import Rendezvous
+from roundelay.runtime.procs.worker import Worker, WorkerSpec
+from roundelay.strategies.base import Strategy
+
+EMPTY = 1e-30
+"""What an empty minibatch weighs: where all are empty, a mean is still one."""
+NO_PLAN = EpochPlan(0, 0, 1, 1, 0)
+
+_sessions = itertools.count()
+"""Learners attach in the same order everywhere; each time they meet under the next number."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all learners must agree on."""
+
+    strategy: Strategy
+    seed: int
+    patience_seconds: float
+    signature: str  # of the module: names and shapes
+
+
+@dataclass(frozen=True)
+class _Late(Minibatch):
+    """A minibatch whose size is known only when its gradient is there."""
+
+    size: list[float] = field(default_factory=lambda: [EMPTY])
+
+    @property
+    def frames(self) -> float:  # type: ignore[override]  # a weight: fractions are welcome
+        return self.size[0]
+
+
+class _ByHand(Learner, Task):
+    """Gradients come from outside: they lie in the gradient buffer when they are asked for."""
+
+    def __init__(self, parameters: int) -> None:
+        self.parameters, self.examples = parameters, 0
+
+    def build(self) -> Learner:
+        return self
+
+    def initial(self) -> Tensor:
+        raise NotImplementedError("the rows were written by rank 0")
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        return Statistics(round(batch.frames))
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        raise NotImplementedError("somebody else's loop evaluates")
+
+
+class _Performer(Worker):
+    """Performs effects; nobody sends it commands."""
+
+    def begin(self, living: tuple[int, ...]) -> None:
+        """A segment begins."""
+        self._plan, self._trained, self._waiting = NO_PLAN, None, None
+        self.me.begin_segment(SegmentPlan(NO_PLAN, 0.0), living, self.cluster.strategy.traits.ages)
+        self.means.begin_segment()
+
+    def perform(self, effect: Effect[Any]) -> Any:
+        """Any effect but Draw."""
+        return self._perform(effect)
+
+    def settle(self) -> None:
+        """The strategy has gone on."""
+        self._settle()
+
+
+class AttachedLearner:
+    """One learner, driven from outside: `begin_step`, a gradient at the point it returns, `answer`; now and then
+    `meet`.
+
+    Args:
+        initial: where training begins, (P,) float32; rank 0's counts.
+        shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
+        update: `update(gradient, own)` changes the row by a gradient (P,), which is `own` if it is the one given to
+            `answer` and not a mean of several.
+
+    Raises:
+        UserError: the learners do not find each other or do not agree; names the rank.
+    """
+
+    def __init__(
+        self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Callable[[Tensor, bool], None]
+    ) -> None:
+        terms.strategy.check(world.learners)
+        self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
+        self._update, self._examples = update, 0.0
+        self._role: Coroutine[Effect[Any], Any, None] | None = None
+        self._pending: Draw | Grad | GradMean | None = None
+        self._segment = 1
+        self._membership: Membership | None = None
+        self._patience = Patience(world.rank, terms.patience_seconds, self._look)
+        self._enter(world, initial, shown)
+
+    # The start --------------------------------------------------------------------------------------------------------
+
+    def _enter(self, world: World, initial: Tensor, shown: Tensor) -> None:
+        number, mine = next(_sessions), self._facts(initial, shown)
+        rendezvous = Rendezvous(world, self._terms.patience_seconds) if world.learners > 1 else None
+        layout, created = self._layout(mine), NONE
+        if self.rank == 0:
+            created = create_file(layout)
+            facts = {**mine, "path": f"/proc/{os.getpid()}/fd/{created}"}
+        else:
+            assert rendezvous is not None
+            facts = rendezvous.hear(f"arena {number}")
+            self._check(mine, facts)
+        self._performer = performer = self._open(layout, facts["path"])
+        self.me, self.arena = performer.me, performer.arena
+        self.me.update_row = self._update_row
+        self._membership = Membership(self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r))
+        self._membership.enter()
+        if self.rank == 0:
+            for row in self.arena.rows():
+                row.copy_(initial)
+            self.arena.table("held")[:] = NONE
+            for rank in range(self.learners):
+                self.arena.shown(rank).copy_(shown)
+            if rendezvous is not None:
+                rendezvous.say(f"arena {number}", facts)
+        try:
+            self._membership.gather(self.me.everyone, rendezvous.check if rendezvous else _nothing)
+        finally:
+            if created != NONE:
+                os.close(created)  # everybody has opened it
+        same_bits = torch.equal(initial.view(torch.int32), self.me.x.view(torch.int32))
+        self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
+        """Did this learner come with rank 0's weights and buffers?"""
+        performer.begin(self.me.everyone)
+        self.me.snapshot()
+
+    def _layout(self, facts: dict[str, Any]) -> Layout:
+        one = (self.learners,)
+        extra = (("met", one), ("joined", one), ("present", one), *passes.tables(self.learners))
+        return Layout(
+            self.learners, facts["parameters"], self.strategy.memory, self.strategy.traits.model == "centre",
+            extra=extra, shown_bytes=facts["shown"],
+        )  # fmt: skip
+
+    def _open(self, layout: Layout, path: str) -> _Performer:
+        cluster = Cluster(self.strategy, _ByHand(layout.parameters), Sgd(), self.learners, self._terms.seed)
+        try:
+            return _Performer(
+                WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0), self._patience
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"rank {self.rank}: rank 0's memory {path} cannot be opened ({error}). Do all learners run on this "
+                "host, as the same user, and does rank 0 still run?"
+            ) from error
+
+    def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
+        return {
+            "strategy": repr(self.strategy), "seed": self._terms.seed, "module": self._terms.signature,
+            "parameters": initial.numel(), "shown": shown.numel(),
+        }  # fmt: skip
+
+    def _check(self, mine: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for name, value in mine.items():
+            if theirs[name] != value:
+                raise UserError(
+                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs[name]}: all learners must run "
+                    "the same script with the same options, and attach in the same order."
+                )
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Ranks that live, as far as anybody has noticed."""
+        self._look()
+        return self._members.living
+
+    @property
+    def begun(self) -> bool:
+        """Is a gradient being waited for?"""
+        return isinstance(self._pending, Grad | GradMean)
+
+    @property
+    def _members(self) -> Membership:
+        assert self._membership is not None
+        return self._membership
+
+    def _look(self) -> None:
+        if self._membership is not None and not self.left:
+            self._membership.look()
+
+    def begin_step(self) -> Tensor:
+        """Draw a minibatch, if that is not done; the point (P,) at which its gradient is to be taken.
+
+        Raises:
+            LearnerDied: the strategy cannot go on without somebody who died; names the rank.
+            TimeoutError: somebody did not come within the patience; says who waits for whom.
+        """
+        if not self.begun:
+            self._start()
+            self.arena.table("round")[self.rank] += 1
+            self._drive(_Late(0, int(self.arena.table("round")[self.rank]), 0, 0))
+        assert isinstance(self._pending, Grad | GradMean)
+        return self._pending.at.vector
+
+    def answer(self, examples: float, learning_rate: float) -> None:
+        """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`: go on, up to
+        the next minibatch."""
+        assert isinstance(self._pending, Grad | GradMean)
+        assert isinstance(self._pending.batch, _Late)
+        self._look()
+        self.me.learning_rate = learning_rate
+        self._pending.batch.size[0] = self._examples = examples
+        with _deaths():
+            reply = self._performer.perform(self._pending)
+        self._drive(reply)
+        self.me.snapshot()
+
+    def _answer_nothing(self) -> None:
+        self.me.gradient_buffer.zero_()
+        self.answer(EMPTY, self.me.learning_rate)
+
+    def _update_row(self, gradient: Gradient) -> None:
+        own = gradient.vector is self.me.gradient_buffer
+        if (self._examples if own else self._performer.means.total) >= 2 * EMPTY * self.learners:
+            self._update(gradient.vector, own)
+
+    def _start(self) -> None:
+        if self._role is None:
+            self._role = self.strategy.learn(self.me)
+            self._drive(None)
+
+    def _drive(self, reply: Any) -> None:
+        """Run the coroutine up to its next minibatch or gradient, or to its end."""
+        assert self._role is not None
+        with _deaths():
+            while True:
+                try:
+                    effect = self._role.send(reply)
+                except StopIteration:
+                    self._pending = None
+                    self._performer.settle()
+                    return
+                self._performer.settle()
+                if isinstance(effect, Draw | Grad | GradMean):
+                    self._pending = effect
+                    return
+                reply = self._performer.perform(effect)
+
+    # Meetings ---------------------------------------------------------------------------------------------------------
+
+    def meet(self, read: Callable[[], None], shown: Tensor | None = None) -> None:
+        """End the segment together with all that live. `read` is called when nobody writes: all rows are what they are,
+        and what learners have `shown` is there. It may write what is this learner's own.
+
+        Raises:
+            LearnerDied, TimeoutError: as for `begin_step`.
+        """
+        members, arena, synchronous = self._members, self.arena, self.strategy.traits.synchronous
+        if shown is not None:
+            arena.shown(self.rank).copy_(shown)
+        self._finish()
+        members.meet("all learners to end the segment", synchronous)
+        read()
+        for name in ("published", "reduced", "round"):
+            arena.table(name)[self.rank] = 0
+        if self.rank == members.living[0]:
+            arena.table("present")[:] = arena.table("alive")
+        members.meet("all learners to begin a segment", synchronous)
+        self._segment += 1
+        present = arena.table("present")
+        self._performer.begin(tuple(rank for rank in self.me.everyone if present[rank]))
+        self._role = None
+        self.me.snapshot()
+
+    def _finish(self) -> None:
+        """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
+        self._start()
+        if self.begun:  # a minibatch whose gradient never came
+            self._answer_nothing()
+        rounds, joined, mine = self.arena.table("round"), self.arena.table("joined"), self.rank
+        comrades = self._comrades()
+        joined[mine] = self._segment
+        while True:
+            everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
+            if rounds[mine] < max(rounds[rank] for rank in comrades):
+                self.begin_step()
+                self._answer_nothing()
+            elif everybody:
+                break
+            else:
+                self._wait_for_news(comrades, int(rounds[mine]))
+        self._drive(None)
+
+    def _comrades(self) -> Sequence[int]:
+        """Those who take as many steps as this learner in a segment."""
+        assert isinstance(self._pending, Draw)
+        if self.strategy.traits.synchronous:
+            return self.me.everyone
+        return self._pending.group or (self.rank,)
+
+    def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
+        rounds, joined, alive = (self.arena.table(name) for name in ("round", "joined", "alive"))
+        pause = 50e-6
+        with self._patience.waiting_for(f"learners {list(comrades)} to end the segment, or to take a step") as check:
+            while missing := [rank for rank in comrades if joined[rank] < self._segment]:
+                if max(rounds[rank] for rank in comrades) > round_:
+                    return
+                for rank in missing:
+                    if not alive[rank] and joined[rank] < self._segment:
+                        _died(rank)
+                check()
+                time.sleep(pause)
+                pause = min(2 * pause, 2e-3)
+
+    def consensus_into(self, out: Tensor) -> None:
+        """While `meet` reads: the model to evaluate, (P,): the centre, or the mean of all holders' rows."""
+        rows = self.arena.rows()
+        if self.strategy.traits.model == "centre":
+            out.copy_(rows[-1])
+            return
+        holders = self.strategy.holders(self.living)
+        for part in chunks(out.numel()):
+            out[part] = torch.stack([rows[rank][part] for rank in holders]).mean(0)
+
+    def shown_by_all(self) -> list[Tensor]:
+        """While `meet` reads: what the living have shown, by rank."""
+        return [self.arena.shown(rank) for rank in self.living]
+
+    # State, and the end -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """While `meet` reads: a copy of all that is this learner's."""
+        found: dict[str, Any] = {
+            "row": self.me.x.clone(),
+            "memory": {name: vector.clone() for name, vector in self.me.memory.items()},
+            "steps": self.me.steps,
+        }
+        if self.strategy.traits.model == "centre":
+            found["centre"] = self.arena.rows()[-1].clone()
+        return found
+
+    def load(self, state: dict[str, Any]) -> None:
+        """While `meet` reads: go on from there."""
+        self.me.replace(state["row"])
+        for name, vector in self.me.memory.items():
+            vector.copy_(state["memory"][name])
+        self.arena.table("steps")[self.rank] = state["steps"]
+        if "centre" in state and self.rank == self.living[0]:
+            self.arena.rows()[-1].copy_(state["centre"])
+
+    def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
+        """The number of the next minibatch of a pass over data that all learners share; None at its end."""
+        if self.left:
+            raise UserError(f"rank {self.rank}: the sampler of a closed session was asked for minibatches.")
+        index = passes.draw(self.arena, self.rank, key, pieces)
+        if index is None:  # unless somebody has died who had drawn one
+            self._members.look(closely=True)
+            index = passes.draw(self.arena, self.rank, key, pieces)
+        return index
+
+    def leave(self) -> None:
+        """Nobody is to wait for this learner any more, and it uses the arena no more."""
+        if not self.left:
+            self._members.leave()
+            self.arena.close()
+
+    @property
+    def left(self) -> bool:
+        """Has it left?"""
+        return self.arena.descriptor < 0
+
+
+def _nothing() -> None:
+    """Nobody else to ask."""
+
+
+def _died(rank: int) -> NoReturn:
+    raise LearnerDied(rank, "it was killed, or left before session.close(), while others needed it to go on")
+
+
+class _deaths:
+    """Whoever dies in a mean is named to the user."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, MemberLost):
+            _died(error.rank)

@@ -1,0 +1,84 @@
+"""Learners of somebody else's training loop that die, or never come."""
+
+import select
+import signal
+import subprocess
+import sys
+from os import close, kill, pidfd_open
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.launch import launch
+from support import attached_deaths
+from support.launched import reports, run_learners
+
+KILLED = 128 + signal.SIGKILL
+
+
+def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had() -> None:
+    done = run_learners(3, str(attached_deaths.__file__), "adpsgd", expect=KILLED)
+    found = reports(done.stdout)["death"]
+    assert sorted(found) == [0, 1]
+    assert found[0]["living"] == found[1]["living"] == [0, 1]
+    assert found[0]["values"] == found[1]["values"]
+    trained = [number for mine in found.values() for number in mine["trained"]]
+    before = found[0]["dead_trained"]
+    assert sorted(trained + before) == list(range(120))
+    assert "learner 2 ended with status 137" in done.stderr
+
+
+def test_synchronous_learners_name_the_dead() -> None:
+    done = run_learners(2, str(attached_deaths.__file__), "ssgd", expect=KILLED)
+    found = reports(done.stdout)["death"]
+    assert list(found) == [0]
+    assert found[0]["error"].startswith("LearnerDied: learner 1 died:")
+    assert found[0]["again"] == found[0]["error"]
+
+
+def test_a_learner_that_never_comes_is_named_at_once() -> None:
+    """The launcher knows; nobody sits out the patience."""
+    done = run_learners(2, str(attached_deaths.__file__), "absent", expect=7)
+    assert "rank 0: learner 1 ended with status 7 before all had attached" in done.stderr
+
+
+def test_the_launcher_says_the_first_failure_and_lets_the_others_end(tmp_path: Path) -> None:
+    said: list[str] = []
+    script = f'if [ $RANK = 1 ]; then touch {tmp_path}/1; exit 3; fi; while [ ! -e {tmp_path}/1 ]; do :; done; ' \
+        f"sleep 0.3; touch {tmp_path}/0; exit 4"  # fmt: skip
+    assert launch(2, ["sh", "-c", script], said.append) == 3
+    assert (tmp_path / "0").exists()
+    assert said == ["learner 1 ended with status 3.", "learner 0 ended with status 4."]
+    assert (
+        launch(2, ["sh", "-c", "test $WORLD_SIZE$LOCAL_WORLD_SIZE = 22 && test $RANK = $LOCAL_RANK"], said.append) == 0
+    )
+
+
+def test_the_launcher_cannot_start_what_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"no-such-command: cannot be started"):
+        launch(1, ["no-such-command"], print)
+    with pytest.raises(UserError, match="needs a command"):
+        launch(1, ["--"], print)
+    with pytest.raises(UserError, match="-n is 0"):
+        launch(0, ["true"], print)
+
+
+LAUNCHER = "import sys; from roundelay.runtime.procs.launch import launch; sys.exit(launch(2, sys.argv[1:], print))"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_learners_end_with_their_launcher(number: signal.Signals) -> None:
+    """Signals are passed on; after one that cannot be, the kernel ends the learners."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, "sh", "-c", "echo $$; exec sleep 1000"], stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    descriptors = [pidfd_open(int(launcher.stdout.readline())) for _ in range(2)]
+    kill(launcher.pid, number)
+    status = launcher.wait(60)
+    launcher.stdout.close()
+    assert status == (128 + number if number == signal.SIGTERM else -number)
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], 60)[0], "a learner outlived its launcher"
+        close(descriptor)

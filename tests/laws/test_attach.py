@@ -1,0 +1,118 @@
+"""Laws of `roundelay.attach` for two learners. All run in one start of two processes, support/attached_laws.py."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from roundelay.strategies import STRATEGIES
+from support import attached_laws
+from support.attached_laws import LEARNERS, OPTIMIZERS, SIZES, STEPS, make_optimizer, minibatches, mlp
+from support.launched import reports, run_learners
+
+Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    done = run_learners(LEARNERS, str(attached_laws.__file__))
+    assert "rank 1 began with other weights or buffers than rank 0" in done.stderr
+    return reports(done.stdout)
+
+
+def alone(optimizer_name: str) -> list[float]:
+    """One process on the minibatches of both learners, round by round; when one has no more, on the other's."""
+    model = mlp()
+    optimizer = make_optimizer(optimizer_name, model)
+    for _, batches in sorted(
+        {
+            round_: [list(minibatches(rank))[round_] for rank in range(LEARNERS) if round_ < STEPS[rank]]
+            for round_ in range(max(STEPS))
+        }.items()
+    ):
+        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+    return attached_laws.values(model)
+
+
+def close(a: list[float], b: list[float]) -> None:
+    torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_ssgd_is_one_learner_with_the_minibatches_together(found: Found, optimizer: str) -> None:
+    law = found[f"ssgd {optimizer}"]
+    assert law[0]["values"] == law[1]["values"]
+    close(law[0]["values"], alone(optimizer))
+
+
+def test_gradients_may_be_accumulated(found: Found) -> None:
+    close(found["ssgd SGD momentum micro"][0]["values"], alone("SGD momentum"))
+
+
+def test_bsp_of_period_one_is_ssgd(found: Found) -> None:
+    """Weighted by examples, so the rounds in which one learner has none are right too."""
+    close(found["bsp SGD"][0]["values"], alone("SGD"))
+
+
+def test_a_forward_without_a_step_is_no_step(found: Found) -> None:
+    assert found["forward without step"][0]["values"] == found["ssgd SGD momentum"][0]["values"]
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "sgd"])
+def test_every_strategy_runs_and_learners_agree(found: Found, name: str) -> None:
+    law = found[f"every {name}"]
+    start = attached_laws.values(mlp(norm=True))
+    for what in ("between", "values", "statistics"):
+        assert law[0][what] == law[1][what], what
+    assert torch.tensor(law[0]["values"]).isfinite().all()
+    assert start != law[0]["between"] != law[0]["values"]
+    together = STRATEGIES[name].traits.synchronous or name == "hadpsgd"
+    steps = [2 * max(STEPS)] * LEARNERS if together else [2 * own for own in STEPS]
+    assert law[0]["steps"] == law[1]["steps"] == steps
+
+
+def test_buffers_follow_their_rule(found: Found) -> None:
+    law = found["buffers"]
+    assert law[0]["own"] != law[1]["own"]
+    mean = [(a + b) / 2 for a, b in zip(law[0]["own"], law[1]["own"], strict=True)]
+    for rank in range(LEARNERS):
+        close(law[rank]["mean"], mean)
+        assert law[rank]["counted"] == STEPS[0]
+        assert law[rank]["after"] == law[rank]["own"]
+        assert law[rank]["own_counted"] == STEPS[rank]
+
+
+def test_learners_begin_from_the_weights_of_rank_0(found: Found) -> None:
+    assert found["other weights"][0]["values"] == found["other weights"][1]["values"]
+    assert found["other weights"][0]["values"] == attached_laws.values(mlp(seed=0))
+
+
+@pytest.mark.parametrize("law", ["sampler adpsgd 0", "sampler adpsgd 1", "sampler ssgd 0"])
+def test_samplers_share_out_every_example_once(found: Found, law: str) -> None:
+    epochs = []
+    for epoch in range(2):
+        drawn = [found[law][rank]["drawn"][epoch] for rank in range(LEARNERS)]
+        batches = [tuple(batch) for mine in drawn for batch in mine]
+        assert sorted(number for batch in batches for number in batch) == list(range(25))
+        assert max(map(len, batches)) == 3
+        epochs.append(set(batches))
+    assert epochs[0] != epochs[1]
+    if "ssgd" in law:
+        assert [len(found[law][rank]["drawn"][0]) for rank in range(LEARNERS)] == [4, 5]  # the last round: one example
+        assert found[law][0]["length"] == 5
+
+
+@pytest.mark.parametrize("strategy", ["bmuf", "dpsgd", "easgd-sync"])
+def test_a_state_saved_and_loaded_changes_nothing(found: Found, strategy: str) -> None:
+    law = found[f"going on {strategy}"]
+    assert law[0]["straight"] == law[0]["values"] == law[1]["values"]
+
+
+def test_the_minibatches_here_are_uneven() -> None:
+    """Else the laws above would say less."""
+    assert len(set(STEPS)) == len(set(SIZES)) == LEARNERS

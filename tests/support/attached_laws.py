@@ -1,0 +1,191 @@
+"""Run as two learners by tests/laws/test_attach.py: what it needs to know, in one start of two processes."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import roundelay
+from roundelay.attached import Session
+from roundelay.strategies import STRATEGIES
+from support.launched import report
+
+PATIENCE = 60.0
+LEARNERS = 2
+STEPS = (7, 4)
+"""Of learner 0 and 1: they need not be equally many."""
+SIZES = (6, 3)
+"""Examples in a minibatch of learner 0 and 1."""
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1}, "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}, "AdamW": {"lr": 0.01},
+    "SGD clipped": {"lr": 0.1},
+}  # fmt: skip
+
+
+def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.Tanh(), nn.Linear(8, 3)
+    )  # fmt: skip
+
+
+def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    kind: Any = getattr(torch.optim, name.split(maxsplit=1)[0])
+    optimizer: torch.optim.Optimizer = kind(model.parameters(), **OPTIMIZERS[name])
+    if "clipped" in name:  # whatever it is that the optimizer steps by
+
+        def clip(*_: object) -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+def minibatches(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Those of a learner."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    for _ in range(STEPS[rank]):
+        yield torch.randn(SIZES[rank], 5, generator=generator), torch.randint(3, (SIZES[rank],), generator=generator)
+
+
+def train(session: Session, batches: Iterator[tuple[Tensor, Tensor]], micro: bool = False) -> None:
+    """Somebody's loop; with `micro`, each minibatch in pieces of one example."""
+    for x, y in batches:
+        session.optimizer.zero_grad()
+        if micro:
+            for one in range(len(x)):
+                loss = nn.functional.cross_entropy(session.module(x[one : one + 1]), y[one : one + 1])
+                torch.autograd.backward(loss / len(x))
+        else:
+            torch.autograd.backward(nn.functional.cross_entropy(session.module(x), y))
+        session.step(examples=len(x))
+
+
+def values(model: nn.Module) -> list[float]:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+def attached(model: nn.Module, optimizer: str, strategy: str, **options: Any) -> Session:
+    return roundelay.attach(model, make_optimizer(optimizer, model), strategy, patience=PATIENCE, **options)
+
+
+def same_as_one(strategy: str, optimizer: str, micro: bool = False, **options: Any) -> None:
+    model = mlp()
+    with attached(model, optimizer, strategy, **options) as session:
+        train(session, minibatches(session.rank), micro)
+    report(law=f"{strategy} {optimizer}{' micro' * micro}", rank=session.rank, values=values(model))
+
+
+def every_strategy() -> None:
+    """Uneven data, two segments, a consensus between and another at the end."""
+    for name in STRATEGIES:
+        if name == "sgd":
+            continue
+        model = mlp(norm=True)
+        with attached(model, "SGD momentum", name) as session:
+            train(session, minibatches(session.rank))
+            with session.consensus():
+                between = values(model)
+            train(session, minibatches(session.rank))
+            session.meet()
+            summary = session.summary()
+        statistics = [float(number) for buffer in model.buffers() for number in buffer.reshape(-1)]
+        report(
+            law=f"every {name}", rank=session.rank, between=between, values=values(model), statistics=statistics,
+            steps=summary["steps"],
+        )  # fmt: skip
+
+
+def buffers() -> None:
+    """Batch normalisation: each its own in training; the mean, and rank 0's counter, in the model to evaluate."""
+    model = mlp(norm=True)
+    norm = model[1]  # type: ignore[index]
+    with attached(model, "SGD", "adpsgd") as session:
+        train(session, minibatches(session.rank))
+        own = norm.running_mean.tolist()
+        with session.consensus():
+            mean, counted = norm.running_mean.tolist(), int(norm.num_batches_tracked)
+        report(
+            law="buffers", rank=session.rank, own=own, mean=mean, counted=counted, after=norm.running_mean.tolist(),
+            own_counted=int(norm.num_batches_tracked),
+        )  # fmt: skip
+
+
+def other_weights() -> None:
+    model = mlp(seed=session_rank())
+    with attached(model, "SGD", "bsp") as session:
+        report(law="other weights", rank=session.rank, values=values(model))
+
+
+def session_rank() -> int:
+    with attached(mlp(), "SGD", "adpsgd") as session:
+        return session.rank
+
+
+def samplers() -> None:
+    """25 examples in minibatches of 3: by the queue everybody's together, else by rounds; two epochs, and workers."""
+    data = TensorDataset(torch.arange(25))
+    for strategy, workers in (("adpsgd", 0), ("ssgd", 0), ("adpsgd", 1)):
+        with attached(mlp(), "SGD", strategy) as session:
+            sampler = session.sampler(data, batch_size=3, seed=5)
+            loader: DataLoader[Any] = DataLoader(
+                data, batch_sampler=sampler, num_workers=workers, multiprocessing_context="fork" if workers else None
+            )
+            drawn = []
+            for epoch in range(2):
+                sampler.set_epoch(epoch)
+                drawn.append([batch.tolist() for (batch,) in loader])
+                session.meet()
+        report(law=f"sampler {strategy} {workers}", rank=session.rank, drawn=drawn, length=len(sampler))
+
+
+def going_on() -> None:
+    """A state saved and loaded in the middle changes nothing."""
+    for strategy, options in (("bmuf", {"period": 2}), ("dpsgd", {}), ("easgd-sync", {"period": 2})):
+        model = mlp(norm=True)
+        with attached(model, "SGD momentum", strategy, **options) as session:
+            train(session, minibatches(session.rank))
+            file = io.BytesIO()
+            torch.save([session.state_dict(), session.optimizer.state_dict()], file)
+            train(session, minibatches(session.rank))
+        straight = values(model)
+
+        model = mlp(seed=1, norm=True)
+        with attached(model, "SGD momentum", strategy, **options) as session:
+            file.seek(0)
+            mine, optimizer = torch.load(file)
+            session.load_state_dict(mine)
+            session.optimizer.load_state_dict(optimizer)
+            train(session, minibatches(session.rank))
+        report(law=f"going on {strategy}", rank=session.rank, straight=straight, values=values(model))
+
+
+def forward_without_step() -> None:
+    """Somebody looks at a training loss just before a meeting: no step is taken for it."""
+    model = mlp()
+    with attached(model, "SGD momentum", "ssgd") as session:
+        train(session, minibatches(session.rank))
+        if session.rank == 1:
+            session.module(torch.zeros(1, 5))
+    report(law="forward without step", rank=session.rank, values=values(model))
+
+
+def main() -> None:
+    for optimizer in OPTIMIZERS:
+        same_as_one("ssgd", optimizer)
+    same_as_one("ssgd", "SGD momentum", micro=True)
+    same_as_one("bsp", "SGD", period=1)
+    same_as_one("gossip-pga", "SGD", period=1)
+    every_strategy()
+    buffers()
+    other_weights()
+    samplers()
+    going_on()
+    forward_without_step()
+
+
+if __name__ == "__main__":
+    main()

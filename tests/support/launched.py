@@ -1,0 +1,41 @@
+"""Scripts started as several learners, and what they report."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+LAUNCH = (sys.executable, "-m", "roundelay.cli", "launch", "-n")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
+
+
+def run_learners(
+    learners: int, *command: str, by: tuple[str, ...] = LAUNCH, expect: int = 0
+) -> "subprocess.CompletedProcess[str]":
+    """`command` as so many learners; its exit status must be `expect`."""
+    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [*by, str(learners), *command], env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def report(**facts: Any) -> None:
+    """A learner's line to its test. One write, so that lines of several learners do not mix."""
+    os.write(1, (json.dumps(facts) + "\n").encode())
+
+
+def reports(text: str) -> dict[str, dict[int, dict[str, Any]]]:
+    """What learners reported: by what it is about (`law`), by rank."""
+    found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for line in text.splitlines():
+        if line.startswith("{"):
+            facts = json.loads(line)
+            found[facts["law"]][facts["rank"]] = facts
+    return found

@@ -1,0 +1,302 @@
+"""`roundelay.attach` on one learner, in this process: what it does to a module, an optimizer, and mistakes."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import roundelay
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.launch import World, read_world
+from roundelay.strategies import STRATEGIES, make_strategy
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+
+
+def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
+
+
+def optimizers(model: nn.Sequential) -> dict[str, torch.optim.Optimizer]:
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters(), "lr": 0.05},
+        {"params": [*model[1].parameters(), *model[3].parameters()]},
+    ]
+    return {
+        "sgd": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        "adamw": torch.optim.AdamW(model.parameters(), lr=0.01),
+        "groups": torch.optim.SGD(groups, lr=0.1),
+        "rmsprop": torch.optim.RMSprop(model.parameters(), lr=0.01),
+    }
+
+
+def loop(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: Sequence[Callable[[], object]], set_to_none: bool = True
+) -> None:
+    for x, y in batches():
+        optimizer.zero_grad(set_to_none)
+        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for step in steps:
+            step()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "groups", "rmsprop"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_one_learner_is_plain_training(name: str, set_to_none: bool) -> None:
+    """Bit for bit, whatever the optimizer and its groups, with clipping and a schedule."""
+    plain, model = network(), network()
+    optimizer = optimizers(plain)[name]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    loop(plain, optimizer, [optimizer.step, schedule.step], set_to_none)
+    theirs = optimizers(model)[name]
+    schedule_there = torch.optim.lr_scheduler.ExponentialLR(theirs, 0.8)
+    with roundelay.attach(model, theirs, "adpsgd") as session:
+        loop(model, theirs, [session.step, schedule_there.step], set_to_none)
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), model.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if kind.traits.alone_is_sgd])
+def test_alone_every_strategy_is_sgd_that_says_so(name: str) -> None:
+    plain, model = network(), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    loop(plain, optimizer, [optimizer.step])
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, theirs, name) as session:
+        loop(model, theirs, [session.step])
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_parameters_without_a_gradient_and_frozen_ones_are_left_alone() -> None:
+    """The optimizer skips them as it does without us: no weight decay for what was not used."""
+    model = network()
+    unused = nn.Linear(2, 2)
+    whole = nn.ModuleDict({"used": model, "unused": unused})
+    frozen = next(model.parameters()).requires_grad_(False)
+    before = [p.detach().clone() for p in (*unused.parameters(), frozen)]
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, weight_decay=0.5)
+    with roundelay.attach(whole, optimizer) as session:
+        loop(model, optimizer, [session.step])
+    assert all(torch.equal(a, b) for a, b in zip(before, (*unused.parameters(), frozen), strict=True))
+
+
+def test_gradients_are_still_there_after_a_step() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer, "ssgd") as session:
+        x, y = next(batches())
+        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        session.step()
+        assert norm == nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]) > 0
+
+
+def test_the_module_is_the_users_again_after_close() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = roundelay.attach(model, optimizer)
+    sampler = session.sampler(4, batch_size=2)
+    loop(model, optimizer, [session.step])
+    session.close()
+    session.close()
+    before = [p.detach().clone() for p in model.parameters()]
+    loop(model, optimizer, [optimizer.step])
+    assert not torch.equal(before[0], next(model.parameters()))
+    with pytest.raises(UserError, match=r"session.step after session.close\(\)"):
+        session.step()
+    assert session.living == ()
+    assert session.summary()["steps"] == [6]
+    with pytest.raises(UserError, match="of a closed session"):
+        list(sampler)
+
+
+def test_an_exception_in_the_loop_leaves_at_once() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ZeroDivisionError), roundelay.attach(model, optimizer) as session:  # noqa: PT012
+        loop(model, optimizer, [session.step])
+        kept = [p.detach().clone() for p in model.parameters()]
+        raise ZeroDivisionError
+    assert all(torch.equal(a, b) for a, b in zip(kept, model.parameters(), strict=True))
+
+
+def test_consensus_is_for_evaluation_only() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer) as session:
+        with session.consensus() as evaluated:
+            assert evaluated is model
+            evaluated(torch.zeros(3, 4))  # recording gradients is no harm
+            with pytest.raises(UserError, match="holds the model to evaluate"):
+                session.step()
+            with pytest.raises(UserError, match="cannot meet again"), session.consensus():
+                pass
+        loop(model, optimizer, [session.step])
+    assert session.steps == 6
+
+
+def test_parameters_used_without_a_call_of_their_module() -> None:
+    """torch.func calls no hook of the module attached; begin_step is for that."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer, "dpsgd", order="cta") as session:
+        x, y = next(batches())
+        session.begin_step()
+        torch.autograd.backward(nn.functional.cross_entropy(nn.functional.linear(x, model.weight, model.bias), y))
+        session.step()
+        assert session.steps == 1
+
+
+def test_copies_of_the_module_are_not_attached() -> None:
+    """Averages of weights (torch.optim.swa_utils) copy the module, before or after."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer) as session:
+        loop(model, optimizer, [session.step])
+        average, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        before = [p.detach().clone() for p in model.parameters()]
+        for other in (average, pickled):
+            other(next(batches())[0])
+            assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+        assert session.wants_to_begin
+        loop(model, optimizer, [session.step])
+        for other in (average, pickled):
+            assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+
+
+def test_a_compiled_module_is_as_the_module() -> None:
+    plain, model = network(), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    loop(plain, optimizer, [optimizer.step])
+    compiled: Any = torch.compile(model, backend="eager")
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(compiled, theirs) as session:
+        loop(compiled, theirs, [session.step])
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
+    model = network()
+    parameters = list(model.parameters())
+    options: dict[str, Any] = {}
+    match what:
+        case "strategy":
+            options = {"strategy": "sdg"}
+        case "option":
+            options = {"strategy": "bmuf", "perod": 3}
+        case "twice":
+            options = {"strategy": make_strategy("bsp"), "period": 3}
+        case "double":
+            model.double()
+        case "device":
+            model = network().to("meta")
+            parameters = list(model.parameters())
+        case "stranger":
+            parameters = [*parameters, nn.Parameter(torch.zeros(1))]
+        case "frozen":
+            model.requires_grad_(False)
+        case "patience":
+            options = {"patience": 0}
+    return model, parameters, options
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("strategy", "no strategy 'sdg'"), ("option", "no option perod: it has period"), ("twice", "to the Strategy"),
+        ("double", r"parameter 0.weight is torch.float64.*autocast"), ("device", r"on meta: attach trains on the CPU"),
+        ("stranger", "1 parameters that are not in the module"), ("frozen", "nothing to train"),
+        ("patience", "above 0"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(what: str, says: str) -> None:
+    model, parameters, options = bad(what)
+    with pytest.raises(UserError, match=says):
+        roundelay.attach(model, torch.optim.SGD(parameters, lr=0.1), **options)
+
+
+def test_mistakes_in_the_loop_are_named() -> None:
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Linear(2, 1))
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)) as session:
+        with pytest.raises(UserError, match=r"examples=0"):
+            session.step(0)
+        model(torch.tensor([1])).sum().backward()
+        with pytest.raises(UserError, match=r"gradient of 0.weight is sparse"):
+            session.step()
+        session.load_state_dict(session.state_dict())
+        with pytest.raises(UserError, match="learners 5"):
+            session.load_state_dict({**session.state_dict(), "learners": 5})
+        model[1].weight.data = torch.zeros(1, 2)
+        with pytest.raises(UserError, match="replaced after it was attached"):
+            session.step()
+
+
+def test_sampler_goes_through_every_epoch_in_another_order() -> None:
+    model = network()
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)) as session:
+        sampler = session.sampler(10, batch_size=4)
+        epochs = [list(sampler) for _ in range(2)]
+        assert [len(batch) for batch in epochs[0]] == [4, 4, 2]
+        assert len(sampler) == 3
+        assert all(sorted(sum(epoch, [])) == list(range(10)) for epoch in epochs)  # noqa: RUF017
+        assert epochs[0] != epochs[1]
+        sampler.set_epoch(0)
+        assert list(sampler) == epochs[0]
+        assert [len(batch) for batch in session.sampler(10, batch_size=4, drop_last=True)] == [4, 4]
+        assert list(session.sampler(5, batch_size=2, shuffle=False)) == [[0, 1], [2, 3], [4]]
+        with pytest.raises(UserError, match="minibatches of 0"):
+            session.sampler(10, batch_size=0)
+
+
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}  # fmt: skip
+
+
+def test_the_environment_says_who_this_is() -> None:
+    assert (
+        read_world({}) == read_world({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}) == World()
+    )
+    assert read_world(TORCHRUN) == World(1, 2, "127.0.0.1", 29500)
+    assert read_world({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}).hosted
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"LOCAL_WORLD_SIZE": "1"}, r"rank 1: of 2 learners .* 1 are on this host .* works on one host"),
+        ({"RANK": None}, "WORLD_SIZE is set but RANK is not"), ({"RANK": "one"}, "RANK is 'one'"),
+        ({"RANK": "2"}, "ranks go from 0 to"), ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+        ({"MASTER_PORT": None}, "MASTER_PORT is not"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_cannot_be_is_refused(change: dict[str, str | None], says: str) -> None:
+    environment = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
+    with pytest.raises(UserError, match=says):
+        read_world(environment)
+
+
+def test_the_package_alone_loads_no_torch() -> None:
+    script = "import roundelay, sys; assert 'torch' not in sys.modules; roundelay.attach; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'detach'"):
+        _ = roundelay.detach
