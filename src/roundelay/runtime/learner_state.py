@@ -3,7 +3,7 @@
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -109,6 +109,42 @@ def fetch(mine: Row, theirs: Row, into: Tensor) -> int:
         return theirs.version
     finally:
         theirs.lock.release()
+
+
+def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+    """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; what is
+    remembered of a row changes only with it."""
+    first, second = _in_order(mine, theirs)
+    first.lock.acquire()
+    try:
+        second.lock.acquire()
+        try:
+            mine.trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
+            mine.begin()
+            for x, y in ((mine.vector, theirs.vector), *memory):
+                x.copy_(y)
+            mine.end()
+        finally:
+            second.lock.release()
+    finally:
+        first.lock.release()
+
+
+def mend(rows: Iterable[Row]) -> tuple[int, ...]:
+    """Make the versions of rows even that a writer has left half written; which these are.
+
+    Rows being written just now are not looked at: a writer mends what it finds.
+    """
+    torn = []
+    for row in rows:
+        if row.lock.try_acquire():
+            try:
+                if row.torn:
+                    row.end()
+                    torn.append(row.rank)
+            finally:
+                row.lock.release()
+    return tuple(torn)
 
 
 def try_exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
