@@ -1,10 +1,14 @@
 """Rings and mixing matrices against what is known of them on paper."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundelay.core.state import Me
 from roundelay.core.topology import (
     complete_matrix,
     connected,
@@ -22,6 +26,7 @@ from roundelay.core.topology import (
     second_eigenvalue,
     sparse_row,
 )
+from roundelay.strategies.dpsgd import DPsgd, mixing_matrix
 
 EDGES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20)
 
@@ -139,3 +144,15 @@ def test_a_row_and_its_readers_say_the_same_as_the_matrix(learners: int, round_:
         assert list(row) == sorted(row)
         assert np.allclose([row.get(other, 0.0) for other in range(learners)], matrix[rank])
         assert all(rank in dict(sparse_row(matrix, reader)) for reader in readers(matrix, rank))
+
+
+@pytest.mark.parametrize("learners", [2, 3, 4, 7])
+def test_a_random_rings_rows_are_those_of_its_matrix(learners: int) -> None:
+    strategy = DPsgd("random-ring")
+    for round_ in range(5):
+        matrix = mixing_matrix("random-ring", (), learners, 3, round_)
+        for rank in range(learners):
+            me = cast(Me, SimpleNamespace(rank=rank, learners=learners, seed=3, x=None))
+            mix = strategy.mix(me, round_)
+            assert mix.weights == sparse_row(matrix, rank)
+            assert mix.readers == readers(matrix, rank)

@@ -37,6 +37,7 @@ from roundelay.core.topology import (
     metropolis_matrix,
     one_peer_matrix,
     random_ring,
+    random_ring_neighbours,
     readers,
     relabelled,
     ring_matrix,
@@ -152,5 +153,16 @@ def _mixing(
 def _sparse(
     topology: Topology, edges: Edges, learners: int, seed: int, round_: int
 ) -> list[tuple[Weights, tuple[int, ...]]]:
+    if topology == "random-ring" and learners > 1:  # L x L numbers a round would be most of the work with many learners
+        rings = random_ring_neighbours(learners, seed, round_)
+        return [(_thirds(rank, *around), tuple(sorted({*around} - {rank}))) for rank, around in enumerate(rings)]
     matrix = mixing_matrix(topology, edges, learners, seed, round_)
     return [(sparse_row(matrix, rank), readers(matrix, rank)) for rank in range(learners)]
+
+
+def _thirds(rank: int, left: int, right: int) -> Weights:
+    """A row of the ring matrix: one third each, more for who is both neighbours."""
+    weights = {rank: 0.0, left: 0.0, right: 0.0}
+    for other in (rank, left, right):
+        weights[other] += 1 / 3
+    return tuple(sorted(weights.items()))
