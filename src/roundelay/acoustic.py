@@ -3,6 +3,7 @@
 Legend: P parameters, S tied states.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ from roundelay.speech.frames import FrameExamples, log_prior
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.models.dnn import Dnn, DnnConfig
 from roundelay.strategies import make_strategy
-from roundelay.training import Job
+from roundelay.strategies.base import Strategy
+from roundelay.training import AfterDeath, Job
 
 TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"
@@ -94,6 +96,22 @@ def parse_straggler(text: str) -> Straggler:
     raise UserError(f"straggler {text!r}: write RANK:FACTORx or RANK:+SECONDS, for example 1:3x or 1:+0.4.")
 
 
+def _on_death(wanted: str, strategy: Strategy) -> str:
+    """What `training.on_death` means for this strategy.
+
+    Raises:
+        UserError: it cannot do that.
+    """
+    synchronous = strategy.traits.synchronous
+    possible = ("stop", "shrink", "replace") if synchronous else ("replace", "go-on", "stop")
+    if wanted not in ("auto", *possible):
+        why = "nobody can go on without a learner" if synchronous else "the others go on anyway"
+        raise UserError(
+            f"training.on_death is {wanted!r}: under {strategy.label} {why}. Choose one of {', '.join(possible)}."
+        )
+    return possible[0] if wanted == "auto" else wanted
+
+
 def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
     """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`.
 
@@ -113,19 +131,33 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = make_strategy(training.strategy, training.options)
     strategy.check(training.learners)
+    on_death = _on_death(training.on_death, strategy)
     cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
+
+    after_death: AfterDeath = "stop"
+    if strategy.traits.synchronous and on_death != "stop":
+        after_death = "shrink" if on_death == "shrink" else "restart"
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost)
         trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(cluster, training.patience_seconds, trace=trace)
+        return ProcsRuntime(
+            cluster, training.patience_seconds, trace=trace,
+            on_death="replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop",
+        )  # fmt: skip
+
+    def with_learners(learners: int) -> Job:
+        kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)
+        changed = dataclasses.replace(training, learners=learners, stragglers=kept)
+        return make_job(dataclasses.replace(recipe, training=changed), exp)
 
     return Job(
         cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
         schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
-        save_model=lambda x, path: save_model(task, x, path), complete=complete,
+        save_model=lambda x, path: save_model(task, x, path), complete=complete, with_learners=with_learners,
+        after_death=after_death,
     )  # fmt: skip
 
 

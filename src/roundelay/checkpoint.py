@@ -2,7 +2,9 @@
 
 `NAME.safetensors` holds every row and every vector that belongs to it; `NAME.json` is written after it, names its size
 and checksum, and holds all the rest: position in the data, schedule, clocks, seeds. Random numbers need no state of
-their own: their streams are named by seed and counters, which are here. A checkpoint exists when its JSON does.
+their own: their streams are named by seed and counters, which are here. A checkpoint exists when its JSON does. One
+that is written again (a run that goes on with other learners and is stopped at once) names another file for its
+tensors, so that there too one rename replaces the old by the new.
 
 Legend: P parameters, L learners.
 """
@@ -38,13 +40,17 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
         UserError: the disk is full or not writable; names the file.
     """
     data = save(checkpoint.state.vectors)
-    with atomic_write(folder / f"{name}.safetensors") as file:
-        file.write(data)
     path = folder / f"{name}.json"
+    tensors = folder / f"{name}.safetensors"
+    if path.exists() and _tensors(path) == tensors:
+        tensors = folder / f"{name}-again.safetensors"
+    with atomic_write(tensors) as file:
+        file.write(data)
     write_json(
         path,
         {
             "version": VERSION,
+            "tensors": tensors.name,
             "bytes": len(data),
             "crc32": zlib.crc32(data),
             "integers": checkpoint.state.integers,
@@ -61,7 +67,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         UserError: a file is missing or not what was written; names it.
     """
-    meta, tensors = read_json(path), path.with_suffix(".safetensors")
+    meta, tensors = read_json(path), _tensors(path)
     try:
         data = tensors.read_bytes()
     except OSError as error:
@@ -79,6 +85,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
 _OLDER = "Remove this checkpoint's two files to go on from the one before."
 
 
+def _tensors(path: Path) -> Path:
+    """Where the tensors of the checkpoint are whose JSON is `path`."""
+    meta = read_json(path)
+    name = meta.get("tensors") if isinstance(meta, dict) else None
+    return path.with_name(name) if isinstance(name, str) else path.with_suffix(".safetensors")
+
+
 def latest(folder: Path) -> Path | None:
     """The newest complete checkpoint, by name."""
     found = sorted(folder.glob("*.json"), key=lambda path: path.stem)
@@ -90,6 +103,7 @@ def prune(folder: Path, keep: set[str]) -> None:
     for path in folder.glob("*.json"):
         if path.stem not in keep:
             path.unlink()
+    needed = {_tensors(path) for path in folder.glob("*.json")}
     for path in folder.glob("*.safetensors"):
-        if not path.with_suffix(".json").exists():
+        if path not in needed:
             path.unlink()

@@ -93,7 +93,7 @@ def _align(options: argparse.Namespace) -> None:
 
 def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
-    for flag in ("strategy", "learners", "runtime", "seed"):
+    for flag in ("strategy", "learners", "runtime", "seed", "on_death"):
         value = getattr(options, flag)
         if value is not None:
             given.append(f"training.{flag}={value}")
@@ -120,7 +120,7 @@ def _train(options: argparse.Namespace) -> int:
     )
     interrupt = Interrupt()
     with _ctrl_c(interrupt):
-        results = train(job, options.exp, Bar(), interrupt)
+        results = train(job, options.exp, Bar(), interrupt, resume_only=options.resume)
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
         return 130
@@ -489,9 +489,11 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("overrides", nargs="*", help="section.key=value, for example schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
     sub.add_argument("--strategy", help="NAME[:TOPOLOGY][,KEY=VALUE...]; docs/strategies has a page for each")
-    sub.add_argument("--learners", type=int)
+    sub.add_argument("--learners", type=int, help="how many; a run may be resumed with another number")
     sub.add_argument("--runtime", choices=["procs", "sim"])
     sub.add_argument("--seed", type=int)
+    sub.add_argument("--resume", action="store_true", help="only go on with what is there; never begin a run")
+    sub.add_argument("--on-death", choices=["replace", "go-on", "shrink", "stop"], help="what a learner's death means")
     sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
 

@@ -20,6 +20,8 @@ from roundelay.core.records import Record, Results, to_line
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
+MANNERS, RESIZED = ("training.on_death ", "training.patience_seconds "), ("training.learners ", "training.stragglers ")
+"""Differences between recipes that do not make it another run."""
 
 
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
@@ -30,26 +32,29 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
     """Make `exp` the directory of this recipe, or check that it is already.
 
     One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
-    by an earlier version goes on: options it does not know have the defaults `complete` gives them.
+    by an earlier version goes on: options it does not know have the defaults `complete` gives them. A run may go on
+    with other patience, and, if it has not finished, with another number of learners and then with other stragglers.
 
     Raises:
         UserError: it belongs to another configuration (every difference is named), or holds something else.
     """
     path = exp / RECIPE
     if path.exists():
-        begun = latest(exp / "checkpoints") is not None or (exp / Results.FILE).exists()
+        finished = (exp / Results.FILE).exists()
+        begun = finished or latest(exp / "checkpoints") is not None
         old = read_yaml(path)
         with suppress(UserError):  # not even a recipe any more: the differences say more than its first mistake
             old = complete(old)
         differences = _differences(old, recipe)
-        if differences and begun:
+        resized = not finished and any(d.startswith(RESIZED[0]) for d in differences)
+        if begun and not all(d.startswith((*MANNERS, *RESIZED) if resized else MANNERS) for d in differences):
             raise UserError(
                 f"{exp} belongs to another configuration: {'; '.join(differences)}. "
                 "Choose another --exp, or give the options it was started with."
             )
         if not differences:
             return
-    elif exp.is_dir() and any(exp.iterdir()):
+    elif any(not p.name.endswith(".part") for p in exp.iterdir()):
         raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
     write_text(path, yaml.safe_dump(recipe, sort_keys=False))
 
@@ -63,17 +68,25 @@ def _differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 @contextmanager
 def alone(exp: Path) -> Iterator[None]:
-    """Keep every other process out of `exp` meanwhile; the kernel lets go with us, however we end.
+    """Make `exp` if need be, and keep every other process out of it meanwhile; the kernel lets go with us, however we
+    end. It is the folder that is locked: the files in it are replaced.
 
     Raises:
-        UserError: another process is training there.
+        UserError: another process is training there, or it cannot be made.
     """
-    with open(exp / RECIPE) as file:
+    try:
+        exp.mkdir(parents=True, exist_ok=True)
+        folder = os.open(exp, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise unwritable(exp, error) from error
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{exp}: another process is training here. Wait for it, or choose another --exp.") from None
         yield
+    finally:
+        os.close(folder)
 
 
 def append(exp: Path, record: Record) -> None:

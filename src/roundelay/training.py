@@ -11,10 +11,10 @@ A run directory holds
 
 import dataclasses
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -23,7 +23,7 @@ from roundelay import schedule as schedules
 from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, unwritable, write_json
+from roundelay.core.files import read_json, sweep, unwritable, write_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import (
     CheckpointWritten,
@@ -31,7 +31,9 @@ from roundelay.core.records import (
     Exchanges,
     Finished,
     Interrupted,
+    LearnerJoined,
     LearnerLost,
+    LearnersChanged,
     Record,
     Results,
     RunStarted,
@@ -51,7 +53,13 @@ from roundelay.runtime.base import (
     staleness_summary,
     wall_clock,
 )
+from roundelay.runtime.resize import resized
 from roundelay.schedule import Schedule
+
+RESTARTS = 20
+"""How often one call of `train` starts learners again after a death, before it takes deaths for a habit."""
+
+AfterDeath = Literal["stop", "shrink", "restart"]
 
 SaveModel = Callable[[Tensor, Path], None]
 
@@ -71,6 +79,14 @@ class Job:
     recipe: dict[str, Any]
     save_model: SaveModel
     complete: Complete = dict
+    after_death: AfterDeath = "stop"
+    """What to do when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
+    with_learners: "Callable[[int], Job] | None" = None
+    """The same job for another number of learners; needed to shrink.
+
+    Raises:
+        UserError: the strategy cannot run with so many.
+    """
 
 
 class Interrupt:
@@ -102,20 +118,36 @@ class _Position:
         return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
 
 
-def train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
+def train(
+    job: Job, exp: Path, progress: Progress, interrupt: Interrupt, *, resume_only: bool = False
+) -> Results | None:
     """Run, or go on with, `job` in directory `exp`; a finished run is only read.
 
-    Returns None if interrupted: the same call goes on from there.
+    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun.
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
             strategy that cannot go on without it. Whatever was checkpointed stays.
     """
-    claim_directory(exp, job.recipe, job.complete)
+    if resume_only and latest(exp / "checkpoints") is None and not (exp / Results.FILE).exists():
+        raise UserError(f"{exp}: nothing to resume, there is no checkpoint. Leave --resume out to begin a run here.")
     with alone(exp):
+        claim_directory(exp, job.recipe, job.complete)
+        for folder in (exp, exp / "checkpoints"):
+            sweep(folder)
         if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
             return Results.from_json(read_json(exp / Results.FILE))
         return _train(job, exp, progress, interrupt)
+
+
+@dataclass(frozen=True)
+class _Death:
+    """One after which the run went on from checkpoint `since`."""
+
+    rank: int
+    reason: str
+    frames: int
+    since: Path | None
 
 
 def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
@@ -124,6 +156,24 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
         raise UserError(
             f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
         )
+    deaths: list[_Death] = []
+    while True:
+        try:
+            return _attempt(job, exp, learner, progress, interrupt, deaths)
+        except LearnerDied as death:  # and there is a way to go on
+            # Without its traceback, which holds the rows of a whole runtime.
+            deaths.append(_Death(death.rank, death.reason, death.frames, latest(exp / "checkpoints")))
+            if job.after_death == "shrink" and job.with_learners is not None:
+                job = job.with_learners(job.cluster.learners - 1)
+                claim_directory(exp, job.recipe, job.complete)
+            progress.start(f"{death}; going on from the last checkpoint with {job.cluster.learners} learners")
+            progress.finish()
+
+
+def _attempt(
+    job: Job, exp: Path, learner: Learner, progress: Progress, interrupt: Interrupt, deaths: Sequence[_Death]
+) -> Results | None:
+    """Start the learners, and train to the end of the run, or to an interrupt, or to the next of the `deaths`."""
     try:
         starting = job.make_runtime(job.cluster)
     except (LearnerDied, TimeoutError) as error:
@@ -132,7 +182,7 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
         ) from error
     with starting as runtime:
         try:
-            return _Run(job, exp, learner, runtime, progress, interrupt).go()
+            return _Run(job, exp, learner, runtime, progress, interrupt, deaths).go()
         except OSError as error:  # also from the thread that writes for TensorBoard
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -149,15 +199,17 @@ def _spent(outcome: Outcome) -> dict[str, Any]:
 
 
 class _Run:
-    """One call of `train`: the loop and what it writes."""
+    """One call of `train`, or what follows a death in it: the loop and what it writes."""
 
     def __init__(
-        self, job: Job, exp: Path, learner: Learner, runtime: Runtime, progress: Progress, interrupt: Interrupt
-    ) -> None:
+        self, job: Job, exp: Path, learner: Learner, runtime: Runtime, progress: Progress, interrupt: Interrupt,
+        deaths: Sequence[_Death] = (),
+    ) -> None:  # fmt: skip
         self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
-        self.progress, self.interrupt = progress, interrupt
+        self.progress, self.interrupt, self.deaths = progress, interrupt, deaths
         self.checkpoints = exp / "checkpoints"
         self.now = _Position(schedules.start(job.schedule, job.minibatch))
+        self.before, self.since = job.cluster.learners, Path()  # learners of, and the checkpoint, that is gone on from
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
@@ -196,10 +248,9 @@ class _Run:
         try:
             outcome = self.runtime.segment(segment, self._watch())
         except LearnerDied as error:
-            raise UserError(
-                f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before "
-                f"epoch {epoch + 1} is lost: the same command resumes from {self.checkpoints}."
-            ) from error
+            if self._can_go_on():
+                raise
+            raise self._bereaved(error, epoch) from error
         except TimeoutError as error:
             raise UserError(
                 f"{error}. If it hangs, the same command resumes from {self.checkpoints}; if it is only slow, raise "
@@ -215,14 +266,37 @@ class _Run:
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
         if not accepted:
-            self.runtime.load(load_checkpoint(self.checkpoints / f"epoch-{epoch:04d}.json").state)
+            self._load(load_checkpoint(self.checkpoints / f"epoch-{epoch:04d}.json"))
         self.now.schedule, self.now.first = next_, 0
         self._checkpoint(f"epoch-{epoch + 1:04d}")
         return True
 
+    def _can_go_on(self) -> bool:
+        """After a death: with other learners, from the last checkpoint."""
+        job, learners = self.job, self.job.cluster.learners
+        if job.after_death == "stop" or len(self.deaths) >= RESTARTS:
+            return False
+        if job.after_death == "restart" or job.with_learners is None:
+            return job.after_death == "restart"
+        try:
+            job.with_learners(learners - 1)
+        except UserError:  # one is the least, and some topologies want all their learners
+            return False
+        return True
+
+    def _bereaved(self, error: LearnerDied, epoch: int) -> UserError:
+        """What a death that ends the run means, and what to do."""
+        checkpoint = latest(self.checkpoints)
+        stands = f" ({checkpoint.name})" if checkpoint else ""
+        return UserError(
+            f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before epoch {epoch + 1} is "
+            f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
+            f"again. The same command resumes from {self.checkpoints}, also with fewer --learners."
+        )
+
     def _interrupted(self, epoch: int) -> bool:
         self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
-        self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first:09d}")
+        self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}")
         return False
 
     def _watch(self) -> Callable[[Glance], bool]:
@@ -250,7 +324,9 @@ class _Run:
         seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
         time, speed = self._time(), statistics.frames / max(seconds, 1e-9)
         for lost in outcome.lost:
-            self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason))
+            self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason, replaced=lost.replaced))
+        for joined in outcome.joined:
+            self._say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
         self._say(
             Segment(
                 **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
@@ -320,20 +396,30 @@ class _Run:
         if path is None:
             (self.exp / "events.jsonl").unlink(missing_ok=True)
             return False
-        checkpoint = load_checkpoint(path)
-        wanted = (self.job.cluster.learners, self.runtime.parameters)
-        if (found := tuple(checkpoint.state.vectors["row"].shape)) != wanted:
+        checkpoint, learners = load_checkpoint(path), self.job.cluster.learners
+        before, parameters = checkpoint.state.vectors["row"].shape
+        if parameters != self.runtime.parameters:
             raise UserError(
-                f"{path}: {found[0]} rows of {found[1]} parameters, but now there are {wanted[0]} of {wanted[1]}: the "
-                "alignment or the corpus was made again since. Choose another --exp."
+                f"{path}: {before} rows of {parameters} parameters, but now there are {learners} of "
+                f"{self.runtime.parameters}: the alignment or the corpus was made again since. Choose another --exp."
             )
-        self.runtime.load(checkpoint.state)
+        self._load(checkpoint)
         self.now = _Position.from_json(checkpoint.position)
+        self.now.first = self.now.first // before * learners  # the same round: rounds do not depend on learners
+        self.before, self.since = before, path
         events = self.exp / "events.jsonl"
         if events.exists():  # what came after the checkpoint will happen again
             with open(events, "r+b") as file:  # it may also be shorter than it was: only checkpoints are synced to disk
                 file.truncate(file.read(self.now.events_bytes).rfind(b"\n") + 1)
         return True
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        """Go on from the checkpoint's state, with as many learners as there are now."""
+        state, cluster = checkpoint.state, self.job.cluster
+        before = len(state.vectors["row"])
+        if before != cluster.learners:
+            state = resized(state, cluster.strategy.holders(tuple(range(before))), cluster.learners)
+        self.runtime.load(state)
 
     def _announce(self, resumed: bool) -> None:
         job = self.job
@@ -345,6 +431,27 @@ class _Run:
                 train_frames=self.learner.examples, resumed=resumed,
             )
         )  # fmt: skip
+        for died in self.deaths:
+            if died.since != self.since:
+                continue  # recorded before that checkpoint
+            self._say(
+                LearnerLost(
+                    **self._time(), rank=died.rank, reason=died.reason, replaced=job.after_death == "restart",
+                    frames_lost=died.frames,
+                )
+            )  # fmt: skip
+        if self.before != job.cluster.learners:
+            self._announce_change(self.before, job.cluster.learners)
+
+    def _announce_change(self, before: int, after: int) -> None:
+        model = "the centre" if self.job.cluster.centre else f"the mean of {before} models"
+        what = f"every learner begins with {model}"
+        if self.job.cluster.memory:
+            what += f" and the mean over learners of what they remember ({', '.join(self.job.cluster.memory)})"
+        what += "; the schedule, the rounds of the epoch and the place in it stay"
+        self._say(LearnersChanged(**self._time(), before=before, after=after, what=what))
+        self.progress.start(f"{after} learners go on where {before} stopped: {what}")
+        self.progress.finish()
 
     def _time(self) -> dict[str, Any]:
         return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}

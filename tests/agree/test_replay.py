@@ -123,7 +123,7 @@ def test_so_is_a_death(name: str, tmp_path: Path) -> None:
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
     made = cluster(name, 4, stragglers=slow)
     killed = False
-    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+    with ProcsRuntime(made, threads=1, trace=tmp_path, on_death="go-on") as runtime:
 
         def kill(_: Glance) -> bool:
             nonlocal killed
@@ -139,6 +139,27 @@ def test_so_is_a_death(name: str, tmp_path: Path) -> None:
     assert found.difference == ""
     living = made.strategy.holders((0, 1, 3))
     assert torch.equal(found.state.vectors["row"][list(living)], rows)
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "easgd period=2", "hadpsgd"])
+def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
+    """The new learner's events follow the dead one's in the same file; it begins with another's row and momentum."""
+    slow = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
+    made = cluster(name, 4, momentum=0.9, stragglers=slow)
+    with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        before = runtime.process_ids()
+
+        def replaced(glance: Glance) -> bool:
+            if runtime.process_ids() == before:
+                os.kill(before[2], signal.SIGKILL)
+                return False
+            return glance.learners_alive == 4 or runtime._newcomers.get(2, False)
+
+        first = runtime.segment(plan(1_000_000, 4, rate=0.01), replaced)
+        second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))
+        assert [joined.rank for joined in (*first.joined, *second.joined)] == [2]
+        recorded = runtime.state()
+    assert_same(again(made, tmp_path), recorded)
 
 
 @dataclass(frozen=True)

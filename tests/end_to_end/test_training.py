@@ -252,8 +252,12 @@ def test_a_death_in_training_is_recorded_or_named(tmp_path: Path, monkeypatch: p
     slow = tuple(Straggler(rank, seconds=0.03) for rank in range(3))
 
     def with_a_kill(self: ProcsRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        killed = False
+
         def look(glance: Glance) -> bool:
-            if glance.learners_alive == 3 and plan.epoch.epoch == 1:
+            nonlocal killed
+            if not killed and plan.epoch.epoch == 1:
+                killed = True
                 os.kill(self.process_ids()[2], signal.SIGKILL)
             return watch(glance)
 

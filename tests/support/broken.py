@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -48,4 +49,21 @@ class SlowToStart(Quadratic):
     def build(self) -> Learner:
         if os.getpid() != self.parent:
             time.sleep(1.0)
+        return QuadraticLearner(self)
+
+
+@dataclass(frozen=True)
+class Moody(Quadratic):
+    """Does at a learner's start what a file in `folder` says: it waits as long as there is one called `wait`, and ends
+    or raises an exception if there is one called `end` or `raise`."""
+
+    folder: str = ""
+
+    def build(self) -> Learner:
+        while Path(self.folder, "wait").exists():
+            time.sleep(0.01)
+        if Path(self.folder, "end").exists():
+            os._exit(7)
+        if Path(self.folder, "raise").exists():
+            raise ArithmeticError("no luck today")
         return QuadraticLearner(self)

@@ -16,7 +16,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`.
 
     A kill, an exception or a full disk leaves the previous file untouched and no temporary file behind (a kill may
-    leave one, named `.NAME.PID.part`, which nothing ever reads).
+    leave one, named `.NAME.PID.part`, which nothing ever reads; see `sweep`).
 
     Raises:
         UserError: the disk is full or the folder cannot be written; names the path.
@@ -39,6 +39,14 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         raise unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what `atomic_write` left in `folder` where it was killed; not what a living process is writing."""
+    for path in folder.glob(".*.part"):
+        writer = path.name.split(".")[-2]
+        if writer.isdigit() and (int(writer) == os.getpid() or not Path("/proc", writer).exists()):
+            path.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

@@ -111,6 +111,25 @@ class LearnerLost(Record):
 
     rank: int
     reason: str
+    replaced: bool = False  # another was started in its place
+    frames_lost: int = 0  # trained since the last checkpoint, to be trained again: synchronous strategies
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerJoined(Record):
+    """A new learner took a lost one's place."""
+
+    rank: int
+    copied: int | None  # whose parameters it began with; null: the centre's
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnersChanged(Record):
+    """The run went on from a checkpoint with another number of learners."""
+
+    before: int
+    after: int
+    what: str  # what became of their state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +160,8 @@ class Finished(Record):
 
 
 KINDS: tuple[type[Record], ...] = (
-    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, Interrupted, Decoded,
-    Finished,
+    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, LearnerJoined,
+    LearnersChanged, Interrupted, Decoded, Finished,
 )  # fmt: skip
 
 

@@ -31,6 +31,9 @@ class Training:
     precision       auto: bfloat16 autocast where the processor has it in hardware
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
     record          take down what every learner did, in which order, for `roundelay replay` (procs only)
+    on_death        what the death of a learner means. Asynchronous strategies: replace (the default), go-on (without
+                    it), or stop. Synchronous: stop (the default), or go on from the last checkpoint with one learner
+                    fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
     """
 
@@ -42,6 +45,7 @@ class Training:
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     stragglers: tuple[str, ...] = ()
+    on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
     record: bool = False
 

@@ -33,6 +33,14 @@ def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
         element("p", esc(f"Learner {l.rank} was lost after {seconds(l.wall_s)}: {l.reason}"), class_="warning")
         for l in run.lost  # noqa: E741
     )
+    lost += "".join(
+        element("p", esc(f"Another learner {j.rank} took its place after {seconds(j.wall_s)}."), class_="warning")
+        for j in run.joined
+    )
+    lost += "".join(
+        element("p", esc(f"{c.after} learners went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}."))
+        for c in run.changed
+    )
     figures = [_staleness(series, run)]
     if run.results.learners > 1:
         figures += [_frames(series, run), _exchanges(series, run)]

@@ -24,7 +24,9 @@ from roundelay.core.records import (
     Exchanges,
     Finished,
     Interrupted,
+    LearnerJoined,
     LearnerLost,
+    LearnersChanged,
     Record,
     Results,
     RunStarted,
@@ -64,6 +66,8 @@ class Run:
     staleness: tuple[Staleness, ...]  # one an epoch
     exchanges: tuple[Exchanges, ...]
     lost: tuple[LearnerLost, ...]
+    joined: tuple[LearnerJoined, ...]
+    changed: tuple[LearnersChanged, ...]
 
     @property
     def cross_entropy(self) -> float | None:
@@ -185,6 +189,8 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
         staleness=_by_epoch(of_kind(records, Staleness), _one_staleness),
         exchanges=tuple(of_kind(records, Exchanges)),
         lost=tuple(of_kind(records, LearnerLost)),
+        joined=tuple(of_kind(records, LearnerJoined)),
+        changed=tuple(of_kind(records, LearnersChanged)),
     )
 
 

@@ -126,6 +126,16 @@ class Lost:
 
     rank: int
     reason: str
+    replaced: bool = False  # another was started in its place
+    torn: tuple[int, ...] = ()  # rows it left half written
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A new learner that took a lost one's place in this segment."""
+
+    rank: int
+    copied: int | None  # whose row it began with; None: the centre
 
 
 @dataclass
@@ -185,15 +195,17 @@ class Outcome:
     wall_seconds: float
     virtual_seconds: float | None = None
     lost: tuple[Lost, ...] = ()
+    joined: tuple[Joined, ...] = ()
+    redrawn: int = 0  # minibatches that whoever drew them did not finish, and others drew again
 
 
 class LearnerDied(Exception):
     """A learner died and the strategy cannot go on without it; the state of this segment is lost, earlier ones are
-    not."""
+    not. `frames` were trained in it."""
 
-    def __init__(self, rank: int, reason: str) -> None:
+    def __init__(self, rank: int, reason: str, frames: int = 0) -> None:
         super().__init__(f"learner {rank} died: {reason}")
-        self.rank, self.reason = rank, reason
+        self.rank, self.reason, self.frames = rank, reason, frames
 
 
 @dataclass(frozen=True)

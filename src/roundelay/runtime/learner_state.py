@@ -3,7 +3,7 @@
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -109,6 +109,25 @@ def fetch(mine: Row, theirs: Row, into: Tensor) -> int:
         return theirs.version
     finally:
         theirs.lock.release()
+
+
+def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+    """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; what is
+    remembered of a row changes only with it."""
+    first, second = _in_order(mine, theirs)
+    first.lock.acquire()
+    try:
+        second.lock.acquire()
+        try:
+            mine.trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
+            mine.begin()
+            for x, y in ((mine.vector, theirs.vector), *memory):
+                x.copy_(y)
+            mine.end()
+        finally:
+            second.lock.release()
+    finally:
+        first.lock.release()
 
 
 def try_exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:

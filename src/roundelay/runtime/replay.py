@@ -28,7 +28,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Minibatch, Snapshot
 from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
-from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
+from roundelay.runtime.learner_state import LearnerState, NoLock, Row, adopt, exchange, fetch
 from roundelay.runtime.trace import Digests, Event, Kind, digests, load_state, read_entries, read_events
 
 WRITES = (Kind.STEP, Kind.REPLACE, Kind.EXCHANGE, Kind.JOIN)
@@ -285,6 +285,11 @@ class _Performer:
         command = self.command
         while self.events:
             self.expect(Kind.BEGIN)
+            self._join()
+            if not self.events:
+                break  # it died before it was told to begin
+            if self.events[0].kind is Kind.BEGIN:
+                continue
             self.waiting = None
             self.me.begin_segment(command.segment, command.living, command.cluster.strategy.traits.ages)
             role = command.cluster.strategy.learn(self.me)
@@ -292,6 +297,19 @@ class _Performer:
                 self._drive(role)
             except _Dead:
                 role.close()
+
+    def _join(self) -> None:
+        """Take a dead learner's place, if that is what was recorded: from a neighbour's row, then from the centre."""
+        command = self.command
+        while (event := self.next()) is not None and event.kind is Kind.JOIN:
+            self.expect(Kind.JOIN)
+            memory = [command.state.vectors[name] for name in command.cluster.memory] + [
+                torch.from_numpy(command.scalars)
+            ]
+            from_centre = event.peer == self.me.centre
+            pairs = [] if from_centre else [(vector[self.rank], vector[event.peer]) for vector in memory]
+            adopt(self.row, command.rows[event.peer], pairs)
+            command.changed()
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
@@ -323,6 +341,8 @@ class _Performer:
         if event.kind in (Kind.EXCHANGE, Kind.FETCH, Kind.JOIN):
             touched.append((event.peer, event.theirs))
         writes = touched if event.kind in (Kind.STEP, Kind.REPLACE, Kind.EXCHANGE) else []
+        if event.kind is Kind.JOIN:
+            writes = touched[:1]
 
         def ready() -> bool:
             there = all(rows[rank].version == version for rank, version in touched)

@@ -88,6 +88,10 @@ class TraceWriter(NoTrace):
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
 
+    def close(self) -> None:
+        """Nothing more to note."""
+        os.close(self._file)
+
 
 def _path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.bin"

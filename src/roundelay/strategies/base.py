@@ -24,6 +24,9 @@ class Traits:
     """What is evaluated and kept: the mean of the holders' rows, or the centre row, which exists only then."""
     ages: Literal["row", "centre"] = "row"
     """Of what staleness counts the versions: of the learner's own row, or, at each report to it, of the centre."""
+    joins: Literal["at once", "next segment"] = "at once"
+    """When a new learner may take a dead one's place: in the running segment, or, where groups form at the beginning of
+    a segment, in the next. Asynchronous strategies only."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
 

@@ -30,6 +30,8 @@ EMPTY = -2
 """A minibatch without examples, for a member of a group that draws together when there are not enough."""
 END = -3
 """Nothing more to draw, for all of a group."""
+TRAINED = -4
+"""A claim on a minibatch that is trained and about to be counted."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Layout:
             "scalars": ((self.learners, self.scalars), f),
             "alive": (one, i),
             "claim": (one, i),  # the minibatch a learner works on, or NONE
+            "totals": ((3, self.learners), f),  # what its counts will be, see queue.settle
             "round": (one, i),  # next round of a synchronous learner
             "published": (one, i), "reduced": (one, i),  # see means.py
             "source": ((2, self.learners), i), "weight": ((2, self.learners), f),
@@ -161,6 +164,11 @@ class Arena:
     def scalars(self) -> NDArray[np.float64]:
         """The numbers each learner's optimizer keeps, (L, n)."""
         return self._tables["scalars"]  # type: ignore[return-value]
+
+    @property
+    def totals(self) -> NDArray[np.float64]:
+        """What each learner's frames, correct frames and loss will be when its minibatch is counted, (3, L)."""
+        return self._tables["totals"]  # type: ignore[return-value]
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""

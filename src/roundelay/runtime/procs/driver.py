@@ -1,17 +1,18 @@
 """One host, one process per learner: the parent starts them, hands out segments, watches, and notices deaths.
 
+A learner that dies under an asynchronous strategy is replaced: a new process builds its learner, which may take
+seconds, and is a newcomer until it takes the dead one's place. It then begins with the row of a living holder, or with
+the centre, and with that learner's memory. Nobody waits for a newcomer.
+
 Legend: P parameters, L learners.
 """
 
 import json
-import multiprocessing
 import os
-import signal
-from contextlib import suppress
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from roundelay.runtime.base import (
     Cluster,
     ClusterState,
     Glance,
+    Joined,
     LearnerDied,
     Lost,
     Outcome,
@@ -29,16 +31,22 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.learner_state import Row, adopt
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.threads import wait_politely
-from roundelay.runtime.procs.worker import Answer, WorkerSpec, main, rows_torn
-from roundelay.runtime.trace import Recorder
+from roundelay.runtime.procs.worker import Answer, WorkerSpec
+from roundelay.runtime.trace import Kind, Recorder, TraceWriter
 
 PARENT = -1
 LOOK_SECONDS = 0.2
 """How often the parent looks at its learners."""
+
+
+OnDeath = Literal["replace", "go-on", "stop"]
+REPLACEMENTS = 20
+"""How many learners a runtime starts anew before it takes a death for a habit."""
 
 
 class ProcsRuntime(Runtime):
@@ -48,11 +56,15 @@ class ProcsRuntime(Runtime):
         patience_seconds: how long a learner waits for another before it gives up and says for whom.
         threads: torch threads per learner; None shares the cores out evenly.
         trace: a folder to record what happens in, for a replay.
+        on_death: what the death of a learner means under an asynchronous strategy: another takes its place, the rest
+            go on, or `LearnerDied`. Under a synchronous one it always means `LearnerDied`.
+        replacements: how many may be started in all; after them the rest go on.
     """
 
     def __init__(
-        self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None
-    ) -> None:
+        self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None,
+        on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
+    ) -> None:  # fmt: skip
         cluster.strategy.check(cluster.learners)
         self.cluster = cluster
         learner = cluster.task.build()
@@ -60,53 +72,50 @@ class ProcsRuntime(Runtime):
         scalars = len(cluster.optimizer.scalars)
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars)
         self._descriptor = create_file(self.layout)
-        self._arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
+        self._arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
+        vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
+        self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         initial = learner.initial()
-        for row in self._arena.rows():
-            row.copy_(initial)
-        self._arena.table("alive")[:] = 1
-        threads = threads or max(1, len(os.sched_getaffinity(0)) // cluster.learners)
+        for row in self._rows:
+            row.vector.copy_(initial)
+        arena.table("alive")[:] = 1
+        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // cluster.learners)
         self._trace = trace
         self._recorder: Recorder | None = None
-        if trace:
-            facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": threads}
-            self._recorder = Recorder(trace, facts, self.state())
+        self._on_death = "stop" if cluster.strategy.traits.synchronous else on_death
+        self._replacements = replacements
         self._lost: list[Lost] = []
-        self._processes: list[ForkServerProcess] = []
-        self._pipes: list[Connection] = []
-        self._lifelines: list[Connection] = []
+        self._joined: list[Joined] = []
+        self._redrawn = 0
+        self._members: list[Member] = []
+        self._newcomers: dict[int, bool] = {}  # by rank: is it ready to take its place?
+        self._orders: dict[str, Any] = {}  # of the running segment
+        self._started = False
+        if trace:
+            facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
+            self._recorder = Recorder(trace, facts, self.state())
         try:
-            self._start(patience_seconds, threads)
+            self._start()
         except BaseException:
             self.close()
             raise
 
-    def _start(self, patience_seconds: float, threads: int) -> None:
-        wait_politely()
-        context = multiprocessing.get_context("forkserver")
-        preload = ["roundelay.runtime.procs.worker", *self.cluster.optimizer.imports]
-        context.set_forkserver_preload(preload)  # torch is imported once, not L times
-        _start_fork_server()
-        for rank in range(self.cluster.learners):
-            mine, theirs = context.Pipe()
-            lifeline, ours = context.Pipe(duplex=False)
-            spec = WorkerSpec(
-                rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", patience_seconds,
-                threads, self._trace,
-            )  # fmt: skip
-            process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"learner {rank}", daemon=True)
-            process.start()
-            theirs.close()
-            lifeline.close()
-            self._processes.append(process)
-            self._pipes.append(mine)
-            self._lifelines.append(ours)
-        answers = self._collect(list(range(self.cluster.learners)), keep_going)
-        for rank in range(self.cluster.learners):
-            if rank not in answers:
-                raise LearnerDied(rank, self._reason(rank))
-            if answers[rank].problem:
-                raise RuntimeError(f"learner {rank} could not start:\n{answers[rank].text}")
+    def _start(self) -> None:
+        learners = range(self.cluster.learners)
+        for rank in learners:
+            self._members.append(start_member(self._spec(rank)))
+        for rank, answer in self._collect(learners, keep_going).items():
+            if answer.problem:
+                raise RuntimeError(f"learner {rank} could not start:\n{answer.text}")
+        if self._lost:
+            raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
+        self._started = True
+
+    def _spec(self, rank: int) -> WorkerSpec:
+        return WorkerSpec(
+            rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", self._patience_seconds,
+            self._threads, self._trace,
+        )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
@@ -118,79 +127,76 @@ class ProcsRuntime(Runtime):
             ("returned", 0),
         ):  # fmt: skip
             arena.table(name)[:] = value
-        self._lost = []
+        self._lost, self._joined, self._redrawn = [], [], 0
         synchronous = self.cluster.strategy.traits.synchronous
         while True:
             for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
                 arena.table(name)[:] = value
-            command = {
-                "do": "segment", **plan.to_json(),
-                "living": self._living(),
+            self._hear_newcomers()
+            self._orders = {
+                "do": "segment", **plan.to_json(), "living": sorted({*self.living(), *self._ready()}),
             }  # fmt: skip
-            command["number"] = self._recorder.command(command) if self._recorder else 0
-            answers = self._collect(self._command(json.dumps(command).encode()), watch)
-            self._judge(answers, synchronous)
+            self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
+            self._admit()
+            answers = self._collect(self._command(self.living()), watch)
+            self._orders = {}
+            self._judge(answers)
             if self._recorder:
-                self._recorder.done(self.state(), tuple(self._living()), tuple(lost.rank for lost in self._lost))
-            if synchronous or not self._left_over(plan.epoch.learners):
+                self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self._lost))
+            if synchronous or not self._left_over():
                 break  # else: minibatches came back from the dead after the living had finished; train them too
         end = int(arena.table("round").max()) * learners if synchronous else int(arena.table("queue")[0])
-        counts = arena.counts.copy()
         return Outcome(
-            counts=counts,
+            counts=arena.counts.copy(),
             next=end,
             finished=end >= plan.end_round * learners,
             wall_seconds=wall_clock() - started,
             lost=tuple(self._lost),
+            joined=tuple(self._joined),
+            redrawn=self._redrawn,
         )
 
-    def _left_over(self, learners: int) -> bool:
+    def _left_over(self) -> bool:
         """Is there anything to draw? Those who can are done, but minibatches may have come back from the dead, and all
         nodes may have lost somebody."""
-        arena = self._arena
-        return bool(arena.table("returned")[0] or arena.table("queue")[0] < arena.table("stop_round")[0] * learners)
+        arena, end = self._arena, self._arena.table("stop_round")[0] * self.cluster.learners
+        return bool(arena.table("returned")[0] or arena.table("queue")[0] < end)
 
-    def _command(self, command: bytes) -> list[int]:
-        """Send to all that live; the ranks it was sent to."""
-        sent = []
-        for rank in self._living():
+    def _command(self, ranks: Iterable[int]) -> list[int]:
+        """Give the segment's orders to `ranks`; those they were sent to."""
+        sent, orders = [], json.dumps(self._orders).encode()
+        for rank in ranks:
             try:
-                self._pipes[rank].send_bytes(command)
+                self._members[rank].pipe.send_bytes(orders)
             except OSError:
                 self._bury(rank)
             else:
                 sent.append(rank)
         return sent
 
-    def _collect(self, ranks: list[int], watch: Watch) -> dict[int, Answer]:
-        """Wait for the answer, or the death, of each of `ranks`.
+    def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, Answer]:
+        """Wait for the answer, or the death, of each of `ranks`, and of newcomers that take their places meanwhile.
 
-        Comes back with the answers so far as soon as one is a problem no other learner can mend: whoever waits for that
-        learner would only be waited for in vain.
+        Comes back with the answers so far as soon as there is a problem no other learner can mend: whoever waits for
+        that learner would only be waited for in vain.
 
         Raises:
             TimeoutError: for twice as long as learners are patient none of them took a step or answered.
         """
         answers: dict[int, Answer] = {}
-        idle, before = 0, (len(ranks), 0)
         open_ = set(ranks)
-        pipes = {id(self._pipes[r]): r for r in ranks}
+        idle, before = 0, (len(open_), 0)
         next_look = wall_clock() + LOOK_SECONDS
-        while open_ and not any(answer.problem in ("error", "timeout") for answer in answers.values()):
-            waiting: list[Connection | int] = [self._pipes[r] for r in open_]
-            sentinels = {self._processes[r].sentinel: r for r in open_}
-            ready = wait([*waiting, *sentinels], timeout=max(0.0, next_look - wall_clock()))
-            for item in ready:  # answers first: a learner may answer and then die
-                if isinstance(item, Connection) and (rank := pipes[id(item)]) in open_:
-                    try:
-                        answers[rank] = Answer(**json.loads(item.recv_bytes()))
-                    except (EOFError, OSError):
-                        self._bury(rank)
+        while open_ and not self._hopeless(answers):
+            for rank, answer in self._listen({*open_, *self._newcomers}, next_look - wall_clock()).items():
+                if rank in open_:
+                    answers[rank] = answer
                     open_.discard(rank)
-            for item in ready:
-                if isinstance(item, int) and (rank := sentinels[item]) in open_:
-                    self._bury(rank)
-                    open_.discard(rank)
+                else:
+                    self._hear(rank, answer)
+            open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._newcomers}
+            if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
+                open_.update(self._command(self._admit()))
             if wall_clock() >= next_look:
                 next_look = wall_clock() + LOOK_SECONDS
                 if watch(self._glance()):
@@ -203,25 +209,47 @@ class ProcsRuntime(Runtime):
                     )
         return answers
 
-    def _judge(self, answers: dict[int, Answer], synchronous: bool) -> None:
+    def _hopeless(self, answers: dict[int, Answer]) -> bool:
+        problem = any(answer.problem in ("error", "timeout") for answer in answers.values())
+        return problem or bool(self._lost and self._on_death == "stop")
+
+    def _listen(self, ranks: set[int], seconds: float) -> dict[int, Answer]:
+        """What those of `ranks` say who have something to say within `seconds`; the dead among them are buried."""
+        members = {rank: self._members[rank] for rank in sorted(ranks)}
+        sources: list[Connection | int] = [m.pipe for m in members.values()]
+        ready = set(wait([*sources, *(m.process.sentinel for m in members.values())], timeout=max(0.0, seconds)))
+        answers = {}
+        for rank, member in members.items():
+            if member.pipe in ready:  # answers first: a learner may answer and then die
+                try:
+                    answers[rank] = member.answer()
+                except (EOFError, OSError):
+                    self._bury(rank)
+            elif member.process.sentinel in ready:
+                self._bury(rank)
+        return answers
+
+    def _judge(self, answers: dict[int, Answer]) -> None:
         """Turn problems into exceptions; a death is one only where the strategy cannot go on."""
         for answer in answers.values():
             if answer.problem == "error":
                 raise RuntimeError(f"learner {answer.rank} failed:\n{answer.text}")
-        if self._lost and (synchronous or not self._living()):
-            raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
-        for rank, answer in answers.items():
-            if answer.problem == "lost":  # its node lost a member: what it worked on is for others to draw
-                queue.give_back(self._arena, rank)
+        if self._lost and (self._on_death == "stop" or not self.living()):
+            first = self._lost[0]
+            raise LearnerDied(first.rank, first.reason, int(self._arena.counts.frames.sum()))
         late = [answer.text for answer in answers.values() if answer.problem == "timeout"]
         if late:
             raise TimeoutError("; ".join(late))
+        if not self.cluster.strategy.traits.synchronous:
+            # Nobody draws now. A node that lost a member has left what it worked on, and what it was to work on next.
+            for rank in range(self.cluster.learners):
+                self._redrawn += queue.give_back(self._arena, rank)
 
     def _glance(self) -> Glance:
         counts = self._arena.counts
         statistics = counts.statistics
         staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
-        return Glance(statistics.frames, statistics.mean_loss, staleness, len(self._living()))
+        return Glance(statistics.frames, statistics.mean_loss, staleness, len(self.living()))
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
@@ -238,40 +266,112 @@ class ProcsRuntime(Runtime):
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def process_ids(self) -> list[int]:
-        """Of the learners, by rank."""
-        return [process.pid or 0 for process in self._processes]
+        """Of the learners, by rank; a newcomer's where a learner is being replaced."""
+        return [member.process.pid or 0 for member in self._members]
 
-    def _living(self) -> list[int]:
+    def living(self) -> list[int]:
+        """Ranks whose learners take part."""
         return [rank for rank in range(self.cluster.learners) if self._arena.table("alive")[rank]]
 
-    def _reason(self, rank: int) -> str:
-        self._processes[rank].join(timeout=1.0)
-        code = self._processes[rank].exitcode
-        if code is not None and code < 0:
-            return f"killed by signal {-code} ({signal.Signals(-code).name})"
-        return f"ended with exit status {code}"
-
     def _bury(self, rank: int) -> None:
-        """Mark a dead learner and give back the minibatch it worked on."""
-        arena = self._arena
-        if not arena.table("alive")[rank]:
+        """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
+        member, arena = self._members[rank], self._arena
+        if member.buried:
             return
+        member.buried = True
         arena.table("alive")[rank] = 0
-        torn = " in the middle of writing a row" if rows_torn(arena.table("versions")) else ""
-        self._lost.append(Lost(rank, self._reason(rank) + torn))
         if not self.cluster.strategy.traits.synchronous:
-            queue.give_back(arena, rank)
+            self._redrawn += queue.give_back(arena, rank)
+        reason = member.reason()
+        if self._newcomers.pop(rank, None) is not None:
+            reason += ", before it could take the place of one lost earlier"
+        torn = self._mend()
+        if torn:
+            reason += " in the middle of writing a row"
+        replaced = self._replace(rank)
+        if self._on_death == "replace" and not self._replacements and not replaced:
+            reason += "; not replaced, since too many were"
+        self._lost.append(Lost(rank, reason, replaced, torn))
+
+    def _mend(self) -> tuple[int, ...]:
+        """Rows a writer has left half written; their versions are made even. Rows being written just now are not
+        looked at: a writer mends what it finds."""
+        torn = []
+        for row in self._rows:
+            if row.lock.try_acquire():
+                try:
+                    if row.torn:
+                        row.end()
+                        torn.append(row.rank)
+                finally:
+                    row.lock.release()
+        return tuple(torn)
+
+    # Replacements -----------------------------------------------------------------------------------------------------
+
+    def _replace(self, rank: int) -> bool:
+        """Start a newcomer for a dead learner's place, if there may be one more and anybody is left to learn from."""
+        if self._on_death != "replace" or not self._started or not self._replacements or not self.living():
+            return False
+        self._replacements -= 1
+        self._members[rank].let_go()
+        self._members[rank] = start_member(self._spec(rank))
+        self._newcomers[rank] = False
+        return True
+
+    def _hear_newcomers(self) -> None:
+        for rank, answer in self._listen(set(self._newcomers), 0.0).items():
+            self._hear(rank, answer)
+
+    def _hear(self, rank: int, answer: Answer) -> None:
+        """A newcomer has built its learner, or could not."""
+        if answer.problem:
+            self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
+            self._bury(rank)
+        else:
+            self._newcomers[rank] = True
+
+    def _ready(self) -> list[int]:
+        return [rank for rank, ready in self._newcomers.items() if ready]
+
+    def _admit(self) -> list[int]:
+        """Newcomers that are ready take their places; who did."""
+        ready = self._ready()
+        for rank in ready:
+            source = self._source(rank)
+            row, notes = self._rows[rank], TraceWriter(self._trace, rank) if self._trace else None
+            if notes:
+                notes.note(Kind.BEGIN, mine=self._orders["number"])
+                row.trace = notes
+            memory = [(self._arena.vector(n, rank), self._arena.vector(n, source)) for n in self.layout.memory]
+            scalars = torch.from_numpy(self._arena.scalars)
+            memory.append((scalars[rank], scalars[source]))
+            adopt(row, self._rows[source], memory)
+            if self.cluster.centre:
+                adopt(row, self._rows[-1])
+            if notes:
+                notes.close()
+            self._joined.append(Joined(rank, None if self.cluster.centre else source))
+            del self._newcomers[rank]
+            self._arena.table("alive")[rank] = 1  # last: now others exchange with its row
+        return ready
+
+    def _source(self, rank: int) -> int:
+        """The living holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
+        return min(self.cluster.strategy.holders(tuple(self.living())), key=lambda other: abs(other - rank))
 
     # State ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> ClusterState:
-        """A copy; a dead learner is given the state of a living one, as it would start with on return."""
-        living = self._living()
-        source = [rank if rank in living else living[0] for rank in range(self.cluster.learners)]
+        """A copy; a dead learner is given the state another would take its place with."""
+        living = self.living()
+        source = [rank if rank in living else self._source(rank) for rank in range(self.cluster.learners)]
         names = ("row", *self.layout.memory)
         vectors = {name: self._arena.stacked(name, source) for name in names}
         if self.cluster.centre:
             vectors["centre"] = self.centre()[None].clone()
+            for rank in set(range(self.cluster.learners)) - set(living):
+                vectors["row"][rank] = vectors["centre"][0]
         if self.layout.scalars:
             vectors["scalars"] = torch.from_numpy(self._arena.scalars[source])
         return ClusterState(
@@ -293,38 +393,12 @@ class ProcsRuntime(Runtime):
             self._arena.table(name)[:] = state.integers[name]
 
     def rows(self) -> Tensor:
-        return self._arena.stacked("row", self.cluster.strategy.holders(tuple(self._living())))
+        return self._arena.stacked("row", self.cluster.strategy.holders(tuple(self.living())))
 
     def centre(self) -> Tensor:
-        return self._arena.rows()[-1]
+        return self._rows[-1].vector
 
     def close(self) -> None:
-        for pipe, process in zip(self._pipes, self._processes, strict=True):
-            if process.is_alive():
-                with suppress(OSError):
-                    pipe.send_bytes(b'{"do": "quit"}')
-        for lifeline in self._lifelines:
-            lifeline.close()  # whoever did not hear "quit" ends now
-        for process in self._processes:
-            process.join(timeout=10)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for pipe in self._pipes:
-            pipe.close()
-        self._processes, self._pipes, self._lifelines = [], [], []
+        end(self._members, set(self._newcomers))
+        self._members, self._newcomers = [], {}
         self._arena.close()
-
-
-def _start_fork_server() -> None:
-    """Start it with interrupts blocked, which it and all learners inherit.
-
-    Ctrl-C goes to every process of the terminal. Learners ignore it once they run, but importing and unpickling come
-    first and take seconds, in which it would kill them.
-    """
-    resource_tracker.ensure_running()  # before: it would unblock interrupts again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

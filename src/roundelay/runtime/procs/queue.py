@@ -3,13 +3,16 @@
 A learner may be killed between any two stores. Therefore it claims a minibatch before it takes it out: killed in
 between, it holds a claim on something still to be drawn, which `give_back` can tell. In the other order the minibatch
 would be lost.
+
+What it has trained is counted exactly once, too: the new totals are laid out first, one store says that the minibatch
+is trained, and entering the totals may be repeated.
 """
 
 from collections.abc import Sequence
 
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Minibatch
-from roundelay.runtime.procs.arena import EMPTY, END, NONE, Arena
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.runtime.procs.arena import EMPTY, END, NONE, TRAINED, Arena
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
@@ -30,8 +33,10 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
     arena.queue_lock.acquire()
     try:
         if assigned[rank] == NONE:
-            batches = [_take(arena, "assigned", member, plan) for member in group]
-            for member, batch in zip(group, batches, strict=True):
+            # All of the group, unless one died while it drew for the others.
+            free = [member for member in group if assigned[member] == NONE]
+            batches = [_take(arena, "assigned", member, plan) for member in free]
+            for member, batch in zip(free, batches, strict=True):
                 if batch is None:
                     assigned[member] = EMPTY if any(batches) else END
         index = int(assigned[rank])
@@ -61,11 +66,30 @@ def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | N
     return None
 
 
-def give_back(arena: Arena, rank: int) -> None:
-    """Put back what a dead learner worked on, or was to work on next, unless it died before that was out."""
-    returned = arena.table("returned")
+def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
+    """The minibatch `rank` has claimed is trained: count it, and let go of it."""
+    counts, totals = arena.counts, arena.totals
+    totals[0, rank] = counts.frames[rank] + statistics.frames
+    totals[1, rank] = counts.correct[rank] + statistics.correct
+    totals[2, rank] = counts.loss[rank] + statistics.loss
+    arena.table("claim")[rank] = TRAINED
+    _enter(arena, rank)
+
+
+def _enter(arena: Arena, rank: int) -> None:
+    counts, totals = arena.counts, arena.totals
+    counts.frames[rank], counts.correct[rank], counts.loss[rank] = totals[:, rank]
+    arena.table("claim")[rank] = NONE
+
+
+def give_back(arena: Arena, rank: int) -> int:
+    """Put back what a learner that draws no more worked on, or was to work on next, unless it died before that was
+    out; count what it had trained. The reply is how many were put back."""
+    returned, before = arena.table("returned"), int(arena.table("returned")[0])
     arena.queue_lock.acquire()
     try:
+        if arena.table("claim")[rank] == TRAINED:
+            _enter(arena, rank)
         for note in (arena.table("claim"), arena.table("assigned")):
             index = int(note[rank])
             waiting = returned[1 : 1 + returned[0]]
@@ -73,5 +97,6 @@ def give_back(arena: Arena, rank: int) -> None:
                 returned[0] += 1
                 returned[returned[0]] = index
             note[rank] = NONE
+        return int(returned[0]) - before
     finally:
         arena.queue_lock.release()

@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
@@ -163,8 +162,7 @@ class Worker:
     def _settle(self) -> None:
         """The role has gone on past its last gradient: that minibatch is trained and need never be drawn again."""
         if self._trained is not None:
-            self.me.count(self._trained)
-            self._claim[self.rank] = NONE
+            queue.settle(self.arena, self.rank, self._trained)
             self._trained = None
 
     def _perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
@@ -294,8 +292,3 @@ class Worker:
             handle.finish(self.means.collect_neighbours(handle.pending.weights))
         else:
             handle.finish(self.means.collect(handle.pending.group))
-
-
-def rows_torn(versions: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
-    """Ranks whose row a writer left half written."""
-    return [int(rank) for rank in np.flatnonzero(versions % 2)]

@@ -1,0 +1,95 @@
+"""Learner processes: each is started by the fork server, spoken to through a pipe, and ends with its parent."""
+
+import json
+import multiprocessing
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+from roundelay.runtime.procs.threads import wait_politely
+from roundelay.runtime.procs.worker import Answer, WorkerSpec, main
+
+
+@dataclass
+class Member:
+    """A learner process, alive or dead, as its parent holds it."""
+
+    process: ForkServerProcess
+    pipe: Connection
+    lifeline: Connection
+    buried: bool = False  # its death has been dealt with
+    failure: str = ""  # why it could not start, in its own words
+
+    def answer(self) -> Answer:
+        """What it says next. Call it when the pipe is ready.
+
+        Raises:
+            EOFError, OSError: nothing more; it is dead.
+        """
+        return Answer(**json.loads(self.pipe.recv_bytes()))
+
+    def reason(self) -> str:
+        """Why it is dead."""
+        self.process.join(timeout=1.0)
+        code = self.process.exitcode
+        if self.failure:
+            return f"it could not start: {self.failure}"
+        if code is not None and code < 0:
+            return f"killed by signal {-code} ({signal.Signals(-code).name})"
+        return f"ended with exit status {code}"
+
+    def let_go(self) -> None:
+        """Close our ends of its pipes; whoever did not hear "quit" ends now."""
+        self.lifeline.close()
+        self.pipe.close()
+
+
+def start_member(spec: WorkerSpec) -> Member:
+    """Start a learner process; it answers when it has built its learner."""
+    wait_politely()
+    context = multiprocessing.get_context("forkserver")
+    preload = ["roundelay.runtime.procs.worker", *spec.cluster.optimizer.imports]
+    context.set_forkserver_preload(preload)  # torch is imported once, not L times
+    _start_fork_server()
+    mine, theirs = context.Pipe()
+    lifeline, ours = context.Pipe(duplex=False)
+    process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"learner {spec.rank}", daemon=True)
+    process.start()
+    theirs.close()
+    lifeline.close()
+    return Member(process, mine, ours)
+
+
+def end(members: list[Member], at_once: set[int]) -> None:
+    """Stop all processes: those of the ranks `at_once`, which would not listen yet, by a kill."""
+    for rank, member in enumerate(members):
+        if rank in at_once:
+            member.process.kill()
+        elif member.process.is_alive():
+            with suppress(OSError):
+                member.pipe.send_bytes(b'{"do": "quit"}')
+    for member in members:
+        member.lifeline.close()
+    for member in members:
+        member.process.join(timeout=10)
+        if member.process.is_alive():
+            member.process.kill()
+            member.process.join()
+        member.let_go()
+
+
+def _start_fork_server() -> None:
+    """Start it with interrupts blocked, which it and all learners inherit; nothing happens if it runs already.
+
+    Ctrl-C goes to every process of the terminal. Learners ignore it once they run, but importing and unpickling come
+    first and take seconds, in which it would kill them.
+    """
+    resource_tracker.ensure_running()  # before: it would unblock interrupts again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

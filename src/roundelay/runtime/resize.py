@@ -1,0 +1,44 @@
+"""The state of L learners as a state of M: for a run that goes on with another number of them.
+
+    row          the model to evaluate, on every learner: the centre, or the mean of the holders' rows
+    centre       stays
+    all others   (momentum, block memory, ...) the mean over the L learners, on every learner; a vector that is the same
+                 on all, such as the anchor of block momentum, stays bit for bit what it is
+    steps        the largest, on every learner: whatever is drawn by step number goes on, and nothing is drawn twice
+    versions     the largest of the rows', so that they only grow; the centre's stays
+
+Legend: P parameters, L learners before, M learners after.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from roundelay.runtime.base import ClusterState
+
+
+def resized(state: ClusterState, holders: Sequence[int], learners: int) -> ClusterState:
+    """`state`, of L learners of whom `holders` hold models, as a state of `learners`."""
+    before = len(state.vectors["row"])
+    centre = state.vectors.get("centre")
+    vectors = {}
+    for name, value in state.vectors.items():
+        if name == "centre":
+            vectors[name] = value
+        else:
+            one = _mean(value) if name != "row" else _mean(value[list(holders)]) if centre is None else centre[0]
+            vectors[name] = one.expand(learners, *one.shape).clone()
+    integers = {
+        name: [max(numbers[:before])] * learners + numbers[before:]  # behind the learners' may come the centre's
+        for name, numbers in state.integers.items()
+    }
+    return ClusterState(vectors, integers, state.virtual_ns)
+
+
+def _mean(vectors: Tensor) -> Tensor:
+    """The mean (P,) of (L, P), summed in float64: the mean of equal vectors is that vector."""
+    total = torch.zeros(vectors.shape[1:], dtype=torch.float64)
+    for vector in vectors:
+        total += vector
+    return (total / len(vectors)).to(vectors.dtype)

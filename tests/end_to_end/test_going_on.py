@@ -1,0 +1,286 @@
+"""Going on with a run: after a death, with another number of learners, or only if there is something to go on with."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from roundelay.acoustic import _on_death
+from roundelay.checkpoint import latest, load_checkpoint
+from roundelay.core.configure import read_yaml
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.core.records import (
+    Evaluation,
+    LearnerJoined,
+    LearnerLost,
+    LearnersChanged,
+    Results,
+    RunStarted,
+    Segment,
+    of_kind,
+    read_events,
+)
+from roundelay.learner.quadratic import Quadratic
+from roundelay.run_directory import claim_directory
+from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.schedule import Newbob
+from roundelay.training import AfterDeath, Interrupt, Job, train
+from support.clusters import MANY, MINIBATCH, make_strategy
+from support.runs import comparable, job
+
+TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
+SILENT_TASK = replace(TASK, noise=0.0)
+"""Its gradient does not depend on how a round is cut into minibatches."""
+
+
+def run(job_: Job, exp: Path, *, resume_only: bool = False) -> Results | None:
+    return train(job_, exp, Silent(), Interrupt(), resume_only=resume_only)
+
+
+def cut(patch: pytest.MonkeyPatch, segment: int, rounds: int) -> None:
+    """Stop in the middle of the simulator's segment number `segment`."""
+    original: Callable[..., Outcome] = SimRuntime.segment
+    left = segment
+
+    def stopped(self: SimRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        nonlocal left
+        left -= 1
+        if left:
+            return original(self, plan, watch)
+        last = plan.first_round + rounds
+        outcome = original(self, dataclasses.replace(plan, last_round=last), watch)
+        return dataclasses.replace(outcome, finished=False)
+
+    patch.setattr(SimRuntime, "segment", stopped)
+
+
+# Another number of learners -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 5)])
+def test_ssgd_with_other_learners_goes_where_it_would_have_gone_with_them(
+    before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same frames a round, the same momentum on all learners: only rounding may differ."""
+    run(job("ssgd", SILENT_TASK, learners=after), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        cut(patch, segment=3, rounds=7)
+        assert run(job("ssgd", SILENT_TASK, learners=before), tmp_path / "cut") is None
+    results = run(job("ssgd", SILENT_TASK, learners=after), tmp_path / "cut")
+    ends = [load_file(tmp_path / exp / "model.safetensors")["x"] for exp in ("whole", "cut")]
+    torch.testing.assert_close(*ends)
+    assert comparable(results)["frames_seen"] == 4 * TASK.examples
+    assert comparable(results)["learners"] == after
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_every_strategy_goes_on_with_other_learners_and_says_so(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        cut(patch, segment=2, rounds=job(name, TASK).cluster.stop_round(7))
+        run(job(name, TASK, learners=4), tmp_path / "exp")
+    results = run(job(name, TASK, learners=3), tmp_path / "exp")
+    assert comparable(results)["frames_seen"] == 4 * TASK.examples
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    (changed,) = of_kind(events, LearnersChanged)
+    assert (changed.before, changed.after) == (4, 3)
+    assert ("the centre" in changed.what) == (make_strategy(name).traits.model == "centre")
+    assert [start.learners for start in of_kind(events, RunStarted)] == [4, 3]
+    assert read_yaml(tmp_path / "exp" / "recipe.yaml")["training"]["learners"] == 3
+    kept = [e.cross_entropy for e in of_kind(events, Evaluation) if e.accepted]
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_nothing_but_learners_and_manners_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(**training_: object) -> dict[str, object]:
+        return {"training": {"learners": 4, "stragglers": ["3:2x"], "seed": 0, "patience_seconds": 300.0, **training_}}
+
+    exp = tmp_path / "exp"
+    exp.mkdir()
+    claim_directory(exp, recipe())
+    (exp / "checkpoints").mkdir()
+    (exp / "checkpoints" / "epoch-0000.json").write_text("{}")
+    others: tuple[dict[str, object], ...] = ({"seed": 1}, {"stragglers": []}, {"learners": 3, "seed": 1})
+    for other in others:
+        with pytest.raises(UserError, match="belongs to another configuration"):
+            claim_directory(exp, recipe(**other))
+    claim_directory(exp, recipe(patience_seconds=1.0))
+    claim_directory(exp, recipe(learners=3, stragglers=[]))
+    assert read_yaml(exp / "recipe.yaml") == recipe(learners=3, stragglers=[])
+    (exp / Results.FILE).write_text("{}")
+    with pytest.raises(UserError, match=r"training\.learners was 3, now 2"):
+        claim_directory(exp, recipe(learners=2, stragglers=[]))
+
+
+def test_an_epoch_begun_with_other_learners_can_be_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild, task = Newbob(4.5, max_epochs=8, stop_below=None), Quadratic(parameters=5, examples=640, noise=0.0)
+    with monkeypatch.context() as patch:
+        cut(patch, segment=1, rounds=4)
+        run(job("ssgd", task, learners=4, schedule=wild), tmp_path / "exp")
+    run(job("ssgd", task, learners=2, schedule=wild), tmp_path / "exp")
+    evaluations = of_kind(read_events(tmp_path / "exp" / "events.jsonl"), Evaluation)
+    assert not evaluations[1].accepted
+    assert len(evaluations) == 9
+
+
+def test_stopped_at_once_with_other_learners_the_checkpoint_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        cut(patch, segment=2, rounds=7)
+        run(job("ssgd", TASK, learners=4), tmp_path / "exp")
+    interrupt = Interrupt()
+    interrupt.asked = True
+    for learners in (3, 2, 2):
+        assert train(job("ssgd", TASK, learners=learners), tmp_path / "exp", Silent(), interrupt) is None
+        path = latest(tmp_path / "exp" / "checkpoints")
+        assert path is not None
+        assert path.stem == "epoch-0001-at-000000007"
+        assert len(load_checkpoint(path).state.vectors["row"]) == learners
+        assert len(list(path.parent.iterdir())) == 4, "this one and the end of the epoch before, two files each"
+
+
+# After a death --------------------------------------------------------------------------------------------------------
+
+SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
+SHORT = Quadratic(parameters=50, examples=12 * MINIBATCH, noise=0.0)
+
+
+def with_kills(patch: pytest.MonkeyPatch, deaths: int, epoch: int = 1) -> None:
+    """Kill learner 1 in epoch `epoch`, in the first `deaths` runtimes."""
+    original = ProcsRuntime.segment
+    left = deaths
+
+    def segment(self: ProcsRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        killed = False
+
+        def look(glance: Glance) -> bool:
+            nonlocal killed, left
+            if plan.epoch.epoch == epoch and not killed and left:
+                killed, left = True, left - 1
+                os.kill(self.process_ids()[1], signal.SIGKILL)
+            return watch(glance)
+
+        return original(self, plan, look)
+
+    patch.setattr(ProcsRuntime, "segment", segment)
+
+
+def resizable(name: str, after_death: AfterDeath, learners: int = 3) -> Job:
+    made = job(name, SHORT, runtime="procs", learners=learners, stragglers=SLOW[:learners], schedule=THREE)
+    return replace(made, after_death=after_death, with_learners=lambda n: resizable(name, after_death, n))
+
+
+THREE = Newbob(0.05, stop_below=None, max_epochs=3)
+
+
+def test_a_death_ends_a_synchronous_run_with_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        with_kills(patch, deaths=1)
+        named = (
+            r"learner 1 died: killed by signal 9 .*ssgd cannot go on.*Nothing before epoch 2 is lost.*"
+            r"\(epoch-0001\.json\) is complete, and \d+ frames trained since"
+        )
+        with pytest.raises(UserError, match=named):
+            run(resizable("ssgd", "stop"), tmp_path / "exp")
+    path = latest(tmp_path / "exp" / "checkpoints")
+    assert path is not None
+    assert (path.name, load_checkpoint(path).position["frames"]) == ("epoch-0001.json", SHORT.examples)
+
+
+@pytest.mark.parametrize(("after_death", "left"), [("shrink", 1), ("restart", 3)])
+def test_after_deaths_a_synchronous_run_goes_on_from_the_last_checkpoint(
+    after_death: AfterDeath, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without noise and with equal learning rates the number of learners changes nothing but rounding."""
+    with monkeypatch.context() as patch:
+        with_kills(patch, deaths=2)
+        results = run(resizable("ssgd", after_death), tmp_path / "exp")
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert results is not None
+    assert (results.learners, results.frames_seen) == (left, 3 * SHORT.examples)
+    assert [s.epoch for s in of_kind(events, Segment)] == [0, 1, 2]
+    lost = of_kind(events, LearnerLost)
+    assert [(one.rank, one.replaced) for one in lost] == 2 * [(1, after_death == "restart")]
+    assert all(0 <= one.frames_lost < SHORT.examples for one in lost)
+    changes = [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)]
+    assert changes == ([(3, 1)] if left == 1 else [])
+    assert read_yaml(tmp_path / "exp" / "recipe.yaml")["training"]["learners"] == left
+    run(job("ssgd", SHORT, schedule=THREE), tmp_path / "whole")
+    ends = [load_file(tmp_path / exp / "model.safetensors")["x"] for exp in ("whole", "exp")]
+    torch.testing.assert_close(*ends)
+
+
+def test_a_replacement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(self: ProcsRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        """The first epoch lasts until the dead learner is replaced."""
+        before = self.process_ids()
+        if plan.epoch.epoch:
+            return original(self, plan, watch)
+
+        def look(glance: Glance) -> bool:
+            if glance.learners_alive == 2 and self.process_ids() == before:
+                os.kill(before[1], signal.SIGKILL)
+            return self.process_ids() != before and glance.learners_alive == 2
+
+        outcome = original(self, replace(plan, epoch=replace(plan.epoch, examples=10**9)), look)
+        return replace(outcome, finished=True)
+
+    original = ProcsRuntime.segment
+    monkeypatch.setattr(ProcsRuntime, "segment", held)
+    run(job("adpsgd", SHORT, runtime="procs", learners=2, stragglers=SLOW[:2], schedule=THREE), tmp_path / "exp")
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert [(lost.rank, lost.replaced, lost.frames_lost) for lost in of_kind(events, LearnerLost)] == [(1, True, 0)]
+    assert [(joined.rank, joined.copied) for joined in of_kind(events, LearnerJoined)] == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wanted", "meant"),
+    [
+        ("ssgd", "auto", "stop"), ("ssgd", "shrink", "shrink"), ("ssgd", "replace", "replace"),
+        ("adpsgd", "auto", "replace"), ("adpsgd", "go-on", "go-on"), ("adpsgd", "stop", "stop"),
+    ],
+)  # fmt: skip
+def test_what_a_death_means_depends_on_the_strategy(strategy: str, wanted: str, meant: str) -> None:
+    assert _on_death(wanted, make_strategy(strategy)) == meant
+
+
+@pytest.mark.parametrize(("strategy", "wanted"), [("ssgd", "go-on"), ("adpsgd", "shrink")])
+def test_what_a_strategy_cannot_do_is_refused(strategy: str, wanted: str) -> None:
+    with pytest.raises(UserError, match=rf"training\.on_death is '{wanted}': under {strategy}"):
+        _on_death(wanted, make_strategy(strategy))
+
+
+# Resume only ----------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_never_begins_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="nothing to resume"):
+        run(job("ssgd", TASK), tmp_path / "exp", resume_only=True)
+    assert not (tmp_path / "exp").exists()
+    whole = run(job("ssgd", TASK), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        cut(patch, segment=2, rounds=7)
+        run(job("ssgd", TASK), tmp_path / "exp")
+    for _ in range(2):  # the second time it is finished
+        assert comparable(run(job("ssgd", TASK), tmp_path / "exp", resume_only=True)) == comparable(whole)
+
+
+def test_what_killed_writers_left_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    run(job("ssgd", TASK), tmp_path / "exp")
+    stale = tmp_path / "exp" / "checkpoints" / f".epoch-0001.safetensors.{2**22 + 1}.part"  # no process has that number
+    stale.touch()
+    run(job("ssgd", TASK), tmp_path / "exp")
+    assert not stale.exists()

@@ -1,0 +1,21 @@
+"""A few of the random kills of benchmarks/kills.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+
+
+def test_runs_under_random_kills_train_every_minibatch_once_and_leave_nothing_behind() -> None:
+    command = [sys.executable, str(PROGRAM), "--kills", "6", "--rounds", "100"]
+    names = ["adpsgd:random-ring", "hadpsgd", "asgd"]
+    run = subprocess.run(
+        [*command, "--strategies", *names], capture_output=True, text=True, timeout=110, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    total = run.stdout.splitlines()[-1].split()
+    assert total[0] == "all"
+    assert total[2] == "6", run.stdout
