@@ -20,7 +20,8 @@ from roundelay.core.records import Record, Results, to_line
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
-MANNERS, RESIZED = ("training.on_death ", "training.patience_seconds "), ("training.learners ", "training.stragglers ")
+MANNERS: tuple[str, ...] = ("training.on_death ", "training.patience_seconds ")
+RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
 
 
@@ -46,15 +47,18 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
         with suppress(UserError):  # not even a recipe any more: the differences say more than its first mistake
             old = complete(old)
         differences = _differences(old, recipe)
-        resized = not finished and any(d.startswith(RESIZED[0]) for d in differences)
-        if begun and not all(d.startswith((*MANNERS, *RESIZED) if resized else MANNERS) for d in differences):
+        may = MANNERS
+        shrinks = recipe.get("training", {}).get("on_death") == "shrink"  # and may have, before it finished
+        if (shrinks or not finished) and any(d.startswith(RESIZED[0]) for d in differences):
+            may += RESIZED
+        if begun and not all(d.startswith(may) for d in differences):
             raise UserError(
                 f"{exp} belongs to another configuration: {'; '.join(differences)}. "
                 "Choose another --exp, or give the options it was started with."
             )
-        if not differences:
+        if finished or not differences:
             return
-    elif any(not p.name.endswith(".part") for p in exp.iterdir()):
+    elif exp.is_dir() and any(not p.name.endswith(".part") for p in exp.iterdir()):
         raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
     write_text(path, yaml.safe_dump(recipe, sort_keys=False))
 

@@ -101,7 +101,7 @@ def test_every_strategy_goes_on_with_other_learners_and_says_so(
     assert kept == sorted(kept, reverse=True)
 
 
-def test_nothing_but_learners_and_manners_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_learners_and_manners_may_change(tmp_path: Path) -> None:
     def recipe(**training_: object) -> dict[str, object]:
         return {"training": {"learners": 4, "stragglers": ["3:2x"], "seed": 0, "patience_seconds": 300.0, **training_}}
 
@@ -118,6 +118,9 @@ def test_nothing_but_learners_and_manners_may_change(tmp_path: Path, monkeypatch
     claim_directory(exp, recipe(learners=3, stragglers=[]))
     assert read_yaml(exp / "recipe.yaml") == recipe(learners=3, stragglers=[])
     (exp / Results.FILE).write_text("{}")
+    claim_directory(exp, recipe(learners=4, stragglers=[], on_death="shrink"))  # it may have finished with fewer
+    claim_directory(exp, recipe(learners=3, stragglers=[], patience_seconds=2.0))
+    assert read_yaml(exp / "recipe.yaml") == recipe(learners=3, stragglers=[]), "what it was trained with"
     with pytest.raises(UserError, match=r"training\.learners was 3, now 2"):
         claim_directory(exp, recipe(learners=2, stragglers=[]))
 

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roundelay import training
+from roundelay.acoustic import make_job
 from roundelay.cli import main
-from roundelay.core.records import Segment, of_kind, read_events
+from roundelay.core.errors import UserError
+from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
+from roundelay.recipes.recipe import load_recipe
 from support.beeps import RECIPE
 
 
@@ -94,6 +98,8 @@ def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) 
         (["train", "recipe.yaml", "--exp", "x", "--straggler", "slow"], "RANK:FACTORx"),
         (["train", "recipe.yaml", "--exp", "x", "optimizer.name=lbfgs"], "it cannot update a vector in pieces"),
         (["train", "recipe.yaml", "--exp", "x", "schedule.rule=cosine"], "choose one of newbob, anneal"),
+        (["train", "recipe.yaml", "--exp", "x", "--resume"], "x: nothing to resume"),
+        (["train", "recipe.yaml", "--exp", "x", "--strategy", "adpsgd", "--on-death", "shrink"], "on_death is 'shrink'"),
         (["train", "nothing.yaml", "--exp", "x"], "no recipe 'nothing.yaml'"),
         (["train", "recipe.yaml", "--exp", "x", "corpus=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),
@@ -112,6 +118,31 @@ def test_bad_input_is_named_and_nothing_is_left_behind(
     assert main(arguments) == 2
     assert named in capsys.readouterr().err
     assert not (inside / "x" / "checkpoints").exists()
+
+
+def test_a_job_can_be_made_for_fewer_learners(inside: Path) -> None:
+    overrides = ["training.strategy=ssgd", "training.learners=3", "training.stragglers=['0:2x', '2:3x']"]
+    job = make_job(load_recipe("recipe.yaml", [*overrides, "training.on_death=shrink"]))
+    assert job.after_death == "shrink"
+    assert job.with_learners is not None
+    fewer = job.with_learners(2)
+    assert [s.rank for s in fewer.cluster.stragglers] == [0]
+    assert (fewer.cluster.learners, fewer.recipe["training"]["learners"]) == (2, 2)
+    assert fewer.recipe["training"]["stragglers"] == ["0:2x"]
+    with pytest.raises(UserError, match="at least one"):
+        job.with_learners(0)
+
+
+def test_a_training_goes_on_with_other_learners(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "recipe.yaml", "--exp", "resized", "--runtime", "sim", "--strategy", "bmuf"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Run, "_finish", lambda _: None)  # stopped just before its end
+        assert main([*arguments, "--learners", "3"]) == 130
+    assert main([*arguments, "--learners", "2", "--resume"]) == 0
+    (changed,) = of_kind(read_events(inside / "resized" / "events.jsonl"), LearnersChanged)
+    assert (changed.before, changed.after) == (3, 2)
+    assert "block_anchor" in changed.what
+    assert "2 learners go on where 3 stopped" in " ".join(capsys.readouterr().out.split())
 
 
 def test_decoding_needs_a_trained_model(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
