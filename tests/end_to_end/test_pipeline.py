@@ -99,7 +99,10 @@ def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) 
         (["train", "recipe.yaml", "--exp", "x", "optimizer.name=lbfgs"], "it cannot update a vector in pieces"),
         (["train", "recipe.yaml", "--exp", "x", "schedule.rule=cosine"], "choose one of newbob, anneal"),
         (["train", "recipe.yaml", "--exp", "x", "--resume"], "x: nothing to resume"),
-        (["train", "recipe.yaml", "--exp", "x", "--strategy", "adpsgd", "--on-death", "shrink"], "on_death is 'shrink'"),
+        (
+            ["train", "recipe.yaml", "--exp", "x", "--strategy", "adpsgd", "--on-death", "shrink"],
+            "on_death is 'shrink'",
+        ),
         (["train", "nothing.yaml", "--exp", "x"], "no recipe 'nothing.yaml'"),
         (["train", "recipe.yaml", "--exp", "x", "corpus=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),

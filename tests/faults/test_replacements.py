@@ -11,8 +11,10 @@ import torch
 
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import Glance, LearnerDied, Straggler, Watch
-from roundelay.runtime.learner_state import NoLock, Row, adopt
+from roundelay.runtime.learner_state import NoLock, Row, adopt, mend
+from roundelay.runtime.procs import driver
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.members import Member
 from support.broken import Moody
 from support.clusters import MINIBATCH, cluster, plan
 
@@ -138,6 +140,34 @@ def test_a_runtime_is_closed_while_somebody_starts(tmp_path: Path) -> None:
     processes = runtime.process_ids()
     runtime.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+class Held(NoLock):
+    """Somebody is writing."""
+
+    def try_acquire(self) -> bool:
+        return False
+
+
+def test_rows_left_half_written_are_found_and_mended_unless_they_are_being_written() -> None:
+    versions = np.array([4, 5, 7], np.int64)
+    rows = [Row(rank, torch.zeros(1), versions, Held() if rank == 2 else NoLock()) for rank in range(3)]
+    assert mend(rows) == (1,)
+    assert versions.tolist() == [4, 6, 7]
+    assert mend(rows) == ()
+
+
+def test_no_more_processes_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ProcsRuntime(cluster("adpsgd", 2, stragglers=SLOW), threads=1) as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "start_member", refuse)
+            outcome = runtime.segment(plan(ENDLESS, 2), Story(runtime, (0,), lambda glance: glance.learners_alive == 1))
+        assert [(lost.replaced, "not replaced" in lost.reason) for lost in outcome.lost] == [(False, True)]
+        assert runtime.segment(plan(5, 2, epoch=1)).finished
+
+
+def refuse(_: object) -> Member:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
 def test_adopting_is_one_mutation_and_mends_a_torn_row() -> None:

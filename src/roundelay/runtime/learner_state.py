@@ -3,7 +3,7 @@
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -128,6 +128,23 @@ def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = ()) 
             second.lock.release()
     finally:
         first.lock.release()
+
+
+def mend(rows: Iterable[Row]) -> tuple[int, ...]:
+    """Make the versions of rows even that a writer has left half written; which these are.
+
+    Rows being written just now are not looked at: a writer mends what it finds.
+    """
+    torn = []
+    for row in rows:
+        if row.lock.try_acquire():
+            try:
+                if row.torn:
+                    row.end()
+                    torn.append(row.rank)
+            finally:
+                row.lock.release()
+    return tuple(torn)
 
 
 def try_exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:

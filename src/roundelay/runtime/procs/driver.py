@@ -31,13 +31,13 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import Row, adopt
+from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.worker import Answer, WorkerSpec
-from roundelay.runtime.trace import Kind, Recorder, TraceWriter
+from roundelay.runtime.trace import Kind, NoTrace, Recorder, TraceWriter
 
 PARENT = -1
 LOOK_SECONDS = 0.2
@@ -196,7 +196,9 @@ class ProcsRuntime(Runtime):
                     self._hear(rank, answer)
             open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._newcomers}
             if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
-                open_.update(self._command(self._admit()))
+                joined = self._admit()
+                self._orders["living"] = self.living()
+                open_.update(self._command(joined))
             if wall_clock() >= next_look:
                 next_look = wall_clock() + LOOK_SECONDS
                 if watch(self._glance()):
@@ -285,27 +287,13 @@ class ProcsRuntime(Runtime):
         reason = member.reason()
         if self._newcomers.pop(rank, None) is not None:
             reason += ", before it could take the place of one lost earlier"
-        torn = self._mend()
+        torn = mend(self._rows)
         if torn:
             reason += " in the middle of writing a row"
         replaced = self._replace(rank)
-        if self._on_death == "replace" and not self._replacements and not replaced:
-            reason += "; not replaced, since too many were"
+        if self._on_death == "replace" and not replaced:
+            reason += "; not replaced" + ", since too many were" * (not self._replacements)
         self._lost.append(Lost(rank, reason, replaced, torn))
-
-    def _mend(self) -> tuple[int, ...]:
-        """Rows a writer has left half written; their versions are made even. Rows being written just now are not
-        looked at: a writer mends what it finds."""
-        torn = []
-        for row in self._rows:
-            if row.lock.try_acquire():
-                try:
-                    if row.torn:
-                        row.end()
-                        torn.append(row.rank)
-                finally:
-                    row.lock.release()
-        return tuple(torn)
 
     # Replacements -----------------------------------------------------------------------------------------------------
 
@@ -315,7 +303,10 @@ class ProcsRuntime(Runtime):
             return False
         self._replacements -= 1
         self._members[rank].let_go()
-        self._members[rank] = start_member(self._spec(rank))
+        try:
+            self._members[rank] = start_member(self._spec(rank))
+        except OSError:  # no memory, or no more processes: the others can go on all the same
+            return False
         self._newcomers[rank] = False
         return True
 
@@ -350,6 +341,7 @@ class ProcsRuntime(Runtime):
             if self.cluster.centre:
                 adopt(row, self._rows[-1])
             if notes:
+                row.trace = NoTrace()
                 notes.close()
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
             del self._newcomers[rank]
