@@ -107,7 +107,7 @@ class Worker:
             {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
             arena.scalars[spec.rank],
         )  # fmt: skip
-        self._alive, self._claim = arena.table("alive"), arena.table("claim")
+        self._alive = arena.table("alive")
         self._trained: Statistics | None = None
         self._waiting: tuple[Exchange, Handle[int | None]] | None = None  # begun, but a row was just being written
         self._gradient_seconds = 0.0  # of the effect under way
