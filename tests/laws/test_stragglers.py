@@ -1,6 +1,5 @@
 """What one learner ten times slower costs, in virtual time to the same held-out loss."""
 
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -18,10 +17,9 @@ TARGET = 0.15
 
 
 @pytest.fixture(autouse=True)
-def always_time_to_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def always_time_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator shows itself to its watcher by the wall clock; here between any two batches of events."""
     monkeypatch.setattr(driver, "wall_clock", map(float, count()).__next__)
-    yield
 
 
 def seconds_to_target(name: str, learners: int, stragglers: tuple[Straggler, ...]) -> float:
