@@ -32,19 +32,19 @@ def flatten(module: nn.Module) -> Tensor:
         return torch.cat([p.detach().reshape(-1).float() for p in module.parameters()])
 
 
-def bind(module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-    """Make the module's parameters views of `x` (P,) and their `.grad` views of `gradient` (P,).
+def pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
+    """Views of `vector` (P,), one with the shape of each parameter."""
+    sizes = [p.numel() for p in module.parameters()]
+    if sum(sizes) != vector.numel():
+        raise ValueError(f"the module has {sum(sizes)} parameters, the vector {vector.numel()}")
+    parts = torch.split(vector, sizes)
+    return [part.view(p.shape) for part, p in zip(parts, module.parameters(), strict=True)]
 
-    Afterwards backward accumulates straight into `gradient`, and writing `x` changes the module.
-    """
-    offset = 0
-    for p in module.parameters():
-        span = slice(offset, offset + p.numel())
-        p.data = x[span].view(p.shape)
-        p.grad = gradient[span].view(p.shape)
-        offset = span.stop
-    if offset != x.numel() or offset != gradient.numel():
-        raise ValueError(f"the module has {offset} parameters, the vectors {x.numel()} and {gradient.numel()}")
+
+def bind(module: nn.Module, x: Tensor) -> None:
+    """Make the module's parameters views of `x` (P,): writing `x` changes the module."""
+    for p, piece in zip(module.parameters(), pieces(module, x), strict=True):
+        p.data = piece
 
 
 def load(module: nn.Module, x: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.flat import bind, flatten, parameter_count
+from roundelay.core.flat import bind, flatten, parameter_count, pieces
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.core.streams import stream_seed
 from roundelay.learner.base import Learner
@@ -46,8 +46,7 @@ class ModuleLearner(Learner):
 
     Args:
         module: maps inputs to (B, C) scores; its initial parameters are the starting point. It must not keep state
-        between
-            calls: buffers that change in training (batch normalisation statistics) are refused.
+            between calls: buffers that change in training (batch normalisation statistics) are refused.
         examples: the data.
         autocast: run forward and backward under bfloat16 autocast.
     """
@@ -64,23 +63,44 @@ class ModuleLearner(Learner):
         self._examples, self._autocast = examples, autocast
         self._initial = flatten(module)
         self._at, self._into = 0, 0
+        self._places: dict[Tensor, Tensor] = {}
+        self._missing: set[Tensor] = set()
+        for p in module.parameters():
+            p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
 
     def initial(self) -> Tensor:
         return self._initial.clone()
 
     def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        out.zero_()
         if not batch.frames:
+            out.zero_()
             return Statistics()
-        self._point_at(x, out)
+        self._point_at(x)
+        if out.data_ptr() != self._into:
+            self._places = dict(zip(self.module.parameters(), pieces(self.module, out), strict=True))
+            self._into = out.data_ptr()
+        self._missing = set(self._places)
         inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
             loss, statistics = self._forward(inputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
+        for p in self._missing:  # the loss does not depend on them
+            self._places[p].zero_()
         return statistics
+
+    def _arrived(self, p: Tensor) -> None:
+        """Backward has the gradient of one parameter: put it into the flat vector while it is in cache.
+
+        Accumulating into a flat vector that is zeroed first reads and writes all of it once more: 6 of 70 ms for 12.5
+        million parameters, and the memory given back here serves the next layer.
+        """
+        gradient, p.grad = p.grad, None
+        if gradient is not None:
+            self._places[p].copy_(gradient)
+            self._missing.discard(p)
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
         """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
@@ -132,7 +152,7 @@ class ModuleLearner(Learner):
         return self._order[1]
 
     def evaluate(self, x: Tensor, split: str) -> Statistics:
-        self._point_at(x, torch.zeros_like(x))
+        self._point_at(x)
         self.module.eval()
         total = Statistics()
         with torch.inference_mode():
@@ -149,12 +169,11 @@ class ModuleLearner(Learner):
         correct = int((scores.detach().argmax(1) == targets).sum())
         return loss, Statistics(frames, float(loss.detach()) * frames, correct)
 
-    def _point_at(self, x: Tensor, out: Tensor) -> None:
-        """Make the module look at `x` and `out`. Cheap, and skipped when it already does, as on a real learner
-        always."""
-        if (x.data_ptr(), out.data_ptr()) != (self._at, self._into):
-            bind(self.module, x, out)
-            self._at, self._into = x.data_ptr(), out.data_ptr()
+    def _point_at(self, x: Tensor) -> None:
+        """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always."""
+        if x.data_ptr() != self._at:
+            bind(self.module, x)
+            self._at = x.data_ptr()
 
 
 def autocast_pays() -> bool:
