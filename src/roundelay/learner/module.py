@@ -166,7 +166,8 @@ class ModuleLearner(Learner):
         scores = scores.float()
         loss = nn.functional.cross_entropy(scores, targets)
         frames = len(targets)
-        correct = int((scores.detach().argmax(1) == targets).sum())
+        best = scores.detach().numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
+        correct = int((best == targets.numpy()).sum())
         return loss, Statistics(frames, float(loss.detach()) * frames, correct)
 
     def _point_at(self, x: Tensor) -> None:

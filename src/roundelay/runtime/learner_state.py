@@ -3,8 +3,10 @@
 Legend: P parameters, L learners.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Exchange
+from roundelay.core.effects import Exchange, Handle
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
@@ -147,40 +149,51 @@ def mend(rows: Iterable[Row]) -> tuple[int, ...]:
     return tuple(torn)
 
 
-def try_exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
-    """`exchange` if nobody is writing either row now, else None. Never waits."""
-    first, second = _in_order(mine, theirs)
-    if not first.lock.try_acquire():
-        return None
-    try:
-        if not second.lock.try_acquire():
-            return None
-        try:
-            return _mix(mine, theirs, request)
-        finally:
-            second.lock.release()
-    finally:
-        first.lock.release()
-
-
 def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
     return (mine, theirs) if mine.rank < theirs.rank else (theirs, mine)
 
 
 def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
     """Under both locks."""
-    mine.trace.note(Kind.EXCHANGE, theirs.rank, mine.version, theirs.version)
-    rule: Callable[..., None] = request.rule
-    if request.since is not None:
-        rule = partial(rule, age=theirs.version - request.since)
-    mine.begin()
-    theirs.begin()
-    private = [[vector[part] for part in chunks(vector.numel())] for vector in request.private]
-    for slices in zip(mine.parts, theirs.parts, *private, strict=True):
-        rule(*slices)
-    mine.end()
-    theirs.end()
-    return theirs.version
+    mixing = Mixing(mine, theirs, request)
+    for number in range(len(mine.parts)):
+        mixing.chunk(number)
+    return mixing.end()
+
+
+class Mixing:
+    """An exchange under way, under both locks, from here to `end`: every chunk in its turn."""
+
+    def __init__(self, mine: Row, theirs: Row, request: Exchange) -> None:
+        mine.trace.note(Kind.EXCHANGE, theirs.rank, mine.version, theirs.version)
+        self.mine, self.theirs, self.request = mine, theirs, request
+        self._rule: Callable[..., None] = request.rule
+        if request.since is not None:
+            self._rule = partial(self._rule, age=theirs.version - request.since)
+        private = [[vector[part] for part in chunks(vector.numel())] for vector in request.private]
+        self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
+        mine.begin()
+        theirs.begin()
+
+    def chunk(self, number: int) -> None:
+        """Apply the rule to one chunk of both rows."""
+        self._rule(*self._slices[number])
+
+    def end(self) -> int:
+        """All chunks are done; the version of their row."""
+        self.mine.end()
+        self.theirs.end()
+        return self.theirs.version
+
+
+@dataclass(frozen=True)
+class PutOff:
+    """An exchange that was begun, to be done in the same pass over the row as the next step."""
+
+    request: Exchange
+    theirs: Row
+    there: Callable[[], bool]  # does the peer live?
+    handle: Handle[int | None]
 
 
 class LearnerState(Me):
@@ -188,6 +201,7 @@ class LearnerState(Me):
 
     update_row: Callable[[Gradient], None] | None = None
     """Updates the row as a whole, under its lock, in place of the optimizer."""
+    put_off: PutOff | None = None
 
     def __init__(
         self,
@@ -249,7 +263,7 @@ class LearnerState(Me):
         """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
         outside."""
         self._plan, self._learning_rate = plan, plan.rate(plan.first_round)
-        self._living, self._count_steps, self._snapshot_version = living, ages == "row", -1
+        self._living, self._count_steps, self._snapshot_version, self.put_off = living, ages == "row", -1, None
         self._update.begin()
 
     def drawn(self, batch: Minibatch) -> None:
@@ -273,23 +287,73 @@ class LearnerState(Me):
         return Snapshot(self._snapshot, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
-        g, rate = gradient.vector, self._learning_rate
-        with self.row.writing():
-            self.row.trace.note(Kind.STEP, mine=self.row.version)
-            stale = self.row.version - gradient.version
-            if self.update_row is not None:
-                self.update_row(gradient)
-            # Update and the snapshot for the next gradient in one pass: each chunk is still in cache when it is copied.
-            for number, part in enumerate(chunks(g.numel())):
-                if self.update_row is None:
-                    self._update.update_(number, g[part], rate)
-                self._snapshot_parts[number].copy_(self.row.parts[number])
-            self._update.end()
-            self._snapshot_version = self.row.version + 1
+        row = self.row
+        row.lock.acquire()
+        try:
+            put_off = self._meet()
+            try:
+                stale = self._update_row(gradient, put_off)
+            finally:
+                if put_off is not None:
+                    put_off.theirs.lock.release()
+        finally:
+            row.lock.release()
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1
         if self._count_steps:
             self.count_age(stale)
+
+    def _meet(self) -> PutOff | None:
+        """Under the row's lock: the exchange that was put off, if it can be done now, with the other row's lock.
+
+        That lock is only tried: learners who hold their own row wait for nobody.
+        """
+        found = self.put_off
+        if found is None:
+            return None
+        if not found.there():
+            self.row.trace.note(Kind.GONE, found.theirs.rank)
+            found.handle.finish(None)
+            self.put_off = None
+            return None
+        if not found.theirs.lock.try_acquire():
+            return None
+        self.put_off = None
+        return found
+
+    def _update_row(self, gradient: Gradient, put_off: PutOff | None) -> int:
+        """Under the lock: exchange, update and snapshot for the next gradient, in one pass over the row, since each
+        chunk is in cache still; how many versions old the gradient was."""
+        row, g, rate, exchanging = self.row, gradient.vector, self._learning_rate, 0.0
+        mixing = Mixing(row, put_off.theirs, put_off.request) if put_off is not None else None
+        if mixing is None:
+            row.begin()
+        elif self.update_row is not None:
+            for number in range(len(row.parts)):
+                mixing.chunk(number)
+        if self.update_row is not None:
+            self.update_row(gradient)
+        for number, part in enumerate(chunks(g.numel())):
+            if self.update_row is None:
+                if mixing is not None:
+                    started = time.perf_counter()
+                    mixing.chunk(number)
+                    exchanging += time.perf_counter() - started
+                self._update.update_(number, g[part], rate)
+            self._snapshot_parts[number].copy_(row.parts[number])
+        if mixing is not None and put_off is not None:
+            version = mixing.end()
+            self.count_exchange(put_off.request, version)
+            put_off.handle.finish(version)
+            row.begin()
+        row.trace.note(Kind.STEP, mine=row.version)
+        self._update.end()
+        stale = row.version - gradient.version
+        self._snapshot_version = row.version + 1
+        row.end()
+        self.counts.exchange_s[self.rank] += exchanging  # the runtime counts the whole step as an update
+        self.counts.update_s[self.rank] -= exchanging
+        return stale
 
     def count_age(self, stale: int) -> None:
         """One more gradient, or report to the centre, that was `stale` versions old when it was applied."""

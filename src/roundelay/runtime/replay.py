@@ -370,9 +370,7 @@ class _Performer:
             case Draw():
                 return self._draw()
             case Grad(at, batch):
-                gradient = self._gradient(effect)
-                self._try_waiting()
-                return gradient
+                return self._gradient(effect)
             case GradMean(at, batch, group):
                 own = self._gradient(effect)
                 mean = self._mean(group, own.vector, float(batch.frames))
@@ -435,12 +433,12 @@ class _Performer:
             handle.pending = (effect, self._lay_out(effect))
         elif isinstance(effect, Exchange) and self.waiting is None:
             self.waiting = (effect, handle)
-            self._try_waiting()
+            self.try_waiting()
         else:
             handle.finish(self._perform(effect))
         return handle
 
-    def _try_waiting(self) -> None:
+    def try_waiting(self) -> None:
         """Do the exchange that was put off, if it was done here."""
         following = self.next()
         if self.waiting is None or following is None or following.kind not in (Kind.EXCHANGE, Kind.GONE):
@@ -529,6 +527,7 @@ class _State(LearnerState):
         return found
 
     def step(self, gradient: Gradient) -> None:
+        self._performer.try_waiting()
         self._performer.expect(Kind.STEP)
         super().step(gradient)
         self._performer.command.changed()

@@ -92,7 +92,7 @@ class _Performer(Worker):
 
     def begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
-        self._plan, self._trained, self._waiting = NO_PLAN, None, None
+        self._plan, self._trained = NO_PLAN, None
         self.me.begin_segment(SegmentPlan(NO_PLAN, 0.0), living, self.cluster.strategy.traits.ages)
         self.means.begin_segment()
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.procs.heap import keep_freed_in
 from roundelay.runtime.procs.threads import wait_politely
 
 ENDED = "ROUNDELAY_ENDED"
@@ -112,6 +113,7 @@ def launch(learners: int, command: Sequence[str], say: Callable[[str], None]) ->
     environment = {**os.environ, ENDED: f"/proc/{os.getpid()}/fd/{ended}"}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // learners)))
     wait_politely(environment)
+    keep_freed_in(environment)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     arguments = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     processes: list[subprocess.Popen[bytes]] = []

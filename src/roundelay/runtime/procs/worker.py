@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, G
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.learner_state import LearnerState, Row, exchange, fetch, try_exchange
+from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange, fetch
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
@@ -61,6 +63,7 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
+    keep_freed()
     try:
         worker: Worker | None = Worker(spec)
         answer = Answer()
@@ -109,14 +112,13 @@ class Worker:
         )  # fmt: skip
         self._alive = arena.table("alive")
         self._trained: Statistics | None = None
-        self._waiting: tuple[Exchange, Handle[int | None]] | None = None  # begun, but a row was just being written
         self._gradient_seconds = 0.0  # of the effect under way
         self._plan: EpochPlan
 
     def segment(self, command: dict[str, Any]) -> Answer:
         """Run the strategy's coroutine to its end."""
         plan = SegmentPlan.from_json(command)
-        self._plan, self._trained, self._waiting = plan.epoch, None, None
+        self._plan, self._trained = plan.epoch, None
         self.me.begin_segment(plan, tuple(command["living"]), self.cluster.strategy.traits.ages)
         self.trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
@@ -171,7 +173,6 @@ class Worker:
                 return self._draw(group)
             case Grad(at, batch):
                 statistics = self._gradient(effect)
-                self._try_waiting()  # before the step, whose pass over the row makes the next snapshot
                 self._trained = statistics
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
@@ -250,8 +251,7 @@ class Worker:
     def _begin(self, effect: Effect[Any]) -> Handle[Any]:
         """A mean is published now and collected in the wait.
 
-        An exchange is cheapest done at once, shared memory being near; but where a row is just being written it is put
-        off until after the gradient instead of waited for: learners in step would meet at every step otherwise.
+        An exchange is cheapest in the pass over the row that the next step makes anyhow; nobody waits for it before.
         """
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
@@ -260,34 +260,19 @@ class Worker:
         elif isinstance(effect, Mix):
             self.means.publish(effect.vector, 1.0, effect.readers)
             handle.pending = effect
-        elif isinstance(effect, Exchange) and self._waiting is None:
-            self._waiting = (effect, handle)
-            self._try_waiting()
+        elif isinstance(effect, Exchange) and self.me.put_off is None and self._lives(effect.peer):
+            there = partial(self._lives, effect.peer)
+            self.me.put_off = PutOff(effect, self.rows[effect.peer], there, handle)
         else:
             handle.finish(self._perform(effect))
         return handle
 
-    def _try_waiting(self) -> None:
-        """Do the exchange that was put off, if both rows are free now."""
-        if self._waiting is None:
-            return
-        effect, handle = self._waiting
-        version = None
-        if self._lives(effect.peer):
-            version = try_exchange(self.me.row, self.rows[effect.peer], effect)
-            if version is None:
-                return
-            self.me.count_exchange(effect, version)
-        else:
-            self.trace.note(Kind.GONE, effect.peer)
-        self._waiting = None
-        handle.finish(version)
-
     def _finish(self, handle: Handle[Any]) -> None:
         """Wait for what was begun."""
-        if self._waiting is not None and self._waiting[1] is handle:
-            effect, self._waiting = self._waiting[0], None
-            handle.finish(self._exchange(effect))
+        put_off = self.me.put_off
+        if put_off is not None and put_off.handle is handle:
+            self.me.put_off = None
+            handle.finish(self._exchange(put_off.request))
         elif isinstance(handle.pending, Mix):
             handle.finish(self.means.collect_neighbours(handle.pending.weights))
         else:

@@ -1,0 +1,29 @@
+"""What the C library does with memory that is freed.
+
+Every training step allocates the same activations and gradients and frees them again. By default glibc gives large
+pieces back to the kernel at once, which clears each page before it hands it out again: up to 15,000 page faults and 25
+of 65 ms a step for 12.5 million parameters, or next to none, as the addresses fall.
+"""
+
+import ctypes
+from collections.abc import MutableMapping
+
+FROM_KERNEL, KEEP = 1 << 30, (1 << 31) - 1
+"""Pieces of so many bytes come straight from the kernel; so many free bytes are kept for the next step."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+
+
+def keep_freed() -> None:
+    """In this process, let freed memory serve the next step. Where the C library is another, nothing happens."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_MMAP_THRESHOLD, FROM_KERNEL)
+    mallopt(_TRIM_THRESHOLD, KEEP)
+
+
+def keep_freed_in(environment: MutableMapping[str, str]) -> None:
+    """The same for processes to be started in `environment`, unless the user has decided otherwise."""
+    environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(FROM_KERNEL))
+    environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(KEEP))
