@@ -14,10 +14,9 @@ from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.kaldi import read_data_dir_by
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, write_prepared
+from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, load_corpus, write_prepared
 from roundelay.speech.culprits import BadPolicy, LeftOut, listing
-from roundelay.speech.fbank import FbankConfig
-from roundelay.speech.features import compute_features
+from roundelay.speech.features import FeatureConfig, compute_features
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
@@ -26,6 +25,7 @@ from roundelay.speech.lexicon import (
     read_lexicon,
     resolve_missing_words,
 )
+from roundelay.speech.speed import perturbed
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class PrepareOptions:
     on_bad: BadPolicy = "error"  # empty transcripts, audio that cannot be used
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
-    fbank: FbankConfig = dataclasses.field(default_factory=FbankConfig)
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+    speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
     lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
@@ -112,18 +113,19 @@ def prepare_utterances(
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
 
     rate, kept, off = _one_rate(kept, options.on_bad)
-    feature_folder = f"fbank{options.fbank.num_bins}"
+    kept[TRAIN] = perturbed(kept[TRAIN], options.speeds)
+    feature_folder = options.features.folder
     together = [u for utterances in kept.values() for u in utterances]
     store, bad = compute_features(
         together,
         data / feature_folder,
-        options.fbank,
+        options.features,
         progress,
         audio_folder=data,
         workers=options.workers,
         on_bad=options.on_bad,
     )
-    split_of = {u.id: split for split, utterances in splits.items() for u in utterances}
+    split_of = {u.id: name for some in (splits, kept) for name, utterances in some.items() for u in utterances}
     for culprit in (*off, *bad):
         gone[split_of[culprit.id]].append(culprit)
     corpus = Corpus(
@@ -140,6 +142,41 @@ def prepare_utterances(
     )
     write_prepared(corpus)
     return corpus
+
+
+def change_features(
+    data: Path,
+    features: FeatureConfig,
+    progress: Progress,
+    *,
+    speeds: Sequence[float] = (),
+    workers: int | None = None,
+    on_bad: BadPolicy = "error",
+) -> Corpus:
+    """Give a prepared corpus other features, and its training split copies at other speeds (those it had go).
+
+    Raises:
+        UserError: it is not prepared; anything wrong with the features' sources.
+    """
+    corpus = load_corpus(data)
+    splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
+    splits[TRAIN] = perturbed(splits[TRAIN], speeds)
+    together = [u for utterances in splits.values() for u in utterances]
+    store, bad = compute_features(
+        together, data / features.folder, features, progress, audio_folder=data, workers=workers, on_bad=on_bad
+    )
+    split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
+    gone = {name: list(some) for name, some in corpus.left_out.items()}
+    for culprit in bad:
+        gone.setdefault(split_of[culprit.id], []).append(culprit)
+    changed = dataclasses.replace(
+        corpus,
+        splits={name: [u for u in some if u.id in store] for name, some in splits.items()},
+        feature_folder=features.folder,
+        left_out=gone,
+    )
+    write_prepared(changed)
+    return changed
 
 
 def _one_rate(
