@@ -109,7 +109,8 @@ class FeatureStore:
                 and (len(ids) == 0 or 0 <= speaker_indices.min() <= speaker_indices.max() < len(speakers.names))
             )
             rate = int(index["sampling_rate"])
-            shift, length = float(index.get("frame_shift", 0.010)), float(index.get("frame_length", 0.025))
+            shift = float(index.get("frame_shift", config.get("frame_shift_ms", 10.0) / 1000))
+            length = float(index.get("frame_length", config.get("frame_length_ms", 25.0) / 1000))
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise UserError(
                 f"{folder}: broken features ({error}). Delete this folder and run `roundelay prepare` again."
