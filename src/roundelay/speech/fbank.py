@@ -113,7 +113,7 @@ def _energies(
     space: _Space,
     out: torch.Tensor,
 ) -> None:
-    """Mel energies of the frames that lie in `samples`, less a constant: window (L,), filters (P/2, F) -> out (T, F)."""
+    """Mel energies of the frames that lie in `samples`, less a constant; window (L,), filters (P/2, F); out (T, F)."""
     total, length = len(samples), len(window)
     some = slice(0, len(out))
     signal, emphasised = space.signal[:total], space.emphasised[:total]
