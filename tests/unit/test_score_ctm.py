@@ -62,7 +62,7 @@ def test_comments_blank_lines_and_missing_confidences(tmp_path: Path) -> None:
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "hyp.ctm").write_text(f"f 1 0 1 W\n{line}\n")
-    with pytest.raises(UserError, match=f"hyp.ctm:2: {message}"):
+    with pytest.raises(UserError, match=rf"hyp\.ctm:2: {message}"):
         read_ctm(tmp_path / "hyp.ctm")
 
 
@@ -83,8 +83,8 @@ def test_what_cannot_be_read_is_not_written(tmp_path: Path, word: TimedWord, mes
 
 
 def test_no_file_and_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="hyp.ctm: no such file"):
+    with pytest.raises(UserError, match=r"hyp\.ctm: no such file"):
         read_ctm(tmp_path / "hyp.ctm")
     (tmp_path / "hyp.ctm").write_bytes(b"f 1 0 1 \xff\n")
-    with pytest.raises(UserError, match="hyp.ctm: not UTF-8 text .byte 8"):
+    with pytest.raises(UserError, match=r"hyp\.ctm: not UTF-8 text .byte 8"):
         read_ctm(tmp_path / "hyp.ctm")
