@@ -20,6 +20,7 @@ from roundelay.speech.scoring.counts import ErrorCounts, Score, score
 from roundelay.speech.scoring.ctm import Place, TimedWord, write_ctm
 from roundelay.speech.scoring.glm import Purpose, read_glm
 from roundelay.speech.scoring.groups import by_speaker, sclite_table
+from roundelay.speech.scoring.resample import matched_pairs
 from roundelay.speech.scoring.stm import Segment, write_stm
 from roundelay.speech.scoring.trn import write_trn
 
@@ -169,6 +170,40 @@ def test_times(tmp_path: Path) -> None:
         name = f"{speaker}-{numbers.get(speaker, 0):03d}"
         numbers[speaker] = numbers.get(speaker, 0) + 1
         assert cost(theirs[name]) == cost(utterance.errors), (name, utterance)
+
+
+def test_matched_pairs(tmp_path: Path) -> None:
+    """Segments and z of two systems on 300 utterances; sc_stats cuts sclite's alignments, whose ties lie elsewhere."""
+    rng = stream(4, "sclite")
+    refs = {f"s{n % 5}-u{n}": [f"w{k}" for k in rng.integers(0, 500, rng.integers(5, 25))] for n in range(300)}
+    systems = {
+        name: {key: worse(rng, ref, rate) for key, ref in refs.items()} for name, rate in (("a", 0.1), ("b", 0.12))
+    }
+    write_trn(tmp_path / "ref.trn", refs)
+    alignments = ""
+    for name, hyps in systems.items():
+        write_trn(tmp_path / f"{name}.trn", hyps)
+        files = ["-r", str(tmp_path / "ref.trn"), "trn", "-h", str(tmp_path / f"{name}.trn"), "trn", name]
+        sclite("-i", "spu_id", *files, "-o", "sgml", "-O", str(tmp_path), "-n", name)
+        alignments += (tmp_path / f"{name}.sgml").read_text()
+    command = [program("sc_stats"), "-p", "-t", "mapsswe", "-v", "-n", "-"]
+    output = subprocess.run(command, input=alignments, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"MTCH_PR_RESULTS .*\(# segs: (\d+)\).*\(Z Stat: (\S+)\)", output)
+    assert found is not None
+    z, _, segments = matched_pairs(*(score(refs, hyps) for hyps in systems.values()))
+    assert z is not None
+    assert z < -1
+    assert abs(segments - int(found[1])) <= 0.01 * segments
+    assert z == pytest.approx(float(found[2]), abs=0.05)
+
+
+def worse(rng: np.random.Generator, ref: Sequence[str], rate: float) -> list[str]:
+    hyp = []
+    for word in ref:
+        chance = rng.random()
+        hyp += [f"x{rng.integers(9)}"] if chance < rate else [] if chance < 1.5 * rate else [word]
+        hyp += [f"y{rng.integers(9)}"] if rng.random() < rate / 3 else []
+    return hyp
 
 
 VOCABULARY = """um uh er umbrella all right alright he's she's it's i'm gonna ok mr. uh-huh mm-hmm

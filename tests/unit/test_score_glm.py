@@ -35,6 +35,8 @@ def rules(tmp_path: Path, lines: str, purpose: Purpose = "ref") -> MappingRules:
         ('"UM" => "" / [ ] __ [ ]  ;; a comment', "um a", "A"),
         ("[[NOISE]] => [] / [ ] __ [ ]", "[noise] a", "A"),
         ("[AND/OR] => [OR] / [ ] __ [ ]", "and/or", "OR"),
+        ("X => 1\nA => 2 / [ ] __\nA => 3", "xa a", "13 2"),
+        ("A => 3\nA => 2 / [ ] __", "xa a", "X3 3"),
         ("", "Straße ß", "STRASSE SS"),
         ("ß => X / [ ] __ [ ]", "straße ß", "STRASSE X"),
     ],

@@ -30,7 +30,7 @@ from roundelay.speech.scoring.lines import content_lines, read_lines
 Purpose = Literal["ref", "hyp"]
 
 _SECTION = re.compile(r'\s*;;\s*INPUT_DEPENDENT_APPLICATION\s*=\s*"([^"]*)"', re.IGNORECASE)
-_HEADER = re.compile(r"""\*\s*(\w+)\s*=?\s*(?:"([^"]*)"|'([^']*)')\s*""")
+_HEADER = re.compile(r"""\s*\*\s*(\w+)\s*=?\s*(?:"([^"]*)"|'([^']*)')""")
 _FLAGS = {"T": True, "TRUE": True, "F": False, "FALSE": False}
 _ATTACHED_HYPHEN = re.compile(r"(?<=[^\s(])-(?=[^\s)])")  # between two characters of a word, not of a fragment
 
@@ -51,14 +51,16 @@ class MappingRules:
 
     rules: tuple[Rule, ...]
     case_sensitive: bool = False
-    _by_first: dict[str, list[Rule]] = field(init=False, repr=False, compare=False)
+    _index: dict[tuple[str, str], list[tuple[int, Rule]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        by_first: dict[str, list[Rule]] = {}
-        for rule in self.rules:
+        # By the character before (or none) and the first one: most rules of thousands begin a word, and are then
+        # looked at where a word begins.
+        index: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+        for order, rule in enumerate(self.rules):
             folded = Rule(self._fold(rule.before), rule.after, self._fold(rule.left), self._fold(rule.right))
-            by_first.setdefault(folded.before[0], []).append(folded)
-        object.__setattr__(self, "_by_first", by_first)
+            index.setdefault((folded.left[-1:], folded.before[0]), []).append((order, folded))
+        object.__setattr__(self, "_index", index)
 
     def _fold(self, text: str) -> str:
         """Upper case, character by character so that places stay the same; the text itself if case matters."""
@@ -76,15 +78,18 @@ class MappingRules:
         return "".join(out)
 
     def _fitting(self, text: str, place: int) -> Rule | None:
-        for rule in self._by_first.get(text[place], ()):
-            end = place + len(rule.before)
-            if (
-                text.startswith(rule.before, place)
-                and text.endswith(rule.left, 0, place)
-                and (text.startswith(rule.right, end))
-            ):
-                return rule
-        return None
+        """The first rule of the file that fits here."""
+        found = []
+        for before in ("", text[place - 1 : place]) if place else ("",):
+            for order, rule in self._index.get((before, text[place]), ()):
+                if (
+                    text.startswith(rule.before, place)
+                    and text.endswith(rule.left, 0, place)
+                    and text.startswith(rule.right, place + len(rule.before))
+                ):
+                    found.append((order, rule))
+                    break
+        return min(found, key=lambda item: item[0])[1] if found else None
 
     def apply(self, words: Sequence[str], *, split_hyphens: bool = False) -> list[str]:
         """The words of a transcript after the rules; in upper case unless case matters.
@@ -144,7 +149,7 @@ def _applies(expression: str, purpose: Purpose, where: str) -> bool:
 
 def _header(line: str, case_sensitive: bool, where: str) -> bool:
     """Check a header line; whether case matters from what is known after it."""
-    match = _HEADER.fullmatch(line.strip())
+    match = _HEADER.match(line)
     if match is None:
         raise UserError(f"{where}: expected a header like `* case_sensitive = 'F'`, found {line!r}.")
     name, value = match[1].lower(), match[2] if match[2] is not None else match[3]

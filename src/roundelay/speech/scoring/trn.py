@@ -28,12 +28,22 @@ def write_trn(path: Path, texts: Texts, speakers: Mapping[str, str] | None = Non
 
     Args:
         speakers: speaker by utterance id. The speaker is put in front unless the id begins with it already.
+
+    Raises:
+        UserError: a line that would be read as something else, for a blank or bracket in a name, a blank in a word, or
+            `;;` in front; names the utterance.
     """
-    lines = [
-        " ".join([*words, f"({trn_name(utterance, (speakers or {}).get(utterance, ''))})"])
-        for utterance, words in texts.items()
-    ]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    lines = []
+    for utterance, words in texts.items():
+        name = trn_name(utterance, (speakers or {}).get(utterance, ""))
+        line = " ".join([*words, f"({name})"])
+        match = _LINE.fullmatch(line)
+        if match is None or line.startswith(";;") or (match[1].split(), match[2]) != ([*words], name):
+            raise UserError(
+                f"{path}: {utterance}: {line!r} would be read as something else. Rename the word or utterance."
+            )
+        lines.append(f"{line}\n")
+    write_text(path, "".join(lines))
 
 
 def read_trn(path: Path) -> dict[str, list[str]]:
