@@ -38,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.an4 import prepare_an4
-    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
+    from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
     if options.corpus == "demo":
@@ -49,16 +50,23 @@ def _prepare(options: argparse.Namespace) -> None:
             raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
         bad, missing, map_to = options.on_bad_audio, options.on_missing_words, options.map_to
         if options.corpus == "an4":
-            corpus = prepare_an4(options.source, data, Bar(), on_bad=bad, on_missing_words=missing, map_to=map_to)
+            corpus = prepare_an4(
+                options.source, data, Bar(), on_bad=bad, on_missing_words=missing, map_to=map_to,
+                max_bad_share=options.max_bad_share,
+            )  # fmt: skip
         else:
             if options.lexicon is None:
-                raise UserError("prepare kaldi needs --lexicon, a pronunciation dictionary in CMU format.")
-            splits = dict(_split(text) for text in options.split or ["train=train", "dev=dev", "test=test"])
-            corpus = prepare_kaldi(
+                raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
+            standard = ["train=train", "dev=dev", "test=test"] if options.corpus == "kaldi" else []
+            splits = dict(_split(text) for text in options.split or standard)
+            prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
+            corpus = prepare(
                 options.source, data, options.lexicon, splits, Bar(),
                 options=PrepareOptions(
                     on_bad=bad, on_missing_words=missing, map_to=map_to, strip_stress=options.strip_stress,
-                    lexicon_case=options.lexicon_case,
+                    lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
+                    allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds,
+                    given_features=options.use_feats, frame_shift_ms=options.frame_shift_ms,
                 ),
                 name=data.name,
             )  # fmt: skip
@@ -67,7 +75,29 @@ def _prepare(options: argparse.Namespace) -> None:
         for name, some in corpus.splits.items()
     ]
     print_table(["split", "utterances", "hours", "speakers"], rows)
+    for split, culprits in corpus.left_out.items():
+        console.print(
+            f"{split}: left out {len(culprits)} of {len(culprits) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in culprits])}",
+            markup=False,
+        )
     console.print(f"{corpus.name} is ready in {data}", markup=False)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.export import export_kaldi, export_lhotse
+    from roundelay.speech.corpus.prepared import load_corpus
+
+    corpus = load_corpus(options.data)
+    if options.format == "kaldi":
+        done = export_kaldi(corpus, options.out, Bar(), features=options.features, splits=options.split or ())
+    else:
+        if options.features:
+            raise UserError("export lhotse writes no features; only `roundelay export kaldi` takes --features.")
+        done = export_lhotse(corpus, options.out, splits=options.split or ())
+    for one in done:
+        frames = "" if one.frames is None else f", {one.frames} frames of features"
+        console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -433,6 +463,14 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
+    sub = command(
+        "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
+    )
+    sub.add_argument("format", choices=["kaldi", "lhotse"])
+    sub.add_argument("data", type=Path, metavar="CORPUS", help="the folder that `roundelay prepare` wrote")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    sub.add_argument("--split", action="append", metavar="NAME", help="only this one (may be repeated; default: all)")
+    sub.add_argument("--features", action="store_true", help="kaldi: also feats.scp and cmvn.scp with their archives")
     sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     sub.add_argument("overrides", nargs="*", help="section.key=value")
@@ -460,13 +498,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("corpus", choices=["an4", "kaldi", "demo"])
+    sub.add_argument("corpus", choices=["an4", "kaldi", "lhotse", "demo"])
     sub.add_argument("--source", type=Path, help="the folder that holds the corpus")
     sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
-    sub.add_argument("--lexicon", type=Path, help="kaldi: pronunciation dictionary, CMU format")
+    sub.add_argument("--lexicon", type=Path, help="kaldi, lhotse: pronunciation dictionary, CMU format")
     sub.add_argument(
-        "--split", action="append", metavar="NAME=FOLDER", help="kaldi: data directories inside the source"
-    )
+        "--split", action="append", metavar="NAME=FOLDER",
+        help="kaldi: data directories inside the source; lhotse: parts of the manifests",
+    )  # fmt: skip
     sub.add_argument(
         "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
     )
@@ -474,6 +513,14 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--lexicon-case", choices=["keep", "upper", "lower"], default="keep", help="kaldi: of its words")
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
+    sub.add_argument(
+        "--max-bad-share", type=float, default=0.1, metavar="SHARE",
+        help="of a split's utterances that may be left out; more stop the command (default: 0.1)",
+    )  # fmt: skip
+    sub.add_argument("--allow-pipes", action="store_true", help="kaldi: run the commands in wav.scp")
+    sub.add_argument("--pipe-seconds", type=float, default=300, help="that one of them may take (default: 300)")
+    sub.add_argument("--use-feats", action="store_true", help="kaldi: features of feats.scp, though there is audio")
+    sub.add_argument("--frame-shift-ms", type=float, help="kaldi: of feats.scp (default: the file frame_shift, or 10)")
     sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
 
 

@@ -28,7 +28,7 @@ def prepare(source: Path, data: Path, **options: object) -> Corpus:
         source / "lang" / "words.dic",
         SPLITS,
         Silent(),
-        options=PrepareOptions(**options),  # type: ignore[arg-type]
+        options=PrepareOptions(**{"max_bad_share": 1.0} | options),  # type: ignore[arg-type]
         name="toy",
         licence="none needed",
     )
@@ -158,6 +158,25 @@ def test_bad_audio_is_an_error_or_left_out(source: Path, data: Path) -> None:
     assert [u.id for u in corpus.splits["train"]] == ["s2-a"]
     assert [one.id for one in load_corpus(data).left_out["train"]] == ["s1-a", "s1-b"]
     assert set(corpus.features().utterance_ids) == {"s2-a", "s3-a", "s4-a"}
+
+
+def test_more_than_a_share_is_never_left_out(source: Path, data: Path) -> None:
+    """Of any split, for whatever reason, found at whatever place; nothing is written."""
+    (source / "wav" / "s1-a.wav").unlink()
+    edit(source, "train", "s1-b", "MAYBE")
+    with pytest.raises(UserError, match=r"1 of 3 utterances of `train` .* of 0\.1 (.|\n)*s1-a: .*no such file"):
+        prepare(source, data, on_bad="skip", on_missing_words="skip", max_bad_share=0.1)
+    with pytest.raises(UserError, match=r"2 of 3 utterances of `train` (.|\n)*s1-b: not in the lexicon: MAYBE"):
+        prepare(source, data, on_bad="skip", on_missing_words="skip", max_bad_share=0.5)
+    recorded(source / "wav", "s2-a", 0.5, rate=16000)
+    with pytest.raises(UserError, match=r"3 of 3 utterances of `train` (.|\n)*s2-a: .*sampled at 16000 Hz"):
+        prepare(source, data, on_bad="skip", on_missing_words="skip", max_bad_share=0.7)
+    recorded(source / "wav", "s2-a", 0.02)  # shorter than a frame: known only once features are computed
+    with pytest.raises(UserError, match=r"3 of 3 utterances of `train` (.|\n)*s2-a: .*shorter than one frame"):
+        prepare(source, data, on_bad="skip", on_missing_words="skip", max_bad_share=0.7)
+    with pytest.raises(UserError, match="--max-bad-share 30: a share is between 0 and 1"):
+        prepare(source, data, on_bad="skip", max_bad_share=30.0)
+    assert not (data / "corpus.json").exists()
 
 
 def test_ids_are_unique_over_splits(source: Path, data: Path) -> None:

@@ -84,3 +84,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}:{error.lineno}:{error.colno}: not valid JSON ({error.msg}).") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise UserError(f"{path}: not valid JSON ({error}).") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None

@@ -1,7 +1,8 @@
 """Samples of an utterance, or a message that says what is wrong with its file.
 
-A WAV file cut short is the treacherous case: libsndfile quietly reports the samples that are left, so the length that
-the file's own header declares is read here.
+A WAV or SPHERE file cut short is the treacherous case: libsndfile quietly reports the samples that are left, so the
+length that the file's own header declares is read here. The opposite is a header that declares more than there can be:
+room is made for samples only as they are read.
 """
 
 import struct
@@ -19,6 +20,11 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
 
 Samples = npt.NDArray[np.float32]
+
+STREAMED = 0x7FFFF000
+"""From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
+_BLOCK = 1 << 20  # samples read at once, all channels together
+_LONGEST_SPHERE_HEADER = 1 << 16
 
 
 class AudioError(UserError):
@@ -118,17 +124,26 @@ def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
     if last > file.frames:
         raise _Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
     file.seek(first)
-    samples = file.read(utterance.num_samples, dtype="float32", always_2d=True)[:, utterance.channel]
+    block = max(1, _BLOCK // file.channels)
+    pieces: list[Samples] = []
+    missing = utterance.num_samples
+    while missing > 0:
+        read = file.read(min(block, missing), dtype="float32", always_2d=True)[:, utterance.channel]
+        pieces.append(np.ascontiguousarray(read))
+        missing -= len(read)
+        if len(read) == 0:
+            break
+    samples = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
     if len(samples) < utterance.num_samples:
         found = f"{len(samples)} of {counted(utterance.num_samples, 'sample')}"
         raise _Unusable(f"is cut short: {found} can be read; get the file again")
     if not np.isfinite(samples).all():
         raise _Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
-    return np.ascontiguousarray(samples)
+    return samples
 
 
 def _check_whole(path: Path) -> None:
-    """Raise `_Unusable` when there is no such file, it is empty, or is a WAV file shorter than its header says."""
+    """Raise `_Unusable` when there is no such file, it is empty, or a WAV or SPHERE file shorter than it says."""
     if not path.is_file():
         raise _Unusable("is a folder, not a file" if path.is_dir() else "no such file")
     size = path.stat().st_size
@@ -136,6 +151,9 @@ def _check_whole(path: Path) -> None:
         raise _Unusable("the file is empty (0 bytes)")
     with open(path, "rb") as file:
         head = file.read(12)
+        if head[:8] == b"NIST_1A\n":
+            _check_sphere(head + file.read(_LONGEST_SPHERE_HEADER), size)
+            return
         if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
             return
         while len(chunk := file.read(8)) == 8:
@@ -143,10 +161,40 @@ def _check_whole(path: Path) -> None:
             if name == b"data":
                 here = file.tell()
                 # Writers to a pipe cannot go back to fill in the length: they leave 0 or the largest number.
-                if length < 0x7FFFFFFF and here + length > size:
+                if length < STREAMED and here + length > size:
                     raise _Unusable(
                         f"is cut short: {size - here} of the {length} bytes of samples its header declares are there; "
                         "get the file again"
                     )
                 return
             file.seek(length + length % 2, 1)
+
+
+def _check_sphere(head: bytes, size: int) -> None:
+    """A NIST SPHERE header: `NIST_1A`, its length, then lines `NAME -TYPE VALUE` to `end_head`."""
+    text = head.decode("latin-1")
+    fields: dict[str, str] = {}
+    lines = text.split("\n")
+    for line in lines[2:]:
+        if line.strip() == "end_head":
+            break
+        name, _, value = line.strip().partition(" ")
+        fields[name] = value.partition(" ")[2].strip()
+    else:
+        raise _Unusable("has a broken SPHERE header (no `end_head`); get the file again")
+    coding = fields.get("sample_coding", "pcm")
+    if "embedded" in coding:
+        raise _Unusable(f"is compressed ({coding}); unpack it first, e.g. with sph2pipe")
+    try:
+        begin = int(lines[1])
+        samples, channels = int(fields["sample_count"]), int(fields.get("channel_count", "1"))
+        width = int(fields.get("sample_n_bytes", "1" if "ulaw" in coding or "alaw" in coding else "2"))
+        if min(begin, samples, channels, width) <= 0:
+            raise ValueError
+    except (KeyError, ValueError):
+        raise _Unusable("has a broken SPHERE header (impossible or missing numbers); get the file again") from None
+    if begin + samples * channels * width > size:
+        raise _Unusable(
+            f"is cut short: {max(0, size - begin)} of the {samples * channels * width} bytes of samples its header "
+            "declares are there; get the file again"
+        )

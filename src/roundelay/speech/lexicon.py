@@ -109,6 +109,8 @@ def read_lexicon(
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert the lexicon, e.g. with iconv.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
     return parse_lexicon(text, str(path), silence, strip_stress=strip_stress, case=case)
 
 
@@ -119,7 +121,10 @@ def parse_lexicon(
     found: dict[str, dict[Pronunciation, None]] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith(";;;"):
+        if line.lstrip().startswith(";;;"):
+            continue
+        if "\0" in line:
+            problems.append(f"{where}:{number}: a zero byte; this is no text")
             continue
         fields = _COMMENT.sub("", line).split()
         if not fields:
@@ -127,6 +132,8 @@ def parse_lexicon(
         variant = _VARIANT.fullmatch(fields[0])
         word = _CASED[case](variant[1] if variant else fields[0])
         phones = tuple(_STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
+        if variant and _VARIANT.fullmatch(variant[1]):
+            problems.append(f"{where}:{number}: {fields[0]} has two numbers of a variant")
         if not phones:
             problems.append(f"{where}:{number}: {word} has no phones")
         problems += [

@@ -25,6 +25,7 @@ def prepare_an4(
     on_bad: BadPolicy = "error",
     on_missing_words: MissingWordPolicy = "error",
     map_to: str | None = None,
+    max_bad_share: float = 0.1,
 ) -> Corpus:
     """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
 
@@ -37,7 +38,9 @@ def prepare_an4(
         source / "lang" / "an4.dic",
         {"train": "train", "dev": "dev", "test": "test"},
         progress,
-        options=PrepareOptions(on_bad=on_bad, on_missing_words=on_missing_words, map_to=map_to),
+        options=PrepareOptions(
+            on_bad=on_bad, on_missing_words=on_missing_words, map_to=map_to, max_bad_share=max_bad_share
+        ),
         name="an4",
         licence=LICENCE,
     )

@@ -4,6 +4,8 @@ Nothing is written before all input has been checked; features that are there al
 """
 
 import dataclasses
+import functools
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +14,13 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
-from roundelay.speech.corpus.kaldi import read_data_dir_by
+from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
+from roundelay.speech.corpus.lhotse import find_parts, read_part
 from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.corpus.matrices import Matrices, store_matrices
+from roundelay.speech.corpus.pipes import Pipes
 from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, write_prepared
-from roundelay.speech.culprits import BadPolicy, LeftOut, listing
+from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.fbank import FbankConfig
 from roundelay.speech.features import compute_features
 from roundelay.speech.lexicon import (
@@ -32,13 +37,18 @@ from roundelay.speech.lexicon import (
 class PrepareOptions:
     """What to do with bad input, and how features are computed."""
 
-    on_bad: BadPolicy = "error"  # empty transcripts, audio that cannot be used
+    on_bad: BadPolicy = "error"  # empty transcripts, audio or features that cannot be used
+    max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
     fbank: FbankConfig = dataclasses.field(default_factory=FbankConfig)
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
     lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
+    allow_pipes: bool = False  # run the commands of wav.scp
+    pipe_seconds: float = 300.0  # that one of them may take
+    given_features: bool = False  # take those of feats.scp though there is audio
+    frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
 
 
 def prepare_kaldi(
@@ -69,7 +79,59 @@ def prepare_kaldi(
     """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {name}.")
-    read = {split: read_data_dir_by(source / directory, source, options.on_bad) for split, directory in splits.items()}
+    reading = KaldiOptions(
+        on_bad=options.on_bad,
+        pipes=Pipes(data / "piped", options.pipe_seconds) if options.allow_pipes else None,
+        features=options.given_features,
+        frame_shift_ms=options.frame_shift_ms,
+    )
+    read = {
+        split: read_data_dir_with(source / directory, source, reading, progress) for split, directory in splits.items()
+    }
+    given = [one.matrices for one in read.values() if one.matrices is not None]
+    if given and len(given) < len(read):
+        odd = [split for split, one in read.items() if one.matrices is None]
+        raise UserError(f"{source}: features are given (feats.scp), but not for {', '.join(odd)}; give all or none.")
+    return prepare_utterances(
+        data,
+        {split: one.utterances for split, one in read.items()},
+        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
+        progress,
+        options=options,
+        name=name,
+        licence=licence,
+        left_out={split: one.left_out for split, one in read.items()},
+        given=functools.reduce(operator.or_, given) if given else None,
+    )
+
+
+def prepare_lhotse(
+    source: Path,
+    data: Path,
+    lexicon: Path,
+    splits: Mapping[str, str],
+    progress: Progress,
+    *,
+    options: PrepareOptions = PrepareOptions(),
+    name: str,
+    licence: str = "",
+) -> Corpus:
+    """Prepare a corpus of Lhotse manifests.
+
+    Args: as `prepare_kaldi`, but `splits` names parts of manifests (see lhotse), empty: every part is a split.
+
+    Raises:
+        UserError: anything wrong with the input, all culprits of a kind together.
+    """
+    found = find_parts(source)
+    parts = {part: found[part] for part in sorted(found, key=lambda part: (part != TRAIN, part))}
+    there = ", ".join(repr(part) for part in parts)
+    chosen = dict(splits) or ({TRAIN: ""} if list(parts) == [""] else {part: part for part in parts})
+    if unknown := [part for part in chosen.values() if part not in parts]:
+        raise UserError(f"{source}: no part {unknown[0]!r} of manifests; there are {there}.")
+    if TRAIN not in chosen:
+        raise UserError(f"{source}: none of the parts {there} is named train; say which, e.g. `--split train=PART`.")
+    read = {split: read_part(parts[part], source, options.on_bad) for split, part in chosen.items()}
     return prepare_utterances(
         data,
         {split: utterances for split, (utterances, _) in read.items()},
@@ -92,14 +154,21 @@ def prepare_utterances(
     name: str,
     licence: str = "",
     left_out: Mapping[str, Sequence[LeftOut]] | None = None,
+    given: Matrices | None = None,
 ) -> Corpus:
     """Check utterances (paths absolute or relative to `data`), compute their features and write the prepared corpus.
 
+    Args:
+        left_out: utterances of the splits that whoever read them has left out already.
+        given: features and statistics that are there; None: they are computed from audio.
+
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together.
+        UserError: anything wrong with the input, all culprits of a kind together; more than the share of a split that
+            may be left out would be.
     """
-    check_splits(splits)
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
+    check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
+    check_splits(splits)
     everything = [u for utterances in splits.values() for u in utterances]
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(everything)):
         raise missing_words_error(missing, lexicon)
@@ -110,36 +179,61 @@ def prepare_utterances(
     if not kept[TRAIN]:
         reasons = [culprit.reason for culprit in unsayable]
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
+    check_shares(gone, kept, options.max_bad_share)
 
     rate, kept, off = _one_rate(kept, options.on_bad)
-    feature_folder = f"fbank{options.fbank.num_bins}"
     together = [u for utterances in kept.values() for u in utterances]
-    store, bad = compute_features(
-        together,
-        data / feature_folder,
-        options.fbank,
-        progress,
-        audio_folder=data,
-        workers=options.workers,
-        on_bad=options.on_bad,
-    )
     split_of = {u.id: split for split, utterances in splits.items() for u in utterances}
-    for culprit in (*off, *bad):
+    for culprit in off:
         gone[split_of[culprit.id]].append(culprit)
+    check_shares(gone, kept, options.max_bad_share)
+    if given is not None:
+        feature_folder, bad = "feats", list[LeftOut]()
+        store = store_matrices(together, data / feature_folder, given, progress, rate)
+    else:
+        feature_folder = f"fbank{options.fbank.num_bins}"
+        store, bad = compute_features(
+            together,
+            data / feature_folder,
+            options.fbank,
+            progress,
+            audio_folder=data,
+            workers=options.workers,
+            on_bad=options.on_bad,
+        )
+    for culprit in bad:
+        gone[split_of[culprit.id]].append(culprit)
+    kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
+    check_shares(gone, kept, options.max_bad_share)
     corpus = Corpus(
         folder=data,
         name=name,
-        splits={split: [u for u in utterances if u.id in store] for split, utterances in kept.items()},
+        splits=kept,
         lexicon=lexicon,
         sampling_rate=rate,
         licence=licence,
         on_missing_words=options.on_missing_words,
         map_to=options.map_to,
         feature_folder=feature_folder,
+        audio=given is None or given.with_audio,
         left_out={split: some for split, some in gone.items() if some},
     )
     write_prepared(corpus)
     return corpus
+
+
+def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
+    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
+    if not 0 <= most <= 1:
+        raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
+    for split, culprits in gone.items():
+        total = len(culprits) + len(kept[split])
+        if len(culprits) > most * total:
+            raise UserError(
+                f"{len(culprits)} of {counted(total, 'utterance')} of `{split}` would be left out, more than the share "
+                f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
+                f"{listing([culprit.reason for culprit in culprits])}"
+            )
 
 
 def _one_rate(

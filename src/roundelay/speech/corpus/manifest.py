@@ -6,7 +6,7 @@ within rounding), and `num_samples` is the length of the utterance, not of the r
 
 import dataclasses
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "gender": (str, type(None)),
     "language": (str, type(None)),
 }
+_MOST = 2**48  # beyond any sound; numbers of JSON have no end
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTIONAL = {"gender", "language"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
@@ -90,6 +92,8 @@ def read_manifest(path: Path) -> list[Utterance]:
         raise UserError(f"{path}: no such file. Make it with `roundelay prepare`.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
     utterances: list[Utterance] = []
     problems: list[str] = []
     lines_of: dict[str, int] = {}
@@ -118,6 +122,8 @@ def _parse(line: str) -> tuple[Utterance | None, list[str]]:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         return None, [f"not valid JSON at column {error.colno} ({error.msg})"]
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        return None, [f"not valid JSON ({error})"]
     if not isinstance(record, dict):
         return None, ["not a JSON object"]
     faults = [fault for name in _TYPES if (fault := _mistyped(record, name))]
@@ -134,8 +140,10 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
     value = record[name]
     # bool is an int to Python; nobody means it.
     if isinstance(value, _TYPES[name]) and not isinstance(value, bool):
+        if isinstance(value, int) and abs(value) >= _MOST:
+            return f"`{name}` is a number of {value.bit_length()} bits"
         return None
-    return f"`{name}` is {json.dumps(value)}, not {_WANTED[_TYPES[name][0]]}"
+    return f"`{name}` is {json.dumps(value)[:80]}, not {_WANTED[_TYPES[name][0]]}"
 
 
 def problems_of(utterance: Utterance) -> list[str]:
@@ -148,16 +156,21 @@ def problems_of(utterance: Utterance) -> list[str]:
     ]
     if not u.path.strip() or any(character in u.path for character in "\n\0"):
         found.append(f"`path` is {u.path!r}")
+    found += [
+        f"`{name}` holds half of a character (a lone surrogate)"
+        for name in _TYPES
+        if isinstance(value := getattr(u, name), str) and _SURROGATE.search(value)
+    ]
     if not u.text.split():
         found.append(f"{u.id} has an empty transcript")
     found += [
         f"`{name}` is {value}: it must be {wanted}"
         for name, value, sound, wanted in (
-            ("start", u.start, u.start >= 0 and math.isfinite(u.start), "0 or more seconds"),
-            ("duration", u.duration, u.duration > 0 and math.isfinite(u.duration), "more than 0 seconds"),
-            ("channel", u.channel, u.channel >= 0, "0 or more"),
-            ("sampling_rate", u.sampling_rate, u.sampling_rate > 0, "more than 0 Hz"),
-            ("num_samples", u.num_samples, u.num_samples > 0, "more than 0"),
+            ("start", u.start, 0 <= u.start < _MOST, "0 or more seconds"),
+            ("duration", u.duration, 0 < u.duration < _MOST, "more than 0 seconds"),
+            ("channel", u.channel, 0 <= u.channel < _MOST, "0 or more"),
+            ("sampling_rate", u.sampling_rate, 0 < u.sampling_rate < _MOST, "more than 0 Hz"),
+            ("num_samples", u.num_samples, 0 < u.num_samples < _MOST, "more than 0"),
         )
         if not sound
     ]

@@ -3,7 +3,8 @@
 DATA/corpus.json               name, licence, splits in numbers, versions; written last
 DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
-DATA/fbank40/                  features of all splits (see feature_store)
+DATA/fbank40/                  features of all splits (see feature_store); DATA/feats/ where they were given
+DATA/piped/                    audio that commands of wav.scp made, where they were allowed
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class Corpus:
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None
     feature_folder: str = "fbank40"
+    audio: bool = True  # False: features were given, and an utterance's samples are frames
     left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
 
     @property
@@ -96,6 +98,7 @@ def load_corpus(folder: Path) -> Corpus:
             "on_missing_words": summary["on_missing_words"],
             "map_to": summary["map_to"],
             "feature_folder": str(summary["features"]),
+            "audio": bool(summary.get("audio", True)),
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
@@ -130,6 +133,7 @@ def write_prepared(corpus: Corpus) -> None:
             "words": len(corpus.lexicon.words),
             "phones": len(corpus.lexicon.phones),
             "features": corpus.feature_folder,
+            "audio": corpus.audio,
             "on_missing_words": corpus.on_missing_words,
             "map_to": corpus.map_to,
             "left_out": {

@@ -1,0 +1,163 @@
+"""The files of a Kaldi data directory as tables, and what they say about each other."""
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_ARCHIVE_POSITION = re.compile(r".*:\d+")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One of the files: key -> the rest of its line, and the line it is on."""
+
+    path: Path
+    values: Mapping[str, str]
+    lines: Mapping[str, int]
+
+    def at(self, key: str) -> str:
+        return f"{self.path}:{self.lines[key]}"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Where an utterance is: a recording, and times in seconds (end below 0: to the end)."""
+
+    recording: str
+    start: float = 0.0
+    end: float = -1.0
+    channel: int = 0
+
+
+def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> Table:
+    """Read `KEY REST` lines; faults go to `problems`."""
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        problems.append(f"{path}: no such file")
+        return Table(path, values, lines)
+    except UnicodeDecodeError as error:
+        problems.append(f"{path}: not UTF-8 text (byte {error.start})")
+        return Table(path, values, lines)
+    except OSError as error:
+        problems.append(f"{path}: cannot be read ({error.strerror or error})")
+        return Table(path, values, lines)
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = line.split(maxsplit=1)
+        if not fields:
+            continue
+        key, value = fields[0], fields[1].strip() if len(fields) == 2 else ""
+        if "\0" in line:
+            problems.append(f"{path}:{number}: {key!r}: a zero byte in the line; this is no text")
+            continue
+        if key in values:
+            problems.append(f"{path}:{number}: {key} is already on line {lines[key]}")
+        elif not value and not may_be_empty:
+            problems.append(f"{path}:{number}: {key} has nothing beside it")
+        values.setdefault(key, value)
+        lines.setdefault(key, number)
+    if not values:
+        problems.append(f"{path}: is empty")
+    return Table(path, values, lines)
+
+
+def optional_table(path: Path, problems: list[str]) -> Table | None:
+    """The table, or None where there is no such file."""
+    return read_table(path, problems) if path.exists() else None
+
+
+def durations(path: Path, problems: list[str]) -> tuple[Table, dict[str, float]] | None:
+    """`utt2dur` or `reco2dur`: key -> seconds; None where there is no such file."""
+    table = optional_table(path, problems)
+    if table is None:
+        return None
+    found: dict[str, float] = {}
+    for key, value in table.values.items():
+        try:
+            found[key] = float(value)
+            if not (found[key] >= 0 and math.isfinite(found[key])):
+                raise ValueError
+        except ValueError:
+            problems.append(f"{table.at(key)}: {key}: not a number of seconds but `{value}`")
+    return table, found
+
+
+def stretches(recordings: Table, segments: Table | None, problems: list[str]) -> dict[str, Stretch]:
+    """Utterance -> where it is; without `segments` every key of `recordings` is one utterance."""
+    if segments is None:
+        return {name: Stretch(name) for name in recordings.values}
+    found = stretches_of(segments, problems)
+    for name, stretch in found.items():
+        if stretch.recording not in recordings.values:
+            problems.append(
+                f"{segments.at(name)}: {name} is cut from {stretch.recording}, which is not in {recordings.path.name}"
+            )
+    return found
+
+
+def stretches_of(segments: Table, problems: list[str]) -> dict[str, Stretch]:
+    """The lines of `segments`."""
+    found: dict[str, Stretch] = {}
+    for name, rest in segments.values.items():
+        fields = rest.split()
+        try:
+            recording, start, end = fields[0], float(fields[1]), float(fields[2])
+            channel = int(fields[3]) if len(fields) > 3 else 0
+            if len(fields) > 4 or start < 0 or channel < 0 or not math.isfinite(start + end):
+                raise ValueError
+        except (ValueError, IndexError):
+            problems.append(f"{segments.at(name)}: {name}: not `RECORDING START END [CHANNEL]` but `{rest}`")
+            continue
+        if 0 <= end <= start:
+            problems.append(f"{segments.at(name)}: {name} ends at {end:g} s, not after its start at {start:g} s")
+        found[name] = Stretch(recording, start, end, channel)
+    return found
+
+
+def disagreements(*tables: Table) -> list[str]:
+    """Utterances that are not in all of these files."""
+    return [
+        f"{one.at(name)}: {name} is in {one.path.name} but not in {other.path.name}"
+        for one, other in itertools.permutations(tables, 2)
+        for name in one.values
+        if name not in other.values
+    ]
+
+
+def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
+    """Where `spk2utt`, if it is there, is not the inverse of `utt2spk`."""
+    if inverse is None:
+        return []
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for speaker, rest in inverse.values.items():
+        for name in rest.split():
+            found[name] = speaker
+            if speakers.values.get(name) != speaker:
+                there = f"of {speakers.values[name]}" if name in speakers.values else "not"
+                problems.append(f"{inverse.at(speaker)}: {name} is of {speaker}, but {there} in {speakers.path.name}")
+    absent = [name for name in speakers.values if name not in found]
+    problems += [f"{speakers.at(name)}: {name} is not in {inverse.path.name}" for name in absent]
+    return problems
+
+
+def refusal(value: str, pipes: bool = False) -> str | None:
+    """Why a value of wav.scp is not taken; None for a plain path, and for a command where those may run."""
+    if value.startswith("|") or (value.endswith("|") and not pipes):
+        allow = "" if value.startswith("|") else ", or allow it with `--allow-pipes`"
+        return (
+            f"is a pipe (`{value}`), and commands in data files are not run: run it yourself and name the file it "
+            f"makes{allow}"
+        )
+    if value.endswith("|"):
+        return None
+    if value == "-":
+        return "is the standard input; name a file"
+    if _ARCHIVE_POSITION.fullmatch(value):
+        return f"is a position in an archive (`{value}`); write the audio to files of its own, e.g. with wav-copy"
+    return None

@@ -1,0 +1,229 @@
+"""Damaged files: each is read as something sound, or refused with its name and a place; nothing else can happen.
+
+Archives have tests of this kind of their own (test_archive).
+"""
+
+import dataclasses
+import gzip
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import soundfile
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from roundelay.speech.audio import AudioError, audio_length, read_audio
+from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
+from roundelay.speech.corpus.lhotse import read_part, write_part
+from roundelay.speech.corpus.manifest import problems_of, read_manifest, write_manifest
+from roundelay.speech.lexicon import parse_lexicon, read_lexicon
+from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
+from support.mutations import damaged, may_be_refused
+
+fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = kaldi_corpus(tmp_path_factory.mktemp("bad") / "c", {"train": {"s-1": "YES NO", "s-2": "GO", "s-3": "NO"}})
+    train = folder / "train"
+    write_lines(train / "segments", {"s-1": "s-1 0.1 0.3", "s-2": "s-2 0 -1", "s-3": "s-1 0.25 0.5"})
+    write_lines(train / "spk2gender", {"s": "f"})
+    write_lines(train / "spk2utt", {"s": "s-1 s-2 s-3"})
+    write_lines(train / "utt2dur", {"s-1": "0.2", "s-2": "0.5", "s-3": "0.25"})
+    write_lines(train / "reco2dur", {"s-1": "0.5", "s-2": "0.5"})
+    return folder
+
+
+TABLES = ["wav.scp", "text", "utt2spk", "segments", "spk2gender", "spk2utt", "utt2dur", "reco2dur"]
+
+
+@fuzz
+@given(data=st.data(), name=st.sampled_from(TABLES))
+def test_data_directories(corpus: Path, data: st.DataObject, name: str) -> None:
+    path = corpus / "train" / name
+    whole = path.read_bytes()
+    path.write_bytes(data.draw(damaged(whole)))
+    try:
+        with may_be_refused(rf"{corpus}/train/[a-z0-9.]+:(\d+:)? "):
+            read = read_data_dir_with(corpus / "train", corpus, KaldiOptions("skip"))
+            assert not [problem for u in read.utterances for problem in problems_of(u)]
+            for one in read.left_out:
+                assert one.reason.startswith(f"{one.id}: {corpus}/train/")
+    finally:
+        path.write_bytes(whole)
+
+
+@fuzz
+@given(data=st.data())
+def test_manifests(corpus: Path, data: st.DataObject) -> None:
+    path = corpus / "m.jsonl"
+    write_manifest(path, [utterance("a-1", "a.wav", gender="f"), utterance("a-2", "a.wav", start=0.25)])
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    with may_be_refused(rf"{path}(:\d+: |: not UTF-8 text \(byte \d+)"):
+        read = read_manifest(path)
+        write_manifest(path, read)
+        assert read_manifest(path) == read
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@fuzz
+@given(
+    value=JSON | st.integers(10**300, 10**310),
+    field=st.sampled_from([f.name for f in dataclasses.fields(utterance("a", "b"))]),
+)
+def test_manifests_with_any_value(corpus: Path, value: object, field: str) -> None:
+    path = corpus / "v.jsonl"
+    fields = dataclasses.asdict(utterance("a-1", "a.wav")) | {field: value}
+    path.write_text(json.dumps(fields) + "\n")
+    with may_be_refused(f"{path}:1: "):
+        write_manifest(path, read_manifest(path))
+
+
+@fuzz
+@given(data=st.data(), kind=st.sampled_from(["cuts", "recordings", "supervisions"]), packed=st.booleans())
+def test_lhotse_manifests(corpus: Path, data: st.DataObject, kind: str, packed: bool) -> None:
+    folder = corpus / "lhotse"
+    write_part(folder, "x", [utterance("s-1", "wav/s-1.wav", gender="f"), utterance("s-2", "wav/s-2.wav")], corpus)
+    path = folder / f"{kind}_x.jsonl.gz"
+    whole = path.read_bytes()
+    path.write_bytes(data.draw(damaged(whole)) if packed else gzip.compress(data.draw(damaged(gzip.decompress(whole)))))
+    kinds = (
+        {"cuts": path} if kind == "cuts" else {k: folder / f"{k}_x.jsonl.gz" for k in ("recordings", "supervisions")}
+    )
+    with may_be_refused(rf"{folder}/\w+_x\.jsonl\.gz(:\d+)?: "):
+        kept, left_out = read_part(kinds, corpus, "skip")
+        assert not [problem for u in kept for problem in problems_of(u)]
+        for one in left_out:
+            assert re.match(rf"{re.escape(one.id)}: {folder}/\w+_x\.jsonl\.gz:\d+: ", one.reason)
+
+
+@fuzz
+@given(value=JSON, place=st.sampled_from(["cut", "recording", "source", "supervision"]), data=st.data())
+def test_lhotse_cuts_with_any_value(corpus: Path, value: object, place: str, data: st.DataObject) -> None:
+    folder = corpus / "lhotse-any"
+    write_part(folder, "x", [utterance("s-1", "wav/s-1.wav", gender="f")], corpus)
+    path = folder / "cuts_x.jsonl"
+    cut = json.loads(gzip.decompress((folder / "cuts_x.jsonl.gz").read_bytes()))
+    record = {
+        "cut": cut,
+        "recording": cut["recording"],
+        "source": cut["recording"]["sources"][0],
+        "supervision": cut["supervisions"][0],
+    }[place]
+    record[data.draw(st.sampled_from(sorted(record)))] = value
+    path.write_text(json.dumps(cut) + "\n")
+    with may_be_refused(f"{path}"):
+        kept, _ = read_part({"cuts": path}, corpus, "skip")
+        assert not [problem for u in kept for problem in problems_of(u)]
+
+
+@fuzz
+@given(data=st.data())
+def test_lexicons(corpus: Path, data: st.DataObject) -> None:
+    path = corpus / "d.dic"
+    text = f"{DICTIONARY}YES(2) Y AE S  # said so\n;;; a comment\nRE-DO R IY D UW\n".encode()
+    path.write_bytes(data.draw(damaged(text)))
+    with may_be_refused(rf"{path}(:\d+: |: not UTF-8 text \(byte \d+|: no words)"):
+        lexicon = read_lexicon(path)
+        assert parse_lexicon(lexicon.to_text(), "again") == lexicon
+
+
+@fuzz
+@example("A(2)(3) B\n").via("two numbers")
+@example(" ;;;A B\nC D\n").via("a comment after a blank")
+@given(text=st.text(st.sampled_from("AB()12#; \t\n\0\r\x1c\u2028"), max_size=30))
+def test_lexicons_of_odd_characters(text: str) -> None:
+    """Read, written and read again a lexicon is the same."""
+    with may_be_refused(r"words\.dic:(\d+:)? "):
+        lexicon = parse_lexicon(text, "words.dic")
+        assert parse_lexicon(lexicon.to_text(), "again").pronunciations == lexicon.pronunciations
+
+
+FORMATS = {"NIST": "PCM_16", "WAV": "PCM_16", "FLAC": "PCM_16", "AIFF": "PCM_16", "OGG": "VORBIS"}
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("sounds")
+    for form, subtype in FORMATS.items():
+        soundfile.write(folder / form, speechlike(0.5, RATE), RATE, format=form, subtype=subtype)
+    return {form: (folder / form).read_bytes() for form in FORMATS}
+
+
+@fuzz
+@given(data=st.data(), form=st.sampled_from(sorted(FORMATS)), head=st.booleans())
+def test_sounds(corpus: Path, sounds: dict[str, bytes], data: st.DataObject, form: str, head: bool) -> None:
+    """All the samples that were asked for come, or an error with the name of the file."""
+    path = corpus / "sound"
+    whole = sounds[form]
+    # Half of the time only the header is damaged, which is where the lies are.
+    size = 200 if head else len(whole)
+    path.write_bytes(data.draw(damaged(whole[:size])) + whole[size:])
+    for samples in (RATE // 2, None):
+        with may_be_refused(str(path)):
+            rate, there = audio_length(path)
+            wanted = min(samples or there, there)
+            asked = utterance("a-1", "sound", sampling_rate=rate, num_samples=wanted, duration=wanted / rate)
+            assert len(read_audio(asked, corpus)) == wanted
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_sphere_file_cut_short(tmp_path: Path, sounds: dict[str, bytes], share: float) -> None:
+    whole = sounds["NIST"]
+    path = tmp_path / "a.sph"
+    path.write_bytes(whole)
+    assert audio_length(path) == (RATE, RATE // 2)
+    path.write_bytes(whole[: 1024 + int(share * (len(whole) - 1024))])
+    with pytest.raises(AudioError, match=rf"{path}: is cut short: \d+ of the 8000 bytes"):
+        audio_length(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            b"sample_coding -s3 pcm",
+            b"sample_coding -s26 pcm,embedded-shorten-v2.00",
+            "unpack it first, e.g. with sph2pipe",
+        ),
+        (b"sample_count -i ", b"sample_count -i -", "impossible or missing numbers"),
+        (b"sample_count -i ", b"sample_cout -i ", "impossible or missing numbers"),
+        (b"sample_count -i ", b"sample_count -i 99", "is cut short"),
+        (b"end_head", b"end_hea_", "no `end_head`"),
+    ],
+)
+def test_sphere_headers(tmp_path: Path, sounds: dict[str, bytes], before: bytes, after: bytes, message: str) -> None:
+    head, rest = sounds["NIST"][:1024], sounds["NIST"][1024:]
+    assert before in head
+    path = tmp_path / "a.sph"
+    path.write_bytes(head.replace(before, after)[:1024].ljust(1024) + rest)
+    with pytest.raises(AudioError, match=message):
+        audio_length(path)
+
+
+def test_a_header_that_declares_days_takes_no_memory(tmp_path: Path, sounds: dict[str, bytes]) -> None:
+    """A FLAC file whose header claims 2^36 - 1 samples."""
+    content = bytearray(sounds["FLAC"])
+    content[21] |= 0x0F
+    content[22:26] = b"\xff" * 4
+    (tmp_path / "a.flac").write_bytes(content)
+    try:
+        rate, samples = audio_length(tmp_path / "a.flac")
+    except AudioError:
+        return
+    tracemalloc.start()
+    with pytest.raises(AudioError, match=r"a\.flac"):
+        read_audio(utterance("a", "a.flac", num_samples=samples, duration=samples / rate), tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
