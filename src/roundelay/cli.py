@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from roundelay import __version__
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.threads import wait_politely
 from roundelay.terminal import Bar, complain, console, print_table, tidy
+
+if TYPE_CHECKING:
+    from roundelay.speech.features import FeatureConfig
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 """What `simulate` compares unless told otherwise."""
@@ -64,7 +68,8 @@ def _prepare(options: argparse.Namespace) -> None:
                 options.source, data, options.lexicon, splits, Bar(),
                 options=PrepareOptions(
                     on_bad=bad, on_missing_words=missing, map_to=map_to, strip_stress=options.strip_stress,
-                    lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
+                    lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share, workers=options.workers,
+                    features=_feature_options(options), speeds=tuple(options.speed),
                     allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds,
                     given_features=options.use_feats, frame_shift_ms=options.frame_shift_ms,
                 ),
@@ -105,6 +110,65 @@ def _split(text: str) -> tuple[str, str]:
     if not (name and equals and folder):
         raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")
     return name, folder
+
+
+def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
+    """What `--features`, `--bins` ask for."""
+    from roundelay.core.configure import build, read_yaml
+    from roundelay.speech.features import FbankConfig, FeatureConfig, only_fbank
+
+    if options.features is not None and options.bins is not None:
+        raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
+    if options.features is not None:
+        return build(FeatureConfig, read_yaml(options.features), str(options.features))
+    return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()
+
+
+def _features(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.build import change_features
+
+    corpus = change_features(
+        options.data, _feature_options(options), Bar(),
+        speeds=options.speed, workers=options.workers, on_bad=options.on_bad_audio,
+    )  # fmt: skip
+    store = corpus.features()
+    parts = ", ".join(f"{p.name} {p.width}{f' with {p.deltas} deltas' if p.deltas else ''}" for p in store.parts)
+    console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}", markup=False)
+
+
+# import, export ------------------------------------------------------------------------------------------------------
+
+
+def _import_alignment(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.interchange import ImportConfig, KaldiAlignment, import_kaldi, import_textgrids
+
+    corpus = load_corpus(options.corpus)
+    config = ImportConfig(
+        tying=options.tying or ("kaldi" if options.kind == "kaldi" else "monophones"),
+        tied_states=options.tied_states, shares=tuple(options.shares), tolerance=options.tolerance,
+        failure_share=options.failure_share,
+    )  # fmt: skip
+    if options.kind == "kaldi":
+        source = KaldiAlignment(
+            tuple(options.ali), tuple(options.pdfs), model=options.model, tree=options.tree, phones=options.phones
+        )
+        summary = import_kaldi(corpus, corpus.features(), source, config, options.out, Bar())
+    else:
+        if options.grids is None:
+            raise UserError("import-alignment textgrid needs --grids, the folder of the TextGrids.")
+        summary = import_textgrids(corpus, corpus.features(), options.grids, config, options.out, Bar())
+    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
+
+
+def _export_alignment(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.alignment import Alignment
+    from roundelay.speech.hmm.export import export_kaldi, export_textgrids
+
+    corpus, export = load_corpus(options.corpus), export_kaldi if options.kind == "kaldi" else export_textgrids
+    number = export(corpus, corpus.features(), Alignment.load(options.alignment), options.out, Bar())
+    console.print(f"{number} utterances written to {options.out}", markup=False)
 
 
 # align, train, decode, score ------------------------------------------------------------------------------------------
@@ -463,6 +527,16 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
+    sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds")
+    sub.add_argument("data", type=Path, help="the prepared corpus")
+    sub.add_argument("--on-bad-audio", choices=["error", "skip"], default="error", help="and missing matrices")
+    _add_features(sub)
+    _add_import(command("import-alignment", _import_alignment, "take the alignment that Kaldi or MFA made"))
+    sub = command("export-alignment", _export_alignment, "write an alignment as Kaldi or Praat read it")
+    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("alignment", type=Path, help="the folder that `roundelay align` wrote")
+    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
+    sub.add_argument("--out", type=Path, required=True, help="where to write")
     sub = command(
         "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
     )
@@ -522,6 +596,37 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--use-feats", action="store_true", help="kaldi: features of feats.scp, though there is audio")
     sub.add_argument("--frame-shift-ms", type=float, help="kaldi: of feats.scp (default: the file frame_shift, or 10)")
     sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
+    _add_features(sub)
+
+
+def _add_features(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--features", type=Path, metavar="YAML", help="what features are made of (docs/features.md)")
+    sub.add_argument("--bins", type=int, help="of the filterbank (default: 40)")
+    sub.add_argument(
+        "--speed", type=float, nargs="+", default=[], metavar="S", help="add training copies played so fast: 0.9 1.1"
+    )
+    sub.add_argument("--workers", type=int, help="processes (default: as many as pay)")
+
+
+def _add_import(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
+    sub.add_argument("--out", type=Path, required=True, help="the alignment's folder")
+    sub.add_argument("--ali", type=Path, action="append", default=[], help="kaldi: a folder with ali.*.gz; repeatable")
+    sub.add_argument("--pdfs", type=Path, action="append", default=[], help="kaldi: instead, what ali-to-pdf printed")
+    sub.add_argument("--model", type=Path, help="kaldi: final.mdl (default: in the first --ali)")
+    sub.add_argument("--tree", type=Path, help="kaldi: the tree (default: in the first --ali)")
+    sub.add_argument("--phones", type=Path, help="kaldi: phones.txt (default: in the first --ali)")
+    sub.add_argument("--grids", type=Path, help="textgrid: the folder of ID.TextGrid files")
+    sub.add_argument(
+        "--tying", help="kaldi, monophones, grow, or an alignment's folder (default: kaldi; monophones for TextGrids)"
+    )
+    sub.add_argument("--tied-states", type=int, default=500, help="of --tying grow (default: 500)")
+    sub.add_argument(
+        "--shares", type=float, nargs=3, default=[1.0, 1.0, 1.0], help="textgrid: of a phone, for its three states"
+    )
+    sub.add_argument("--tolerance", type=int, default=0, help="frames that alignment and features may differ by")
+    sub.add_argument("--failure-share", type=float, default=0.1, help="of utterances that may be left out")
 
 
 def _add_train(sub: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def language_model(corpus: Corpus, config: Decoding) -> tuple[Arpa, str]:
     if config.arpa is not None:
         found = restrict(read_arpa(config.arpa), corpus.lexicon.words)
         return found.model, found.describe()
-    sentences = [u.text.split() for u in corpus.splits["train"]]
+    sentences = [text.split() for text in corpus.transcripts("train")]
     return estimate(sentences, corpus.lexicon.words, config.order, config.discount), ""
 
 
@@ -99,7 +99,7 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
     key = hashlib.sha256(
         json.dumps(
             [config.order, config.discount, str(config.arpa), config.silence_probability, config.word_cost,
-             [u.text for u in corpus.splits["train"]], corpus.lexicon.to_text(), list(alignment.tying.phones)]
+             corpus.transcripts("train"), corpus.lexicon.to_text(), list(alignment.tying.phones)]
         ).encode() + alignment.tying.table.tobytes() + given
     ).hexdigest()[:16]  # fmt: skip
     folder = recipe.alignment / "graphs" / key

@@ -2,21 +2,36 @@
 
 import dataclasses
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import soundfile
 import torch
 
+from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech import features as features_module
+from roundelay.speech.archive import write_archive
 from roundelay.speech.audio import read_audio
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.features import FbankConfig, FeatureStore, compute_features, fbank
+from roundelay.speech.feature_store import StoredPart
+from roundelay.speech.features import (
+    External,
+    FbankConfig,
+    FeatureConfig,
+    FeatureStore,
+    Filterbank,
+    compute_features,
+    fbank,
+)
+from roundelay.speech.speed import at_speed, perturbed
 from support.corpora import RATE, recorded, speechlike, utterance
 
 CONFIG = FbankConfig(num_bins=12)
@@ -48,7 +63,9 @@ def test_every_utterance_is_where_the_index_says(tmp_path: Path, some: list[Utte
         assert store.frames(u.id) == frames
         assert store.span(u.id)[1] == frames
     assert store.sampling_rate == RATE
-    assert FbankConfig(**store.config) == CONFIG
+    assert build(FeatureConfig, store.config) == FeatureConfig((Filterbank(fbank=CONFIG),))
+    assert store.parts == (StoredPart("fbank", 12),)
+    assert store.frame_times(2).tolist() == [0.0125, 0.0225]
 
 
 def test_statistics_are_over_all_frames_of_a_speaker(tmp_path: Path, some: list[Utterance]) -> None:
@@ -90,7 +107,6 @@ def test_computed_once(tmp_path: Path, some: list[Utterance], monkeypatch: pytes
     first = compute(some, tmp_path)
     before = written(tmp_path)
     monkeypatch.setattr(features_module, "fbank", None)  # whoever computes again fails
-    monkeypatch.setattr(features_module, "check_audio", None)
     again = compute(some, tmp_path)
     assert written(tmp_path) == before
     np.testing.assert_array_equal(again.array, first.array)
@@ -171,8 +187,9 @@ def test_a_full_disk_leaves_the_old_store(
         patch.setattr(os, "fsync", full)
         with pytest.raises(UserError, match=r"features\.npy: the disk is full"):
             compute(some[:2], tmp_path)
-    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "index.json", "speakers.npz"]
     assert FeatureStore.open(tmp_path / "f").utterance_ids == tuple(u.id for u in some)
+    assert compute(some[:2], tmp_path).utterance_ids == (some[0].id, some[1].id)
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "index.json", "speakers.npz"]
 
 
 def test_a_kill_between_files_leaves_no_store(
@@ -221,3 +238,238 @@ def test_unknown_utterances_and_mixed_input(tmp_path: Path, some: list[Utterance
         compute([some[0], dataclasses.replace(some[1], sampling_rate=16000)], tmp_path)
     with pytest.raises(UserError, match="no utterances"):
         compute([], tmp_path)
+
+
+# Interrupted ----------------------------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[int]:
+    """Note the samples of every utterance whose features are computed; at a number of them, an interrupt."""
+    seen: list[int] = []
+
+    def noted(wave: torch.Tensor, rate: int, config: FbankConfig) -> torch.Tensor:
+        if len(seen) == stop_after:
+            raise KeyboardInterrupt
+        seen.append(len(wave))
+        return fbank(wave, rate, config)
+
+    monkeypatch.setattr(features_module, "fbank", noted)
+    return seen
+
+
+def test_what_is_finished_is_not_computed_again(
+    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compute(some, tmp_path / "")
+    expected, statistics = np.array(whole.array), whole.speakers
+    shutil.rmtree(tmp_path / "f")
+    counted(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        compute(some, tmp_path)
+    with pytest.raises(UserError, match="no features here"):
+        FeatureStore.open(tmp_path / "f")
+    seen = counted(monkeypatch)
+    store = compute(some, tmp_path)
+    assert seen == [some[3].num_samples, some[4].num_samples]
+    np.testing.assert_array_equal(store.array, expected)
+    np.testing.assert_array_equal(store.speakers.mean, statistics.mean)
+    np.testing.assert_array_equal(store.speakers.std, statistics.std)
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "index.json", "speakers.npz"]
+
+
+def test_a_kill_in_the_middle_of_a_line_costs_one_utterance(
+    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = np.array(compute(some, tmp_path).array)
+    shutil.rmtree(tmp_path / "f")
+    for damage in ("torn line", "lost bytes", "changed bytes"):
+        counted(monkeypatch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            compute(some, tmp_path)
+        journal, partial = tmp_path / "f" / "partial.jsonl", tmp_path / "f" / "partial.f32"
+        if damage == "torn line":
+            journal.write_bytes(journal.read_bytes()[:-5])
+        else:
+            content = bytearray(partial.read_bytes())
+            partial.write_bytes(content[:-40] if damage == "lost bytes" else content[:-1] + b"x")
+        seen = counted(monkeypatch)
+        np.testing.assert_array_equal(compute(some, tmp_path).array, expected)
+        assert seen == [u.num_samples for u in some[2:]], damage
+        shutil.rmtree(tmp_path / "f")
+
+
+def test_a_mended_file_is_computed_and_the_rest_kept(
+    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = (tmp_path / "s1-a.wav").read_bytes()
+    (tmp_path / "s1-a.wav").write_bytes(good[:100])
+    with pytest.raises(UserError, match="1 of 5 utterances cannot be used"):
+        compute(some, tmp_path)
+    (tmp_path / "s1-a.wav").write_bytes(good)
+    seen = counted(monkeypatch)
+    store = compute(some, tmp_path)
+    assert seen == [some[1].num_samples]
+    for u in some:  # in their order, although they were not computed in it
+        expected = fbank(torch.from_numpy(read_audio(u, tmp_path)), RATE, CONFIG).numpy()
+        np.testing.assert_array_equal(store.get(u.id), expected)
+
+
+def test_two_at_once_are_refused(tmp_path: Path, some: list[Utterance]) -> None:
+    with (
+        features_module._Partial.opened(tmp_path / "f"),
+        pytest.raises(UserError, match="another process is computing these features"),
+    ):
+        compute(some, tmp_path)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def merged(folder: Path, **changes: object) -> FeatureConfig:
+    fmllr = External(name="fmllr", source=folder / "fmllr.scp")
+    vector = External(name="ivector", source=folder / "ivectors", every=0, spliced=False)
+    config = FeatureConfig((fmllr, Filterbank(name="logmel", fbank=CONFIG), vector))
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+def matrices(folder: Path, some: list[Utterance]) -> dict[str, npt.NDArray[np.float32]]:
+    """fMLLR of 5 features in an archive with a script file, vectors of 3 as .npy files."""
+    rng = np.random.default_rng(0)
+    lengths = {u.id: CONFIG.num_frames(u.num_samples, RATE) for u in some}
+    found = {name: rng.normal(size=(frames, 5)).astype(np.float32) for name, frames in lengths.items()}
+    write_archive(folder / "fmllr.ark", found.items(), scp=folder / "fmllr.scp")
+    (folder / "ivectors").mkdir()
+    for place, name in enumerate(lengths):
+        np.save(folder / "ivectors" / f"{name}.npy", np.full(3, place, np.float32))
+    return found
+
+
+def test_parts_stand_side_by_side(tmp_path: Path, some: list[Utterance]) -> None:
+    fmllr = matrices(tmp_path, some)
+    config = merged(tmp_path)
+    assert config.folder == "fmllr-logmel12-ivector"
+    for workers in (1, 2):
+        store, _ = compute_features(
+            some, tmp_path / f"{workers}", config, Silent(), audio_folder=tmp_path, workers=workers
+        )
+        assert [(p.name, p.width, p.deltas, p.normalise, p.spliced, p.filterbank) for p in store.parts] == [
+            ("fmllr", 5, 0, "none", True, False),
+            ("logmel", 12, 2, "speaker", True, True),
+            ("ivector", 3, 0, "none", False, False),
+        ]
+        assert store.columns == {"fmllr": slice(0, 5), "logmel": slice(5, 17), "ivector": slice(17, 20)}
+        assert store.filterbank() == slice(5, 17)
+        for place, u in enumerate(some):
+            found = store.get(u.id)
+            np.testing.assert_array_equal(found[:, :5], fmllr[u.id])
+            wave = torch.from_numpy(read_audio(u, tmp_path))
+            np.testing.assert_array_equal(found[:, 5:17], fbank(wave, RATE, CONFIG).numpy())
+            assert (found[:, 17:] == place).all()
+            np.testing.assert_array_equal(store.normalised(u.id)[:, :5], fmllr[u.id])
+        logmel = np.concatenate([store.normalised(u.id)[:, 5:17] for u in some if u.speaker == "s1"])
+        np.testing.assert_allclose(logmel.mean(0), 0, atol=1e-5)
+
+
+def test_rows_for_several_frames(tmp_path: Path, some: list[Utterance]) -> None:
+    """As Kaldi's online i-vectors: a row for every 10 frames, the last for what is left."""
+    rows = {u.id: -(-CONFIG.num_frames(u.num_samples, RATE) // 10) for u in some}
+    columns: dict[str, Any] = {name: np.arange(n, dtype=np.float32)[:, None] for name, n in rows.items()}
+    np.savez(tmp_path / "v.npz", **columns)
+    vectors = External(name="ivector", source=tmp_path / "v.npz", every=10)
+    config = FeatureConfig((Filterbank(fbank=CONFIG), vectors))
+    store, _ = compute_features(some, tmp_path / "f", config, Silent(), audio_folder=tmp_path)
+    for u in some:
+        assert store.get(u.id)[:, 12].tolist() == [t // 10 for t in range(store.frames(u.id))]
+    shorter = FeatureConfig((Filterbank(fbank=CONFIG), dataclasses.replace(vectors, every=1)))
+    with pytest.raises(UserError, match=r"s2-a: its parts differ in frames: fbank 38, ivector 4"):
+        compute_features(some, tmp_path / "g", shorter, Silent(), audio_folder=tmp_path)
+
+
+def test_matrices_that_do_not_fit_are_named(tmp_path: Path, some: list[Utterance]) -> None:
+    fmllr = matrices(tmp_path, some)
+    del fmllr["s2-a"]
+    fmllr["s1-a"] = fmllr["s1-a"][:-2]
+    fmllr["s2-b"][3, 1] = np.nan
+    write_archive(tmp_path / "fmllr.ark", fmllr.items(), scp=tmp_path / "fmllr.scp")
+    (tmp_path / "ivectors" / "s1-b.npy").write_bytes(b"\x93NUMPY rubbish")
+
+    def run(config: FeatureConfig, **options: str) -> tuple[FeatureStore, list[str]]:
+        store, left_out = compute_features(
+            some,
+            tmp_path / "f",
+            config,
+            Silent(),
+            audio_folder=tmp_path,
+            **options,  # type: ignore[arg-type]
+        )
+        return store, [one.id for one in left_out]
+
+    with pytest.raises(UserError) as error:
+        run(merged(tmp_path))
+    for part in (
+        "4 of 5 utterances cannot be used",
+        f"s2-a: not in {tmp_path / 'fmllr.scp'}",
+        "s1-a: its parts differ in frames: logmel 48, fmllr 46",
+        "fmllr.scp: row 3 holds NaN or infinity",
+        "s1-b: ",
+    ):
+        assert part in str(error.value)
+    store, left_out = run(merged(tmp_path, tolerance=2), on_bad="skip")
+    assert left_out == ["s2-a", "s2-b", "s1-b"]
+    assert store.frames("s1-a") == 46
+    with pytest.raises(UserError, match="the name is there twice"):
+        FeatureConfig((Filterbank(), Filterbank()))
+    with pytest.raises(UserError, match="deltas is 3"):
+        FeatureConfig((Filterbank(deltas=3),))
+    with pytest.raises(UserError, match=r"not a \.scp, \.ark, \.npz file nor a folder"):
+        run(FeatureConfig((External(source=tmp_path / "s1-a.wav"),)))
+
+
+def test_a_store_of_the_first_version_is_read(tmp_path: Path, some: list[Utterance]) -> None:
+    compute(some, tmp_path)
+    index = tmp_path / "f" / "index.json"
+    old = json.loads(index.read_text()) | {"config": dataclasses.asdict(CONFIG), "version": 1}
+    for name in ("parts", "frame_shift", "frame_length"):
+        del old[name]
+    index.write_text(json.dumps(old))
+    assert FeatureStore.open(tmp_path / "f").parts == (StoredPart("fbank", 12),)
+
+
+# Speed ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.1, 1.5, 0.93])
+def test_a_tone_gets_higher_and_shorter(speed: float) -> None:
+    """cos(2 pi f t) read at s times the rate is cos(2 pi f s t), away from the ends."""
+    rate, hertz = 8000, 700.0
+    time = np.arange(4000) / rate
+    faster = at_speed(np.cos(2 * np.pi * hertz * time).astype(np.float32), speed)
+    assert len(faster) == round(4000 / speed)
+    inside = slice(200, -200)
+    expected = np.cos(2 * np.pi * hertz * speed * np.arange(len(faster)) / rate)
+    np.testing.assert_allclose(faster[inside], expected[inside], atol=2e-3)
+
+
+def test_nothing_folds_back() -> None:
+    """At speed 1.5 of 8 kHz, a tone of 3.5 kHz would be at 5.25 kHz, above half the rate: it must go."""
+    time = np.arange(8000) / 8000
+    high = np.cos(2 * np.pi * 3500 * time).astype(np.float32)
+    assert np.abs(at_speed(high, 1.5)[200:-200]).max() < 2e-3
+    assert at_speed(high, 1.0) is high
+    assert len(at_speed(high[:1], 1.9)) == 1
+    assert len(at_speed(high[:0], 1.9)) == 0
+
+
+def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance]) -> None:
+    del some[3]  # a single frame, and none any more when it is played faster
+    everything = perturbed(some, (0.9, 1.0, 1.1))
+    assert [u.id for u in everything[::4]] == ["s2-a", "sp0.9-s2-a", "sp1.1-s2-a"]
+    assert everything[4].speaker == "sp0.9-s2"
+    assert everything[4].text == some[0].text
+    assert perturbed(everything, (0.9,))[12:] == everything[4:8]  # no copies of copies
+    store = compute(everything, tmp_path)
+    assert store.frames("sp0.9-s2-a") == CONFIG.num_frames(round(some[0].num_samples / 0.9), RATE)
+    slow = at_speed(read_audio(some[0], tmp_path), 0.9)
+    np.testing.assert_array_equal(store.get("sp0.9-s2-a"), fbank(torch.from_numpy(slow), RATE, CONFIG).numpy())
+    with pytest.raises(UserError, match=r"speed 3: give speeds from 0\.5 to 2"):
+        perturbed(some, (3.0,))

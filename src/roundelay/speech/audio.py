@@ -18,6 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.speed import at_speed
 
 Samples = npt.NDArray[np.float32]
 
@@ -37,7 +38,8 @@ def audio_path(utterance: Utterance, folder: Path) -> Path:
 
 
 def read_audio(utterance: Utterance, folder: Path) -> Samples:
-    """The samples of one utterance, (num_samples,), between -1 and 1.
+    """The samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
+    (num_samples / speed,).
 
     Raises:
         AudioError: the file is missing, unreadable, cut short, empty, at another sampling rate or without the channel,
@@ -46,7 +48,7 @@ def read_audio(utterance: Utterance, folder: Path) -> Samples:
     path = audio_path(utterance, folder)
     try:
         with _opened(path) as file:
-            return _samples(file, utterance)
+            return at_speed(_samples(file, utterance), utterance.speed)
     except _Unusable as error:
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 

@@ -66,21 +66,38 @@ def fbank(wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankCon
     window = povey_window(length).to(wave.device)
     if len(wave) < length:
         return wave.new_zeros((0, config.num_bins), dtype=torch.float32)
-    frames = (wave.to(torch.float32) * INT16_SCALE).unfold(0, length, shift)
-    blocks = torch.split(frames, _FRAMES_AT_ONCE)
-    return torch.cat([_log_mel(block, window, filters, points, config.preemphasis) for block in blocks])
+    signal = wave.to(torch.float32) * INT16_SCALE
+    signal -= signal.mean().clamp(-INT16_SCALE, INT16_SCALE)  # a large constant would take digits from the rest
+    # Pre-emphasis of the whole signal, not of every frame with its overlap. It differs for the first sample of a frame,
+    # where the window is zero, and the mean of the frame, taken off before, comes through it 1 - preemphasis times.
+    emphasised = torch.zeros_like(signal)
+    torch.sub(signal[1:], signal[:-1], alpha=config.preemphasis, out=emphasised[1:])
+    offsets = signal.unfold(0, length, shift).mean(1, keepdim=True) * (1 - config.preemphasis)
+    return _log_mel(emphasised.unfold(0, length, shift), offsets, window, filters, points)
 
 
 def _log_mel(
-    frames: torch.Tensor, window: torch.Tensor, filters: torch.Tensor, points: int, preemphasis: float
+    frames: torch.Tensor, offsets: torch.Tensor, window: torch.Tensor, filters: torch.Tensor, points: int
 ) -> torch.Tensor:
-    """Frames (T, L), window (L,), filters (P/2, F) -> (T, F)."""
-    frames = frames - frames.mean(1, keepdim=True)
-    before = torch.cat([frames[:, :1], frames[:, :-1]], 1)
-    spectrum = torch.fft.rfft((frames - preemphasis * before) * window, points)
-    # The last point, half the sampling rate, is in no filter.
-    power = torch.view_as_real(spectrum[:, :-1]).square().sum(-1)
-    return (power @ filters).clamp_min(LOG_FLOOR).log()
+    """Frames (T, L) less their offsets (T, 1), window (L,), filters (P/2, F) -> (T, F).
+
+    Block by block in the same memory: fresh pages for every block cost more than the transform.
+    """
+    length, block = frames.shape[1], min(len(frames), _FRAMES_AT_ONCE)
+    padded = frames.new_zeros((block, points))
+    spectrum = frames.new_empty((block, points // 2 + 1), dtype=torch.complex64)
+    power = frames.new_empty((block, points // 2))
+    energies = frames.new_empty((len(frames), filters.shape[1]))
+    for first in range(0, len(frames), block):
+        some = slice(0, min(block, len(frames) - first))
+        own = slice(first, first + block)
+        torch.sub(frames[own], offsets[own], out=padded[some, :length]).mul_(window)
+        torch.fft.rfft(padded[some], out=spectrum[some])
+        # The last point, half the sampling rate, is in no filter.
+        parts = torch.view_as_real(spectrum[some, :-1])
+        torch.mul(parts[..., 0], parts[..., 0], out=power[some]).addcmul_(parts[..., 1], parts[..., 1])
+        torch.mm(power[some], filters, out=energies[own])
+    return energies.clamp_min_(LOG_FLOOR).log_()
 
 
 @lru_cache(maxsize=8)

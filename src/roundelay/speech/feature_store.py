@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from roundelay.core.files import read_json
 FEATURES = "features.npy"
 SPEAKERS = "speakers.npz"
 INDEX = "index.json"
-VERSION = 1
+VERSION = 2
 
 Float32 = npt.NDArray[np.float32]
 
@@ -39,6 +39,26 @@ class SpeakerStats:
     STD_FLOOR = 1e-3
 
 
+@dataclass(frozen=True)
+class StoredPart:
+    """Some columns of the array, and what is done with them on the way to a network.
+
+    Attributes:
+        width: how many columns.
+        deltas: orders of deltas beside the features: 0, 1 or 2.
+        normalise: `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
+        spliced: with neighbouring frames, where the network splices; else the frame alone.
+        filterbank: log energies of mel bands, in their order: what cepstra are made of, and what masks hide.
+    """
+
+    name: str
+    width: int
+    deltas: int = 2
+    normalise: Literal["speaker", "none"] = "speaker"
+    spliced: bool = True
+    filterbank: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureStore:
     """Read-only access; the array is memory-mapped, so many processes share one copy."""
@@ -50,7 +70,14 @@ class FeatureStore:
     speaker_indices: npt.NDArray[np.int32]  # (U,): into speakers.names
     speakers: SpeakerStats
     sampling_rate: int  # Hz
-    config: Mapping[str, Any]  # FbankConfig's fields
+    config: Mapping[str, Any]  # what it was made by
+    parts: tuple[StoredPart, ...] = ()  # of the columns, from the first on; none: one filterbank
+    frame_shift: float = 0.010  # s
+    frame_length: float = 0.025  # s
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            object.__setattr__(self, "parts", (StoredPart("fbank", self.array.shape[1]),))
 
     @classmethod
     def open(cls, folder: Path) -> "FeatureStore":
@@ -69,14 +96,21 @@ class FeatureStore:
             with np.load(folder / SPEAKERS, allow_pickle=False) as stats:
                 speakers = SpeakerStats(tuple(stats["names"].tolist()), stats["mean"], stats["std"], stats["frames"])
             offsets = np.concatenate([[0], np.cumsum(frames)]).astype(np.int64)
+            config = index["config"]
+            # Version 1 knew one filterbank, and its options only.
+            given = index.get("parts") or [{"name": "fbank", "width": config["num_bins"]}]
+            parts = tuple(StoredPart(**part) for part in given)
             whole = (
-                array.shape == (int(offsets[-1]), index["config"]["num_bins"])
+                array.shape == (int(offsets[-1]), sum(part.width for part in parts))
+                and min(part.width for part in parts) > 0
                 and array.dtype == np.float32
                 and len(ids) == len(frames) == len(speaker_indices)
                 and speakers.mean.shape == speakers.std.shape == (len(speakers.names), array.shape[1])
                 and (len(ids) == 0 or 0 <= speaker_indices.min() <= speaker_indices.max() < len(speakers.names))
             )
-            rate, config = int(index["sampling_rate"]), index["config"]
+            rate = int(index["sampling_rate"])
+            shift = float(index.get("frame_shift", config.get("frame_shift_ms", 10.0) / 1000))
+            length = float(index.get("frame_length", config.get("frame_length_ms", 25.0) / 1000))
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise UserError(
                 f"{folder}: broken features ({error}). Delete this folder and run `roundelay prepare` again."
@@ -85,7 +119,7 @@ class FeatureStore:
             raise UserError(
                 f"{folder}: its files do not belong together. Delete this folder and run `roundelay prepare` again."
             )
-        return cls(folder, array, tuple(ids), offsets, speaker_indices, speakers, rate, config)
+        return cls(folder, array, tuple(ids), offsets, speaker_indices, speakers, rate, config, parts, shift, length)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
@@ -122,6 +156,29 @@ class FeatureStore:
         """The features of an utterance, (its frames, F): a read-only view."""
         first, frames = self.span(utterance)
         return self.array[first : first + frames]
+
+    def frame_times(self, frames: int) -> npt.NDArray[np.float64]:
+        """(frames,): the centre of each, in seconds from the beginning of the utterance."""
+        return np.arange(frames, dtype=np.float64) * np.float64(self.frame_shift) + np.float64(self.frame_length / 2)
+
+    @cached_property
+    def columns(self) -> Mapping[str, slice]:
+        """Name of a part -> its columns."""
+        ends = np.cumsum([part.width for part in self.parts]).tolist()
+        return {part.name: slice(end - part.width, end) for part, end in zip(self.parts, ends, strict=True)}
+
+    def filterbank(self) -> slice:
+        """The columns of the first filterbank.
+
+        Raises:
+            UserError: the store has none.
+        """
+        for part in self.parts:
+            if part.filterbank:
+                return self.columns[part.name]
+        raise UserError(
+            f"{self.folder}: no filterbank among the features ({', '.join(part.name for part in self.parts)}). Add one."
+        )
 
     def speaker_of(self, utterance: str) -> int:
         """The index of an utterance's speaker in `speakers.names`."""

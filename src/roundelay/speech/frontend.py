@@ -5,12 +5,16 @@ All three are cheap next to the first matrix product, and 33 times the stored si
 Legend: B frames of a minibatch, W window, F stored features, K spliced positions x orders.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from roundelay.speech.augment import SpecAugment
+from roundelay.speech.feature_store import StoredPart
 
 
 @dataclass(frozen=True)
@@ -65,37 +69,62 @@ def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
     return np.array(rows, np.float32)
 
 
+def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray[np.bool_]:
+    """(order + 1, 2 context + 1, F): which orders of deltas and which neighbours a network sees of each feature."""
+    orders = np.repeat([min(part.deltas, config.order) for part in parts], [part.width for part in parts])
+    spliced = np.repeat([part.spliced for part in parts], [part.width for part in parts])
+    order = np.arange(config.order + 1)[:, None, None]
+    position = np.arange(-config.context, config.context + 1)[:, None]
+    kept: NDArray[np.bool_] = (order <= orders) & (spliced | (position == 0))
+    return kept
+
+
 class Frontend(nn.Module):
-    """Windows of stored features (B, W, F) and their speakers' mean and standard deviation (B, F) -> (B, K F).
+    """Windows of stored features (B, W, F) and their speakers' mean and standard deviation (B, F) -> (B, K F), or fewer
+    where some features have no deltas or neighbours.
 
     An utterance is thought to go on before its beginning and after its end with its first and last frame; whoever cuts
     the windows does that. `scale` (order + 1, F) brings each order to unit variance; it is data, not a parameter.
+
+    Args:
+        features: F, all alike; or what the store says of its columns.
+
+    Attributes:
+        augment: hides some of the features in training; None: nothing.
     """
 
     matrix: Tensor
     scale: Tensor
+    kept: Tensor | None
 
-    def __init__(self, config: FrontendConfig, features: int) -> None:
+    def __init__(self, config: FrontendConfig, features: int | Sequence[StoredPart]) -> None:
         super().__init__()
         self.config = config
+        self.parts = (StoredPart("features", features),) if isinstance(features, int) else tuple(features)
+        kept = kept_outputs(config, self.parts)
+        self.width = int(kept.sum())
+        self.augment: SpecAugment | None = None
         self.register_buffer("matrix", torch.from_numpy(splice_matrix(config)))
-        self.register_buffer("scale", torch.ones(config.order + 1, features))
-
-    @property
-    def width(self) -> int:
-        """K F: outputs."""
-        return self.config.spliced * self.scale.shape[1]
+        self.register_buffer("scale", torch.ones(config.order + 1, kept.shape[2]))
+        places = None if kept.all() else torch.from_numpy(np.flatnonzero(kept))
+        self.register_buffer("kept", places, persistent=False)
 
     def fit_scale(self, windows: Tensor, mean: Tensor, std: Tensor) -> None:
         """Set `scale` from sample windows: one over the standard deviation of each order and feature."""
         self.scale.fill_(1.0)
         with torch.no_grad():
-            spliced = self(windows, mean, std).view(len(windows), self.config.order + 1, -1, self.scale.shape[1])
-            self.scale.copy_(1 / spliced[:, :, self.config.context].std(0).clamp_min(1e-3))
+            orders = self._orders((windows - mean[:, None]) / std[:, None])
+            self.scale.copy_(1 / orders[:, :, self.config.context].std(0).clamp_min(1e-3))
 
     def forward(self, windows: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         with torch.autocast(windows.device.type, enabled=False):
             normal = (windows - mean[:, None]) / std[:, None]
-            spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
-            orders = spliced.view(len(windows), self.config.order + 1, -1, normal.shape[2])
-            return (orders * self.scale[:, None]).flatten(1)
+            if self.augment is not None:
+                normal = self.augment(normal)
+            seen = self._orders(normal).flatten(1)
+            return seen if self.kept is None else seen.index_select(1, self.kept)
+
+    def _orders(self, normal: Tensor) -> Tensor:
+        """(B, W, F) -> (B, order + 1, 2 context + 1, F)."""
+        spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
+        return spliced.view(len(normal), self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]

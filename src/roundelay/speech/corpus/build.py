@@ -19,10 +19,9 @@ from roundelay.speech.corpus.lhotse import find_parts, read_part
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.matrices import Matrices, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
-from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, write_prepared
+from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, load_corpus, write_prepared
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
-from roundelay.speech.fbank import FbankConfig
-from roundelay.speech.features import compute_features
+from roundelay.speech.features import FeatureConfig, compute_features
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
@@ -31,6 +30,7 @@ from roundelay.speech.lexicon import (
     read_lexicon,
     resolve_missing_words,
 )
+from roundelay.speech.speed import perturbed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class PrepareOptions:
     max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
-    fbank: FbankConfig = dataclasses.field(default_factory=FbankConfig)
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+    speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
     lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
@@ -182,8 +183,9 @@ def prepare_utterances(
     check_shares(gone, kept, options.max_bad_share)
 
     rate, kept, off = _one_rate(kept, options.on_bad)
+    kept[TRAIN] = perturbed(kept[TRAIN], options.speeds if given is None else ())
     together = [u for utterances in kept.values() for u in utterances]
-    split_of = {u.id: split for split, utterances in splits.items() for u in utterances}
+    split_of = {u.id: name for some in (splits, kept) for name, utterances in some.items() for u in utterances}
     for culprit in off:
         gone[split_of[culprit.id]].append(culprit)
     check_shares(gone, kept, options.max_bad_share)
@@ -191,11 +193,11 @@ def prepare_utterances(
         feature_folder, bad = "feats", list[LeftOut]()
         store = store_matrices(together, data / feature_folder, given, progress, rate)
     else:
-        feature_folder = f"fbank{options.fbank.num_bins}"
+        feature_folder = options.features.folder
         store, bad = compute_features(
             together,
             data / feature_folder,
-            options.fbank,
+            options.features,
             progress,
             audio_folder=data,
             workers=options.workers,
@@ -220,6 +222,41 @@ def prepare_utterances(
     )
     write_prepared(corpus)
     return corpus
+
+
+def change_features(
+    data: Path,
+    features: FeatureConfig,
+    progress: Progress,
+    *,
+    speeds: Sequence[float] = (),
+    workers: int | None = None,
+    on_bad: BadPolicy = "error",
+) -> Corpus:
+    """Give a prepared corpus other features, and its training split copies at other speeds (those it had go).
+
+    Raises:
+        UserError: it is not prepared; anything wrong with the features' sources.
+    """
+    corpus = load_corpus(data)
+    splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
+    splits[TRAIN] = perturbed(splits[TRAIN], speeds)
+    together = [u for utterances in splits.values() for u in utterances]
+    store, bad = compute_features(
+        together, data / features.folder, features, progress, audio_folder=data, workers=workers, on_bad=on_bad
+    )
+    split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
+    gone = {name: list(some) for name, some in corpus.left_out.items()}
+    for culprit in bad:
+        gone.setdefault(split_of[culprit.id], []).append(culprit)
+    changed = dataclasses.replace(
+        corpus,
+        splits={name: [u for u in some if u.id in store] for name, some in splits.items()},
+        feature_folder=features.folder,
+        left_out=gone,
+    )
+    write_prepared(changed)
+    return changed
 
 
 def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:

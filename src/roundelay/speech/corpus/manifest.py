@@ -33,6 +33,7 @@ class Utterance:
     text: str  # words with single blanks between them
     gender: str | None = None
     language: str | None = None
+    speed: float = 1.0  # that the recording is played at: the utterance lasts duration / speed
 
     @property
     def words(self) -> list[str]:
@@ -58,10 +59,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "text": (str,),
     "gender": (str, type(None)),
     "language": (str, type(None)),
+    "speed": (float, int),
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language"}
+_OPTIONAL = {"gender", "language", "speed"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
@@ -75,7 +77,11 @@ def write_manifest(path: Path, utterances: Sequence[Utterance]) -> None:
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
     if problems:
         raise UserError(f"{path}: these utterances cannot be written:\n{listing(problems)}")
-    lines = [json.dumps(dataclasses.asdict(u), ensure_ascii=False, separators=(",", ":")) for u in utterances]
+    records = [dataclasses.asdict(u) for u in utterances]
+    for record in records:
+        if record["speed"] == 1:
+            del record["speed"]
+    lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records]
     write_text(path, "".join(line + "\n" for line in lines))
 
 
@@ -171,6 +177,7 @@ def problems_of(utterance: Utterance) -> list[str]:
             ("channel", u.channel, 0 <= u.channel < _MOST, "0 or more"),
             ("sampling_rate", u.sampling_rate, 0 < u.sampling_rate < _MOST, "more than 0 Hz"),
             ("num_samples", u.num_samples, 0 < u.num_samples < _MOST, "more than 0"),
+            ("speed", u.speed, 0.5 <= u.speed <= 2, "0.5 to 2"),
         )
         if not sound
     ]

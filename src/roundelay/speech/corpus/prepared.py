@@ -60,6 +60,10 @@ class Corpus:
             )
         return store
 
+    def transcripts(self, split: str) -> list[str]:
+        """What was said, once: copies of an utterance at other speeds say nothing new."""
+        return [u.text for u in self.splits[split] if u.speed == 1]
+
     def alignable(self, split: str) -> list[Utterance]:
         """The utterances of a split with transcripts that fit the lexicon, for alignment; score against `splits`.
 
@@ -165,7 +169,7 @@ def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:
     """How much there is of a split."""
     return {
         "utterances": len(utterances),
-        "hours": round(sum(u.duration for u in utterances) / 3600, 4),
+        "hours": round(sum(u.duration / u.speed for u in utterances) / 3600, 4),
         "speakers": len({u.speaker for u in utterances}),
         "words": sum(len(u.words) for u in utterances),
     }

@@ -48,7 +48,8 @@ def all_cepstra(store: FeatureStore) -> Float32:
 
     Frames are in the store's order; deltas do not look across utterances.
     """
-    plain = store.array @ cepstral_matrix(store.array.shape[1])
+    columns = store.filterbank()
+    plain = store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)
     speakers = store.frame_speakers
     counts = np.maximum(np.bincount(speakers, minlength=len(store.speakers.names)), 1)
 

@@ -64,7 +64,7 @@ class DecisionTree:
 
     @property
     def num_pdfs(self) -> int:
-        return sum(isinstance(node, Leaf) for node in self.nodes)
+        return len({node.pdf for node in self.nodes if isinstance(node, Leaf)})
 
     def tying(self) -> Tying:
         """The table of every context, seen or not."""
@@ -121,7 +121,7 @@ class DecisionTree:
             tree = cls(
                 tuple(value["phones"]), int(value["context"]), tuple(tuple(roots) for roots in value["roots"]), nodes
             )
-            pdfs = sorted(node.pdf for node in nodes if isinstance(node, Leaf))
+            pdfs = sorted({node.pdf for node in nodes if isinstance(node, Leaf)})  # phones may share one
             below = [n for node in nodes if isinstance(node, Split) for n in (node.yes, node.no)]
             roots = [n for triple in tree.roots for n in triple]
             # Every node hangs from one other or is a root: no cycle, none lost.

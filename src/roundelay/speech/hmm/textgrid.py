@@ -1,0 +1,204 @@
+"""Praat's TextGrids, as the Montreal Forced Aligner writes them: intervals with a text, in tiers.
+
+Praat reads only what stands free: numbers, texts in quotes (a quote inside is doubled) and flags (`<exists>`). So the
+long form (`xmin = 0.5`) and the short one (`0.5`) are one sequence of values:
+
+    "ooTextFile" "TextGrid" start end <exists> tiers ["IntervalTier" name start end intervals [start end text] ...]
+
+All times are in seconds.
+"""
+
+import codecs
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+
+_TOKEN = re.compile(r'"((?:[^"]|"")*)"|<([^<>\s]*)>|([^\s"]\S*)|(")')
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_TOGETHER = 1e-3  # s: intervals that end and begin this close to each other meet
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From `start` to `end` in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Intervals one after the other, without gaps."""
+
+    name: str
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class TextGrid:
+    """All tiers; those of points are left out."""
+
+    start: float
+    end: float
+    tiers: tuple[Tier, ...]
+
+
+class _Values:
+    """The free values of a file, one after the other."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._values: list[tuple[str | float, bool, int]] = []  # value, whether it is a flag, line
+        line, last = 1, 0
+        comment = -1  # line of a comment
+        for found in _TOKEN.finditer(text):
+            line += text.count("\n", last, found.start())
+            last = found.start()
+            if line == comment:
+                continue
+            quoted, flag, word, odd = found.groups()
+            if quoted is not None:
+                self._values.append((quoted.replace('""', '"'), False, line))
+            elif flag is not None:
+                self._values.append((flag, True, line))
+            elif odd:
+                raise UserError(f"{path}:{line}: a text without its closing quote.")
+            elif word.startswith("!"):
+                comment = line
+            elif _NUMBER.fullmatch(word):
+                self._values.append((float(word), False, line))
+        self._at = 0
+
+    def fault(self, what: str) -> UserError:
+        if self._at >= len(self._values):
+            return UserError(f"{self._path}: cut short: expected {what} where the file ends. Get the file again.")
+        value, _, line = self._values[self._at]
+        return UserError(f"{self._path}:{line}: expected {what}, found {str(value)[:60]!r}.")
+
+    def text(self, what: str) -> str:
+        if self._at >= len(self._values) or not isinstance(self._values[self._at][0], str):
+            raise self.fault(what)
+        self._at += 1
+        return str(self._values[self._at - 1][0])
+
+    def number(self, what: str) -> float:
+        if self._at >= len(self._values) or isinstance(self._values[self._at][0], str):
+            raise self.fault(what)
+        if not math.isfinite(value := float(self._values[self._at][0])):
+            raise self.fault(what)
+        self._at += 1
+        return value
+
+    def count(self, what: str) -> int:
+        value = self.number(what)
+        if not 0 <= value <= len(self._values) - self._at or value != int(value):
+            self._at -= 1
+            raise self.fault(f"{what}, not more than the file has left")
+        return int(value)
+
+    def line(self) -> int:
+        """Of the value that was read last."""
+        return self._values[max(0, self._at - 1)][2]
+
+
+def read_textgrid(path: Path) -> TextGrid:
+    """Read a TextGrid, long or short, UTF-8 or UTF-16.
+
+    Raises:
+        UserError: not one, cut short, or intervals that overlap or leave gaps; names the line.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    try:
+        wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        text = data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: neither UTF-8 nor UTF-16 text (byte {error.start}).") from None
+    values = _Values(path, text)
+    if values.text('"ooTextFile"') != "ooTextFile" or values.text('"TextGrid"') != "TextGrid":
+        raise UserError(f'{path}:{values.line()}: not a TextGrid in text form (no "ooTextFile" "TextGrid").')
+    start, end = values.number("its start"), values.number("its end")
+    if values.text("<exists>") != "exists":
+        raise UserError(f"{path}:{values.line()}: a TextGrid without tiers.")
+    tiers = []
+    for _ in range(values.count("the number of tiers")):
+        kind, line = values.text("the class of a tier"), values.line()
+        name = values.text("the name of a tier")
+        values.number("a tier's start")
+        values.number("a tier's end")
+        size = values.count("the number of a tier's intervals")
+        if kind == "IntervalTier":
+            tiers.append(Tier(name, _intervals(path, values, size)))
+        elif kind == "TextTier":
+            for _ in range(size):
+                values.number("the time of a point")
+                values.text("the text of a point")
+        else:
+            raise UserError(f"{path}:{line}: a tier of the unknown class {kind[:60]!r}.")
+    return TextGrid(start, end, tuple(tiers))
+
+
+def _intervals(path: Path, values: _Values, size: int) -> tuple[Interval, ...]:
+    found: list[Interval] = []
+    for number in range(1, size + 1):
+        start, end = values.number("an interval's start"), values.number("an interval's end")
+        text = values.text("an interval's text")
+        if end < start or (found and abs(start - found[-1].end) > _TOGETHER):
+            raise UserError(
+                f"{path}:{values.line()}: interval {number} from {start:g} to {end:g} s does not follow the one before."
+            )
+        found.append(Interval(start, end, text))
+    return tuple(found)
+
+
+def write_textgrid(path: Path, grid: TextGrid) -> None:
+    """Write the long form, times with all their digits."""
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
+    lines += [
+        f"xmin = {grid.start!r}",
+        f"xmax = {grid.end!r}",
+        "tiers? <exists>",
+        f"size = {len(grid.tiers)}",
+        "item []:",
+    ]
+    for number, tier in enumerate(grid.tiers, 1):
+        lines += [f"    item [{number}]:", '        class = "IntervalTier"', f"        name = {_quoted(tier.name)}"]
+        lines += [f"        xmin = {grid.start!r}", f"        xmax = {grid.end!r}"]
+        lines += [f"        intervals: size = {len(tier.intervals)}"]
+        for place, interval in enumerate(tier.intervals, 1):
+            lines += [f"        intervals [{place}]:", f"            xmin = {interval.start!r}"]
+            lines += [f"            xmax = {interval.end!r}", f"            text = {_quoted(interval.text)}"]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def without_gaps(intervals: Sequence[Interval], start: float, end: float) -> list[Interval]:
+    """Cut to `start` and `end`, with empty intervals where there are none."""
+    inside = [
+        Interval(max(i.start, start), min(i.end, end), i.text) for i in intervals if i.end > start and i.start < end
+    ]
+    if not inside:
+        return [Interval(start, end, "")]
+    filled = [inside[0]]
+    for one, other in pairwise(inside):
+        if other.start - one.end > _TOGETHER:
+            filled.append(Interval(one.end, other.start, ""))
+        filled.append(other)
+    if filled[0].start > start:
+        filled.insert(0, Interval(start, filled[0].start, ""))
+    if filled[-1].end < end:
+        filled.append(Interval(filled[-1].end, end, ""))
+    return filled

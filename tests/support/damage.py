@@ -1,0 +1,15 @@
+"""What readers may do with damaged files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+
+
+def refused_or_read(reader: Callable[[Path], object], path: Path) -> None:
+    """Read; an error must be one that a user can mend and name the file."""
+    try:
+        reader(path)
+    except UserError as error:
+        if str(path) not in str(error):
+            raise AssertionError(f"an error that does not name {path}") from error

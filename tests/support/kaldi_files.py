@@ -1,0 +1,123 @@
+"""Kaldi's files written byte by byte from the description of the formats, by nothing of the package."""
+
+import gzip
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Tree = int | tuple[Any, ...] | None
+"""A pdf; ("T", key, [Tree, ...]); ("S", key, [value, ...], Tree, Tree); or None."""
+
+Topology = Sequence[tuple[Sequence[int], Sequence[tuple[int, Sequence[tuple[int, float]]]]]]
+"""[(phones, [(pdf class or -1, [(state, probability), ...]), ...]), ...]"""
+
+THREE = [(0, [(0, 0.75), (1, 0.25)]), (1, [(1, 0.75), (2, 0.25)]), (2, [(2, 0.75), (3, 0.25)]), (-1, [])]
+FIVE = [
+    (0, [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]),
+    (1, [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.25)]),
+    (2, [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.25)]),
+    (3, [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.25)]),
+    (4, [(4, 0.75), (5, 0.25)]),
+    (-1, []),
+]
+
+
+def i32(value: int) -> bytes:
+    return b"\x04" + struct.pack("<i", value)
+
+
+def u32(value: int) -> bytes:
+    return b"\xfc" + struct.pack("<I", value)
+
+
+def f32(value: float) -> bytes:
+    return b"\x04" + struct.pack("<f", value)
+
+
+def ints(values: Sequence[int]) -> bytes:
+    return b"\x04" + struct.pack("<i", len(values)) + b"".join(struct.pack("<i", v) for v in values)
+
+
+def tree_bytes(tree: Tree) -> bytes:
+    if tree is None:
+        return b"NULL "
+    if isinstance(tree, int):
+        return b"CE " + i32(tree)
+    if tree[0] == "T":
+        _, key, entries = tree
+        return b"TE " + i32(key) + u32(len(entries)) + b"( " + b"".join(map(tree_bytes, entries)) + b") "
+    _, key, values, yes, no = tree
+    return b"SE " + i32(key) + ints(values) + b"{ " + tree_bytes(yes) + tree_bytes(no) + b"} "
+
+
+def tree_text(tree: Tree) -> str:
+    if tree is None:
+        return "NULL "
+    if isinstance(tree, int):
+        return f"CE {tree} "
+    if tree[0] == "T":
+        _, key, entries = tree
+        return f"TE {key} {len(entries)} ( {''.join(map(tree_text, entries))}) \n"
+    _, key, values, yes, no = tree
+    return f"SE {key} [ {' '.join(map(str, values))} ]\n{{ {tree_text(yes)}{tree_text(no)}}} \n"
+
+
+def write_tree(path: Path, width: int, centre: int, tree: Tree, binary: bool) -> None:
+    if binary:
+        head = b"\0BContextDependency " + i32(width) + i32(centre)
+        path.write_bytes(head + b"ToPdf " + tree_bytes(tree) + b"EndContextDependency ")
+    else:
+        path.write_text(f"ContextDependency {width} {centre} ToPdf {tree_text(tree)}EndContextDependency ")
+
+
+def write_model(
+    path: Path, topology: Topology, triples: Sequence[tuple[int, int, int]], binary: bool, tuples: bool = False
+) -> None:
+    """A final.mdl with something behind the transition model, as real ones have. `tuples`: the form of later versions
+    that names the pdf of the loop as well (the same here)."""
+    entry = {phone: states for phones, states in topology for phone in phones}
+    ids = sum(len(entry[phone][state][1]) for phone, state, _ in triples)
+    rows = [(p, s, d, d) if tuples else (p, s, d) for p, s, d in triples]
+    kind = "Tuples" if tuples else "Triples"
+    if binary:
+        out = b"\0B<TransitionModel> <Topology> "
+        phones = sorted(entry)
+        places = {p: i for i, (own, _) in enumerate(topology) for p in own}
+        out += ints(phones) + ints([places.get(p, -1) for p in range(max(phones) + 1)])
+        out += (i32(-1) if tuples else b"") + i32(len(topology))
+        for _, states in topology:
+            out += i32(len(states))
+            for pdf_class, transitions in states:
+                out += i32(pdf_class) + (i32(pdf_class) if tuples else b"") + i32(len(transitions))
+                out += b"".join(i32(to) + f32(p) for to, p in transitions)
+        out += b"</Topology> " + f"<{kind}> ".encode() + i32(len(rows))
+        out += b"".join(i32(v) for row in rows for v in row) + f"</{kind}> ".encode()
+        out += b"<LogProbs> FV " + i32(ids + 1) + struct.pack(f"<{ids + 1}f", *([0.0] + [-0.5] * ids))
+        path.write_bytes(out + b"</LogProbs> </TransitionModel> <DIMENSION> " + i32(39))
+        return
+    lines = ["<TransitionModel> ", "<Topology> "]
+    for own, states in topology:
+        lines += ["<TopologyEntry> ", "<ForPhones> ", " ".join(map(str, own)) + " ", "</ForPhones> "]
+        for number, (pdf_class, transitions) in enumerate(states):
+            named = f"<PdfClass> {pdf_class} "
+            if tuples:
+                named = f"<ForwardPdfClass> {pdf_class} <SelfLoopPdfClass> {pdf_class} "
+            arcs = "".join(f"<Transition> {to} {p} " for to, p in transitions)
+            lines.append(f"<State> {number} {named if pdf_class >= 0 else ''}{arcs}</State> ")
+        lines.append("</TopologyEntry> ")
+    lines += ["</Topology> ", f"<{kind}> {len(rows)} ", *(" ".join(map(str, row)) + " " for row in rows), f"</{kind}> "]
+    lines += ["<LogProbs> ", f" [ 0 {'-0.5 ' * ids}]", "</LogProbs> ", "</TransitionModel> ", "<DIMENSION> 39 "]
+    path.write_text("\n".join(lines))
+
+
+def write_alignment(path: Path, vectors: Mapping[str, Sequence[int]], binary: bool = True) -> None:
+    """An ali.N.gz: in a table every number of a vector carries its size, unlike in a vector inside a model."""
+    if binary:
+        out = b"".join(
+            name.encode() + b" \0B" + i32(len(values)) + b"".join(map(i32, values)) for name, values in vectors.items()
+        )
+    else:
+        out = "".join(f"{name} {' '.join(map(str, values))} \n" for name, values in vectors.items()).encode()
+    with gzip.open(path, "wb") as file:
+        file.write(out)

@@ -1,0 +1,137 @@
+"""Kaldi's tree and transition model: files made byte by byte, both forms, and what is written is read back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
+from roundelay.speech.hmm.kaldi_model import (
+    Answer,
+    ContextDependency,
+    Question,
+    Table,
+    read_transition_model,
+    read_tree,
+    write_transition_model,
+    write_tree,
+)
+from support import kaldi_files
+from support.damage import refused_or_read
+from support.kaldi_files import FIVE, THREE, Tree
+
+TREE: Tree = ("T", 1, [None, ("T", -1, [4, 5, 6]), ("S", 0, [0, 2], ("T", -1, [0, 1, 2]), ("S", 2, [1], 3, 7))])
+TOPOLOGY = [([1], FIVE), ([2, 3], THREE)]
+TRIPLES = [(1, 0, 0), (1, 1, 1), (1, 4, 2), (2, 0, 3), (2, 0, 4), (2, 1, 5), (2, 2, 6), (3, 0, 3), (3, 1, 5), (3, 2, 6)]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_tree_is_read(tmp_path: Path, binary: bool) -> None:
+    kaldi_files.write_tree(tmp_path / "tree", 3, 1, TREE, binary)
+    found = read_tree(tmp_path / "tree")
+    states = Table(-1, (Answer(4), Answer(5), Answer(6)))
+    asked = Question(
+        0,
+        frozenset({0, 2}),
+        Table(-1, (Answer(0), Answer(1), Answer(2))),
+        Question(2, frozenset({1}), Answer(3), Answer(7)),
+    )
+    assert found == ContextDependency(3, 1, Table(1, (None, states, asked)))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("tuples", [True, False])
+def test_a_transition_model_is_read(tmp_path: Path, binary: bool, tuples: bool) -> None:
+    kaldi_files.write_model(tmp_path / "final.mdl", TOPOLOGY, TRIPLES, binary, tuples)
+    found = read_transition_model(tmp_path / "final.mdl")
+    assert [t[:3] for t in found.tuples] == TRIPLES
+    assert [s.pdf_class for s in found.topology[1]] == [0, 1, 2, 3, 4, -1]
+    assert found.topology[2] == found.topology[3]
+    assert found.topology[2][0].transitions == ((0, 0.75), (1, 0.25))
+    # By hand: silence's states have 4, 4 and 2 ways out, all others 2.
+    assert found.transition_states.tolist() == [-1, *[0] * 4, *[1] * 4, *[2] * 2, *np.repeat(range(3, 10), 2)]
+    assert found.first_ids.tolist() == [1, 5, 9, 11, 13, 15, 17, 19, 21, 23]
+    assert len(found.log_probs) == 25
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_what_is_written_is_what_the_independent_writer_writes(tmp_path: Path, binary: bool) -> None:
+    kaldi_files.write_tree(tmp_path / "theirs", 3, 1, TREE, binary)
+    write_tree(tmp_path / "ours", read_tree(tmp_path / "theirs"), binary=binary)
+    assert (tmp_path / "ours").read_bytes().split() == (tmp_path / "theirs").read_bytes().split()
+    kaldi_files.write_model(tmp_path / "model", TOPOLOGY, TRIPLES, binary)
+    write_transition_model(tmp_path / "mine", read_transition_model(tmp_path / "model"), binary=binary)
+    theirs, mine = (tmp_path / "model").read_bytes(), (tmp_path / "mine").read_bytes()
+    if binary:
+        assert theirs.startswith(mine)  # theirs goes on with an acoustic model
+    else:
+        assert theirs.split()[: len(mine.split())] == mine.split()
+
+
+def broken(path: Path) -> str:
+    """What is said of a file, whose name is always in it."""
+    with pytest.raises(UserError) as error:
+        read_tree(path) if "tree" in path.name else read_transition_model(path)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_faults_are_named_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    path.write_text("ContextDependency 3 1 ToPdf\nTE 1 2 ( NULL\nCE x ) EndContextDependency")
+    assert broken(path).endswith("tree:3: expected a whole number, found 'x'.")
+    path.write_text("ContextDependency 3 1 ToPdf\nTE 1 2 ( NULL CE 1")
+    assert "cut short" in broken(path)
+    path.write_text("ContextDependency 3 1 ToPdf\nTE 1 99 ( NULL CE 1 )")
+    assert "tree:2: 99 entries of a table, which cannot be" in broken(path)
+    path.write_text("ContextDependency 3 3 ToPdf CE 1 EndContextDependency")
+    assert "a window of 3 phones with the one in question at place 3" in broken(path)
+    path.write_text("ContextDependency 3 1 ToPdf " + "SE 0 [ 1 ] { " * 5000)
+    assert "more than 300 deep" in broken(path)
+    path.write_bytes(b"")
+    assert "the file is empty" in broken(path)
+    path.write_bytes(b"\xff\xfe")
+    assert "neither Kaldi's binary form nor text" in broken(path)
+    kaldi_files.write_tree(path, 3, 1, TREE, True)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"TE ", b"TX ", 1))
+    assert "expected CE or TE or SE or NULL, found 'TX'" in broken(path)
+    path = tmp_path / "final.mdl"
+    assert "cannot be read" in broken(path)
+    kaldi_files.write_model(path, TOPOLOGY, TRIPLES, False)
+    path.write_text(path.read_text().replace("3 2 6", "3 3 6"))
+    assert "state 3 of phone 3 with pdf 6 does not fit the topology" in broken(path)
+    kaldi_files.write_model(path, TOPOLOGY, TRIPLES, False)
+    path.write_text(path.read_text().replace("-0.5 -0.5", "-0.5", 1))
+    assert "24 transition-ids, but log probabilities for 23" in broken(path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_damaged_files_are_refused_or_read_never_worse(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """Bytes changed, cut out or cut off: an error that names the file, or (a changed number) another value."""
+    folder = tmp_path_factory.mktemp("damaged")
+    rng = stream(seed, "damage")
+    binary = bool(rng.integers(2))
+    path = folder / str(rng.choice(["tree", "final.mdl"]))
+    if path.name == "tree":
+        kaldi_files.write_tree(path, 3, 1, TREE, binary)
+    else:
+        kaldi_files.write_model(path, TOPOLOGY, TRIPLES, binary, bool(rng.integers(2)))
+    content = bytearray(path.read_bytes())
+    for _ in range(int(rng.integers(1, 4))):
+        at = int(rng.integers(len(content)))
+        match int(rng.integers(3)):
+            case 0:
+                content[at] = int(rng.integers(256))
+            case 1:
+                del content[at : at + int(rng.integers(1, 9))]
+            case _:
+                del content[max(1, at) :]
+        if not content:
+            break
+    path.write_bytes(bytes(content))
+    refused_or_read(read_tree if path.name == "tree" else read_transition_model, path)
