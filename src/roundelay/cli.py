@@ -264,30 +264,30 @@ def _decode(options: argparse.Namespace) -> None:
             override(mapping, assignment)
         for found in recognise(exp, build(Recipe, mapping), Bar()):
             console.print(
-                f"{exp} {found.split}: {found.score.errors}  acoustic scale {found.acoustic_scale:g}, "
+                f"{exp} {found.split}: {found.summary}  acoustic scale {found.acoustic_scale:g}, "
                 f"{found.real_time_factor:.4f} x real time",
                 markup=False,
             )
+            for name, part in found.subsets.items():
+                console.print(f"  {name}: {part}", markup=False)
 
 
 def _score(options: argparse.Namespace) -> None:
-    from roundelay.speech.score import alignment_text, read_trn, score
+    from roundelay.speech.scoring.cases import Rules
+    from roundelay.speech.scoring.session import Asked, answers
+    from roundelay.speech.scoring.shown import Wanted
 
-    if (options.ref is None) != (options.hyp is None):
-        raise UserError("score needs both --ref and --hyp, or run directories.")
-    pairs = [(options.ref, options.hyp)] if options.ref else []
-    for exp in options.exp:
-        found = sorted((exp / "decode").glob("*/hyp.trn"))
-        if not found:
-            raise UserError(f"{exp}: nothing decoded here. Run `roundelay decode {exp}` first.")
-        pairs += [(hyp.with_name("ref.trn"), hyp) for hyp in found]
-    if not pairs:
-        raise UserError("score needs run directories, or --ref and --hyp.")
-    for ref, hyp in pairs:
-        result = score(read_trn(ref), read_trn(hyp), missing="empty" if options.missing_as_empty else "error")
-        console.print(f"{hyp}: {result.errors}", markup=False)
-        if options.errors:
-            console.print(alignment_text(result), markup=False)
+    asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
+    rules = Rules(
+        glm=options.glm, keep_hyphens=options.keep_hyphens, marked=options.marks, ignore_case=options.ignore_case,
+        sclite_costs=options.sclite_costs, missing="empty" if options.missing_as_empty else "error",
+    )  # fmt: skip
+    wanted = Wanted(
+        interval=options.interval, unit=options.over, per_speaker=options.per_speaker, subsets=options.subsets,
+        table=options.table, confusions=options.confusions, errors=options.errors,
+    )  # fmt: skip
+    for text in answers(asked, rules, wanted):
+        console.print(text, markup=False)
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -552,14 +552,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--set", action="append", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe")
-    sub = command("score", _score, "score again what was decoded, or any pair of trn files")
-    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
-    sub.add_argument("--ref", type=Path, help="reference, trn format")
-    sub.add_argument("--hyp", type=Path, help="hypotheses, trn format")
-    sub.add_argument("--errors", action="store_true", help="also print every error in its place")
-    sub.add_argument(
-        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
-    )
+    _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
     sub = command("launch", _launch, "start a script as several learners on this host, for roundelay.attach")
@@ -648,6 +641,35 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--on-death", choices=["replace", "go-on", "shrink", "stop"], help="what a learner's death means")
     sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
+
+
+def _add_score(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
+    sub.add_argument("--ref", type=Path, help="reference, trn format")
+    sub.add_argument("--hyp", type=Path, help="hypotheses, trn format")
+    sub.add_argument("--stm", type=Path, help="reference in segments with times, stm format")
+    sub.add_argument("--ctm", type=Path, help="recognised words with times, ctm format")
+    sub.add_argument("--glm", type=Path, help="mapping rules for both sides; implies --marks, and splits at hyphens")
+    sub.add_argument("--keep-hyphens", action="store_true", help="with --glm: hyphenated words stay one word")
+    sub.add_argument(
+        "--marks", action="store_true", help="read { a / b } as alternatives, (word) as optional, wor- as a fragment"
+    )
+    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
+    sub.add_argument("--sclite-costs", action="store_true", help="align with sclite's costs, not with fewest errors")
+    sub.add_argument(
+        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
+    )
+    sub.add_argument("--interval", action="store_true", help="95 %% bootstrap interval of the word error rate")
+    sub.add_argument(
+        "--over", choices=["utterances", "speakers"], default="utterances",
+        help="what the bootstrap of --interval and --compare draws (default: utterances)",
+    )  # fmt: skip
+    sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
+    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+    sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
+    sub.add_argument("--table", action="store_true", help="the table that sclite prints")
+    sub.add_argument("--confusions", type=int, default=0, metavar="N", help="the N most frequent errors of each kind")
+    sub.add_argument("--errors", action="store_true", help="also print every error in its place")
 
 
 def _add_compare(sub: argparse.ArgumentParser) -> None:

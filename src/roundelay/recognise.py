@@ -1,6 +1,7 @@
 """From a trained run to words and word error rates.
 
-RUN/decode/SPLIT/   hyp.trn, ref.trn, wer.txt (the %WER line), errors.txt (every error in its place), decode.json
+RUN/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
+                    wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json, write_text
+from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Progress
-from roundelay.core.records import Decoded, Results, WordErrors
+from roundelay.core.records import Decoded, Results
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.run_directory import append
 from roundelay.runtime.base import wall_clock
@@ -30,7 +31,8 @@ from roundelay.speech.decode.search import Decoders, choose_scale, decoders
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.frames import log_likelihoods
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.score import Score, alignment_text, score, write_trn
+from roundelay.speech.score import Score, score
+from roundelay.speech.scoring.summary import Summary, summarise, summarise_subsets, word_errors, write_score
 
 FRAME_SECONDS = 0.01
 TUNING_SPLIT = "dev"
@@ -45,6 +47,8 @@ class Recognised:
     acoustic_scale: float
     real_time_factor: float  # decoding alone, all cores together
     unfinished: int  # utterances whose best path was no whole sentence
+    summary: Summary  # of the score
+    subsets: dict[str, Summary]  # where the split has parts
 
 
 def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]:
@@ -155,18 +159,14 @@ def _one_split(
     result = score(_refs(utterances), {u: list(h.words) for u, h in found.items()})
     audio = sum(len(matrix) for _, matrix in loglikes) * FRAME_SECONDS
     unfinished = sum(not h.reached_final for h in found.values())
-    return Recognised(split, result, scale, seconds / audio, unfinished)
+    return Recognised(
+        split, result, scale, seconds / audio, unfinished, summarise(result), summarise_subsets(result, utterances)
+    )
 
 
 def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> None:
     folder = exp / "decode" / found.split
-    speakers = {u.id: u.speaker for u in corpus.splits[found.split]}
-    refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in found.score.utterances}
-    hyps = {u.id: [h for _, h in u.pairs if h is not None] for u in found.score.utterances}
-    write_trn(folder / "ref.trn", refs, speakers)
-    write_trn(folder / "hyp.trn", hyps, speakers)
-    write_text(folder / "wer.txt", f"{found.score.errors}\n")
-    write_text(folder / "errors.txt", alignment_text(found.score))
+    write_score(folder, found.score, corpus.splits[found.split])
     write_json(
         folder / "decode.json",
         {"acoustic_scale": found.acoustic_scale, "real_time_factor": found.real_time_factor,
@@ -177,10 +177,7 @@ def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> No
 def _update_results(exp: Path, found: Recognised) -> None:
     """Add the word errors to results.json and a line to the log."""
     results, errors = Results.from_json(read_json(exp / Results.FILE)), found.score.errors
-    results.wer[found.split] = WordErrors(
-        wer=errors.wer, ins=errors.ins, del_=errors.del_, sub=errors.sub, ref=errors.ref,
-        utterances=len(found.score.utterances), acoustic_scale=found.acoustic_scale,
-    )  # fmt: skip
+    results.wer[found.split] = word_errors(found.summary, found.subsets, found.acoustic_scale)
     write_json(exp / Results.FILE, results.to_json())
     append(
         exp,

@@ -120,6 +120,19 @@ def test_results_survive_json_and_call_deletions_del() -> None:
     assert RESULTS.wer["test"].del_ == 9  # to_json works on a copy
 
 
+def test_intervals_and_subsets_survive_json() -> None:
+    part = WordErrors(wer=50.0, ins=0, del_=1, sub=0, ref=2, utterances=1, acoustic_scale=0.1)
+    whole = dataclasses.replace(RESULTS.wer["test"], interval=[4.4, 7.6], subsets={"swb": part})
+    value = json.loads(json.dumps(dataclasses.replace(RESULTS, wer={"test": whole}).to_json()))
+    assert value["wer"]["test"]["subsets"]["swb"]["del"] == 1
+    assert Results.from_json(value).wer["test"] == whole
+
+
+def test_word_errors_of_an_older_and_a_newer_version_are_read() -> None:
+    older = {"wer": 5.95, "ins": 5, "del": 9, "sub": 32, "ref": 773, "utterances": 130, "acoustic_scale": 0.1}
+    assert WordErrors.from_json(older) == WordErrors.from_json({**older, "colour": "green"}) == RESULTS.wer["test"]
+
+
 def test_results_of_a_newer_version_are_read() -> None:
     assert Results.from_json({**RESULTS.to_json(), "colour": "green"}) == RESULTS
 

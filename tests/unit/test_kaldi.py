@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
+from roundelay.speech.audio import read_audio
 from roundelay.speech.corpus.kaldi import read_data_dir, read_data_dir_by, write_data_dir
 from roundelay.speech.corpus.manifest import Utterance
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, utterance, write_lines
@@ -206,3 +208,58 @@ def test_what_kaldi_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert "s-d: its recording s-a is in s-b.wav and in s-a.wav" in message
     assert "s-a: the id occurs more than once" in message
     assert not (tmp_path / "data").exists()
+
+
+def test_sphere_files_with_two_channels(tmp_path: Path) -> None:
+    """As telephone speech comes: SPHERE, mu-law, a speaker on each channel."""
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    sides = np.stack([speechlike(1, RATE, "a"), speechlike(1, RATE, "b")], 1)
+    soundfile.write(corpus / "sw.sph", sides, RATE, format="NIST", subtype="ULAW")
+    train = corpus / "train"
+    write_lines(train / "wav.scp", {"sw": "sw.sph"})
+    write_lines(train / "segments", {"sw-A-1": "sw 0.25 0.5", "sw-B-1": "sw 0.5 -1 1"})
+    write_lines(train / "text", {"sw-A-1": "YES", "sw-B-1": "NO"})
+    write_lines(train / "utt2spk", {"sw-A-1": "sw-A", "sw-B-1": "sw-B"})
+    utterances = read_data_dir(train, corpus)
+    for u, side in zip(utterances, sides.T, strict=True):
+        samples = read_audio(u, corpus)
+        np.testing.assert_allclose(samples, side[u.start_sample : u.start_sample + u.num_samples], atol=0.02)
+    write_data_dir(corpus / "again", utterances, corpus)
+    assert read_data_dir(corpus / "again", corpus) == utterances
+
+
+def test_segments_that_end_after_their_recording(tmp_path: Path) -> None:
+    """Half a second is cut off, as extract-segments does; more is not to be believed."""
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
+    write_lines(corpus / "train" / "segments", {"s-2": "s-1 0.25 0.99", "s-3": "s-1 0.25 1.01"})
+    write_lines(corpus / "train" / "text", {"s-2": "NO", "s-3": "NO"})
+    write_lines(corpus / "train" / "utt2spk", {"s-2": "s", "s-3": "s"})
+    with pytest.raises(UserError, match=r"segments:2: ends after 1\.01 s, its recording after 0\.5 s"):
+        read_data_dir(corpus / "train", corpus)
+    (kept,), _ = read_data_dir_by(corpus / "train", corpus, "skip")
+    assert (kept.id, kept.start, kept.num_samples) == ("s-2", 0.25, 2000)
+
+
+def test_durations_are_checked(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "NO", "s-3": "GO"}})
+    train = corpus / "train"
+    write_lines(train / "utt2dur", {"s-1": "0.5", "s-2": "0.91"})
+    write_lines(train / "reco2dur", {"s-1": "0.43", "s-3": "0.2"})
+    with pytest.raises(UserError) as error:
+        read_data_dir(train, corpus)
+    assert f"s-2: {train}/utt2dur:2: lasts 0.5 s, not 0.91 s; is it cut short?" in str(error.value)
+    assert f"s-3: {train}/reco2dur:2: {corpus}/wav/s-3.wav lasts 0.5 s, not 0.2 s" in str(error.value)
+    assert "2 of 3" in str(error.value)
+    write_lines(train / "utt2dur", {"s-1": "long", "s-2": "-1"})
+    with pytest.raises(UserError, match=r"utt2dur:1: s-1: not a number(.|\n)*utt2dur:2: s-2: not a number"):
+        read_data_dir(train, corpus)
+
+
+def test_spk2utt_is_the_inverse(tmp_path: Path) -> None:
+    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "NO", "t-1": "GO"}})
+    write_lines(corpus / "train" / "spk2utt", {"s": "s-1 t-1", "u": "u-1"})
+    with pytest.raises(UserError) as error:
+        read_data_dir(corpus / "train", corpus)
+    assert "spk2utt:1: t-1 is of s, but of t in utt2spk" in str(error.value)
+    assert "spk2utt:2: u-1 is of u, but not in utt2spk" in str(error.value)
+    assert "utt2spk:2: s-2 is not in spk2utt" in str(error.value)

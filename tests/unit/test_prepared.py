@@ -174,6 +174,8 @@ def test_more_than_a_share_is_never_left_out(source: Path, data: Path) -> None:
     recorded(source / "wav", "s2-a", 0.02)  # shorter than a frame: known only once features are computed
     with pytest.raises(UserError, match=r"3 of 3 utterances of `train` (.|\n)*s2-a: .*shorter than one frame"):
         prepare(source, data, on_bad="skip", on_missing_words="skip", max_bad_share=0.7)
+    with pytest.raises(UserError, match="--max-bad-share 30: a share is between 0 and 1"):
+        prepare(source, data, on_bad="skip", max_bad_share=30.0)
     assert not (data / "corpus.json").exists()
 
 

@@ -8,9 +8,9 @@ import pytest
 from roundelay.core.records import WordErrors
 from roundelay.report.comparison import compare_runs
 from roundelay.report.headline import headline
-from roundelay.report.numbers import percent, plain, seconds, short
+from roundelay.report.numbers import MISSING, percent, plain, seconds, short
 from roundelay.report.runs import Run, load_run, load_runs
-from roundelay.report.series import interval, series_interval, series_of
+from roundelay.report.series import errors_interval, interval, series_interval, series_of
 from roundelay.report.table import means_table, summary_table, text_table
 from support.fake_runs import Fake, write_run
 
@@ -68,6 +68,24 @@ def test_intervals_of_counts(errors: int, low: float, high: float) -> None:
 def test_more_seeds_do_not_make_the_test_set_larger() -> None:
     once, thrice = words(46)["test"], [words(40)["test"], words(46)["test"], words(52)["test"]]
     assert series_interval(thrice) == pytest.approx(series_interval([once]))
+
+
+def test_a_recorded_interval_is_taken_for_the_truth() -> None:
+    one, two = (dataclasses.replace(words(40)["test"], interval=ends) for ends in ([4.0, 7.0], [5.0, 9.0]))
+    assert errors_interval(one) == (4.0, 7.0)
+    assert series_interval([one, two]) == (4.5, 8.0)
+    assert series_interval([one, words(40)["test"]]) == series_interval([words(40)["test"]])
+
+
+def test_subsets_of_the_test_are_columns_of_their_own(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, Fake()))
+    part = words(5, ref=100)["test"]
+    whole = dataclasses.replace(run.results.wer["test"], subsets={"swb": part})
+    with_parts = dataclasses.replace(run, results=dataclasses.replace(run.results, wer={"test": whole}))
+    titles, first, second = summary_table([with_parts, run])
+    place = titles.index("test swb WER")
+    assert titles[place - 1] == "test WER"
+    assert (first[place], second[place]) == ("5.00 % (5/100)", MISSING)
 
 
 def test_runs_that_differ_in_the_seed_alone_are_a_series(tmp_path: Path) -> None:

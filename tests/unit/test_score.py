@@ -123,3 +123,29 @@ def test_broken_trn_names_the_line(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "hyp.trn").write_text(text)
     with pytest.raises(UserError, match=message):
         read_trn(tmp_path / "hyp.trn")
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [
+        ({"u": ["TWO WORDS"]}, "u"),
+        ({"u": [""]}, "u"),
+        ({"u v": ["W"]}, "u v"),
+        ({"u(2)": ["W"]}, "u"),
+        ({"u": [";;"]}, "u"),
+    ],
+)
+def test_what_cannot_be_read_is_not_written(tmp_path: Path, texts: dict[str, list[str]], name: str) -> None:
+    with pytest.raises(UserError, match=rf"ref\.trn: {name}.* would be read as something else"):
+        write_trn(tmp_path / "ref.trn", texts)
+    assert not (tmp_path / "ref.trn").exists()
+
+
+@given(st.dictionaries(st.text(min_size=1), st.lists(st.text(), max_size=3), max_size=3))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, texts: dict[str, list[str]]) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.trn"
+    try:
+        write_trn(path, texts)
+    except UserError:
+        return
+    assert read_trn(path) == texts

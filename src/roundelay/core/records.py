@@ -235,6 +235,26 @@ class WordErrors:
     ref: int
     utterances: int
     acoustic_scale: float
+    interval: list[float] | None = None  # 95 %, percent, from a bootstrap over utterances; None where there are too few
+    subsets: dict[str, "WordErrors"] = field(default_factory=dict)  # by name, where the split has parts
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "WordErrors":
+        """From a mapping with the key `del`; unknown keys are ignored."""
+        known = _known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
+        parts = known.get("subsets", {})
+        return cls(**known | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})
+
+
+def _known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in dataclasses.fields(cls)}
+    return {key: item for key, item in value.items() if key in names}
+
+
+def _call_deletions_del(errors: dict[str, Any]) -> None:
+    errors["del"] = errors.pop("del_")
+    for part in errors["subsets"].values():
+        _call_deletions_del(part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,16 +290,12 @@ class Results:
         """A plain mapping; the key `del_` is written `del`."""
         value = dataclasses.asdict(self)
         for errors in value["wer"].values():
-            errors["del"] = errors.pop("del_")
+            _call_deletions_del(errors)
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Results":
         """The inverse of `to_json`; unknown keys are ignored."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        known = {key: item for key, item in value.items() if key in names}
-        known["wer"] = {
-            split: WordErrors(**{("del_" if key == "del" else key): item for key, item in errors.items()})
-            for split, errors in value.get("wer", {}).items()
-        }
+        known = _known(cls, value)
+        known["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
         return cls(**known)

@@ -18,7 +18,7 @@ from roundelay.report.headline import headline
 from roundelay.report.panels import joined, speed, speedup, time_to_target, word_errors
 from roundelay.report.runs import Run, load_runs
 from roundelay.report.svg import element, esc
-from roundelay.report.table import COLUMNS, means, means_table, summary_table
+from roundelay.report.table import columns, means, means_table, summary_table
 from roundelay.report.talking import exchanges, staleness
 
 UNFOLDED = 4  # runs whose details stand open
@@ -85,7 +85,8 @@ def _section(title: str, *body: str, hidden: bool = False) -> str:
 
 def _tables(runs: Sequence[Run], comparison: Comparison) -> str:
     titles, *rows = summary_table(runs)
-    below = [table("All runs", titles, rows, [c.number for c in COLUMNS], [c.meaning for c in COLUMNS])]
+    shown = columns(runs)
+    below = [table("All runs", titles, rows, [c.number for c in shown], [c.meaning for c in shown])]
     if 1 < len(runs) <= SIDE_BY_SIDE:
         # On a telephone a few runs are compared line by line, instead of scrolling through thirteen columns.
         first, *lines = zip(titles, *rows, strict=True)

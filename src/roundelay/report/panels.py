@@ -13,9 +13,10 @@ from roundelay.report.headline import scored_split, shared_cores
 from roundelay.report.numbers import MISSING, plain, seconds, short
 from roundelay.report.series import (
     Series,
+    bootstrapped,
     configuration_name,
+    errors_interval,
     finite,
-    interval,
     scored,
     series_interval,
     shortened,
@@ -103,16 +104,21 @@ def word_errors(series: Sequence[Series]) -> str:
     said = "; ".join(f"{row.name}: {row.note} {row.counts}" for row in rows)
     return figure(
         f"Word error rate, {split}",
-        "Lower is better. A dot is a run, the line a 95 % interval from the number of errors alone. "
-        "Errors cluster in utterances, so the truth is a little wider.",
+        f"Lower is better. A dot is a run, the line a 95 % interval {_whence(series, split)}",
         twice(
             lambda width: dot_chart(_beneath(rows), width, f"Word error rate on {split}. {said}", "% of words wrong")
         ),
     )
 
 
+def _whence(series: Sequence[Series], split: str) -> str:
+    if bootstrapped(errors for s in series for errors in scored(s, split)):
+        return "from a bootstrap over utterances."
+    return "from the number of errors alone. Errors cluster in utterances, so the truth is a little wider."
+
+
 def _counts(errors: WordErrors) -> str:
-    low, high = interval(wrong(errors), errors.ref)
+    low, high = errors_interval(errors)
     kinds = f"{errors.ins} ins, {errors.del_} del, {errors.sub} sub"
     return (
         f"{plain(errors.wer, 2)} % WER, {wrong(errors)} errors in {errors.ref} words ({kinds}); "

@@ -339,7 +339,10 @@ def _read_results(path: Path) -> Results:
         ) from None
     _check(results, str(path))
     for split, errors in results.wer.items():
-        _check(errors, f"{path}: wer of {split!r}")
+        for name, some in ((split, errors), *((f"{split} {part}", e) for part, e in errors.subsets.items())):
+            _check(some, f"{path}: wer of {name!r}")
+            if some.interval is not None and len(some.interval) != 2:
+                raise UserError(f"{path}: wer of {name!r}: the interval has not two ends. Restore the file.")
     return results
 
 

@@ -109,6 +109,14 @@ def interval(errors: float, words: int) -> tuple[float, float]:
     return 100 * max(0.0, middle - half) / words, 100 * (middle + half) / words
 
 
+def errors_interval(errors: WordErrors) -> tuple[float, float]:
+    """95 % interval of an error rate in percent: the recorded bootstrap over utterances, or else that of the count."""
+    if errors.interval is not None:
+        low, high = errors.interval
+        return low, high
+    return interval(wrong(errors), errors.ref)
+
+
 def wrong(errors: WordErrors) -> int:
     """Insertions, deletions and substitutions."""
     return errors.ins + errors.del_ + errors.sub
@@ -128,9 +136,18 @@ def words(run: Run, split: str) -> WordErrors | None:
 def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
     """The interval of the mean error rate, as if it were one pass over the test set.
 
-    All seeds decode the same utterances, so their errors go together: more seeds do not make the set larger.
+    All seeds decode the same utterances, so their errors go together: more seeds do not make the set larger. Where
+    every seed has a bootstrap interval, the mean of the ends; else the interval of the mean count.
     """
+    if bootstrapped(scores):
+        ends = [errors_interval(errors) for errors in scores]
+        return fmean(low for low, _ in ends), fmean(high for _, high in ends)
     return interval(fmean(wrong(e) for e in scores), max(e.ref for e in scores))
+
+
+def bootstrapped(scores: Iterable[WordErrors]) -> bool:
+    """Whether all of them have the interval of a bootstrap."""
+    return all(errors.interval is not None for errors in scores)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:

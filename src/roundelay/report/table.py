@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.report.numbers import MISSING, percent, plain, short
@@ -21,8 +22,10 @@ class Column:
     number: bool = True
 
 
-def _words(run: Run, split: str) -> str:
+def _words(run: Run, split: str, subset: str | None = None) -> str:
     errors = run.results.wer.get(split)
+    if subset is not None:
+        errors = errors and errors.subsets.get(subset)
     return MISSING if errors is None else f"{plain(errors.wer, 2)} % ({wrong(errors)}/{errors.ref})"
 
 
@@ -54,9 +57,21 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def columns(runs: Sequence[Run]) -> list[Column]:
+    """The columns for these runs: `COLUMNS`, and the subsets of the test split beside it where it has any."""
+    splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
+    parts = [
+        Column(f"test {name} WER", f"the same on the subset {name}", partial(_words, split="test", subset=name))
+        for name in dict.fromkeys(name for errors in splits for name in errors.subsets)
+    ]
+    place = next(place for place, column in enumerate(COLUMNS) if column.title == "dev WER")
+    return [*COLUMNS[:place], *parts, *COLUMNS[place:]]
+
+
 def summary_table(runs: Sequence[Run]) -> list[list[str]]:
     """The titles, then a row of cells per run."""
-    return [[column.title for column in COLUMNS], *([column.cell(run) for column in COLUMNS] for run in runs)]
+    shown = columns(runs)
+    return [[column.title for column in shown], *([column.cell(run) for column in shown] for run in runs)]
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,7 @@ def text_table(runs: Sequence[Run], width: int = 100, target: float | None = Non
     if len(runs) > 1 and max(map(len, beside)) <= width:
         blocks = [beside]
     else:
-        blocks = packed(rows, [column.number for column in COLUMNS], width)
+        blocks = packed(rows, [column.number for column in columns(runs)], width)
     over_seeds = means_table(compare_runs(runs, target))
     if over_seeds:
         blocks += packed(over_seeds, [False] + [True] * len(over_seeds[0]), width)

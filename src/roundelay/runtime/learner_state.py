@@ -197,7 +197,11 @@ class PutOff:
 
 
 class LearnerState(Me):
-    """Implements `core.state.Me` over a row, wherever the row lives."""
+    """Implements `core.state.Me` over a row, wherever the row lives.
+
+    Snapshots are copies into `snapshot` (P,), or, where that is None, the row itself: for strategies under which nobody
+    else writes a learner's row, and it does not itself before the gradient is there.
+    """
 
     update_row: Callable[[Gradient], None] | None = None
     """Updates the row as a whole, under its lock, in place of the optimizer."""
@@ -209,7 +213,7 @@ class LearnerState(Me):
         learners: int,
         seed: int,
         row: Row,
-        snapshot: Tensor,
+        snapshot: Tensor | None,
         gradient: Tensor,
         optimizer: LocalOptimizer,
         memory: Mapping[str, Tensor],
@@ -220,9 +224,10 @@ class LearnerState(Me):
         self.rank, self.learners, self.seed = rank, learners, seed
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
         self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
-        self._snapshot, self._snapshot_version = snapshot, -1
-        self._snapshot_parts = [snapshot[part] for part in chunks(snapshot.numel())]
-        memory_parts = [{name: memory[name][part] for name in optimizer.memory} for part in chunks(snapshot.numel())]
+        self._snapshot, self._snapshot_version = row.vector if snapshot is None else snapshot, -1
+        self._snapshot_parts = [] if snapshot is None else [snapshot[part] for part in chunks(snapshot.numel())]
+        parts = list(chunks(row.vector.numel()))
+        memory_parts = [{name: memory[name][part] for name in optimizer.memory} for part in parts]
         self._update = optimizer.attach(row.parts, memory_parts, scalars)
         self._steps, self._memory = steps, memory
 
@@ -278,7 +283,7 @@ class LearnerState(Me):
         if self._snapshot_version != self.row.version:
             self.row.lock.acquire()
             try:
-                for copy, x in zip(self._snapshot_parts, self.row.parts, strict=True):
+                for copy, x in zip(self._snapshot_parts, self.row.parts, strict=False):
                     copy.copy_(x)
                 self._snapshot_version = self.row.version
             finally:
@@ -340,7 +345,8 @@ class LearnerState(Me):
                     mixing.chunk(number)
                     exchanging += time.perf_counter() - started
                 self._update.update_(number, g[part], rate)
-            self._snapshot_parts[number].copy_(row.parts[number])
+            if self._snapshot_parts:
+                self._snapshot_parts[number].copy_(row.parts[number])
         if mixing is not None and put_off is not None:
             version = mixing.end()
             self.count_exchange(put_off.request, version)

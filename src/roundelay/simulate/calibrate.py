@@ -28,6 +28,8 @@ from roundelay.strategies.base import Strategy
 
 ROUNDS = 240
 """Minibatches a learner simulated for a prediction: many blocks of the usual periods."""
+SAME_PERIOD = 1.7
+"""Steps between two means that differ by less than this factor are as good as equal."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Measured:
     frames_per_second: float  # of all learners
     gradient: float  # a minibatch
     update: float  # a minibatch
-    exchange: float | None  # each; None: it had none
+    exchange: float | None  # each; None: it had none to speak of
     mean: float | None  # each
+    steps_a_mean: float = 1.0  # of a learner
 
     @property
     def core_seconds(self) -> float:
@@ -82,7 +85,8 @@ def read_run(exp: Path) -> Measured:
         learners=run.learners, cores=_cores(exp, run.machine), frames=sum(fastest.learner_frames) / steps,
         frames_per_second=fastest.frames_per_second,
         gradient=spent["gradient"] / steps, update=spent["update"] / steps,
-        exchange=spent["exchange"] / exchanges if exchanges else None, mean=spent["mean"] / means if means else None,
+        exchange=spent["exchange"] / exchanges if exchanges > steps / 100 else None,
+        mean=spent["mean"] / means if means else None, steps_a_mean=steps / means if means else 1.0,
     )  # fmt: skip
 
 
@@ -131,13 +135,27 @@ class Costs:
         nearest = min({number for number, _ in known}, key=lambda number: (abs(np.log(number / learners)), number))
         return float(np.mean([v for n, v in known if n == nearest])) * self._crowd(learners) / self._crowd(nearest)
 
+    def mean(self, learners: int, steps: float) -> float:
+        """Seconds of a mean that a learner takes part in every so many steps.
+
+        Waiting is most of it: the longer learners go without meeting, the farther apart they come. So it is taken from
+        the runs nearest in that number.
+        """
+        apart = [abs(np.log(run.steps_a_mean / steps)) for run in self.runs if run.mean is not None]
+        close = max(min(apart, default=0.0), float(np.log(SAME_PERIOD)))
+
+        def of(run: Measured) -> float | None:
+            return run.mean if abs(np.log(run.steps_a_mean / steps)) <= close else None
+
+        return self.other(of, learners) or 0.0
+
     def _crowd(self, learners: int) -> float:
         return max(1.0, learners / self.cores)
 
-    def host(self, learners: int, frames: float) -> VirtualCluster:
+    def host(self, learners: int, frames: float, steps_a_mean: float) -> VirtualCluster:
         """This host with so many learners, as a virtual cluster; something no run did costs nothing there."""
         update = self.other(lambda run: run.update, learners) or 0.0
-        mean = self.other(lambda run: run.mean, learners) or 0.0  # of a group of any size, or a mix with neighbours
+        mean = self.mean(learners, steps_a_mean)  # of a group of any size, or a mix with neighbours
         return VirtualCluster(
             name=f"calibrated, {learners} learners",
             nodes=(Node(learners),),
@@ -195,22 +213,23 @@ def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tupl
     for run in runs:
         others = Costs(tuple(other for other in runs if other is not run))
         speed, own = (
-            _speed(known, run.strategy, run.learners, run.frames) if known.knows(run) else None
+            _speed(known, run.strategy, run.learners, run.frames, run.steps_a_mean) if known.knows(run) else None
             for known in (others, Costs((run,)))
         )
         lines.append(Predicted(run.strategy.label, run.learners, speed, run.frames_per_second, own))
     total = runs[0].frames * runs[0].learners
     for strategy in {run.strategy: None for run in runs}:
-        there = {run.learners for run in runs if run.strategy == strategy}
-        for number in sorted(set(learners) - there):
+        there = {run.learners: run.steps_a_mean for run in runs if run.strategy == strategy}
+        apart = max(there.values())
+        for number in sorted(set(learners) - set(there)):
             try:
                 strategy.check(number)
             except UserError:
                 continue
-            lines.append(Predicted(strategy.label, number, _speed(costs, strategy, number, total / number)))
+            lines.append(Predicted(strategy.label, number, _speed(costs, strategy, number, total / number, apart)))
     return costs, sorted(lines, key=lambda line: (line.learners, line.label))
 
 
-def _speed(costs: Costs, strategy: Strategy, learners: int, frames: float) -> float:
-    cluster = costs.host(learners, frames)
+def _speed(costs: Costs, strategy: Strategy, learners: int, frames: float, steps_a_mean: float) -> float:
+    cluster = costs.host(learners, frames, steps_a_mean)
     return time_strategy(strategy, cluster, max(1, round(frames)), ROUNDS).frames_per_second

@@ -37,7 +37,7 @@ from roundelay.runtime.procs.membership import Membership
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.worker import Worker, WorkerSpec
-from roundelay.strategies.base import Strategy
+from roundelay.strategies.base import Strategy, Traits
 
 EMPTY = 1e-30
 """What an empty minibatch weighs: where all are empty, a mean is still one."""
@@ -89,6 +89,10 @@ class _ByHand(Learner, Task):
 
 class _Performer(Worker):
     """Performs effects; nobody sends it commands."""
+
+    def _copies(self, traits: Traits) -> bool:
+        """Always: the loop looks at the point between steps as well."""
+        return True
 
     def begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""

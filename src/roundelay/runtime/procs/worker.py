@@ -31,6 +31,7 @@ from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
+from roundelay.strategies.base import Traits
 
 MEANS = (Mean, Mix, GradMean)
 """Effects in which a learner meets others."""
@@ -105,7 +106,7 @@ class Worker:
         self.means = Means(arena, spec.rank, patience)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
-            torch.empty(spec.layout.parameters),
+            torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
             arena.vector("gradient", spec.rank), spec.cluster.optimizer,
             {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
             arena.scalars[spec.rank],
@@ -114,6 +115,10 @@ class Worker:
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
         self._plan: EpochPlan
+
+    def _copies(self, traits: Traits) -> bool:
+        """Must gradients be taken at copies, since others write a learner's row meanwhile?"""
+        return not traits.synchronous and traits.model == "mean"
 
     def segment(self, command: dict[str, Any]) -> Answer:
         """Run the strategy's coroutine to its end."""

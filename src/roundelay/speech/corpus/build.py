@@ -124,7 +124,8 @@ def prepare_lhotse(
     Raises:
         UserError: anything wrong with the input, all culprits of a kind together.
     """
-    parts = find_parts(source)
+    found = find_parts(source)
+    parts = {part: found[part] for part in sorted(found, key=lambda part: (part != TRAIN, part))}
     there = ", ".join(repr(part) for part in parts)
     chosen = dict(splits) or ({TRAIN: ""} if list(parts) == [""] else {part: part for part in parts})
     if unknown := [part for part in chosen.values() if part not in parts]:
@@ -260,6 +261,8 @@ def change_features(
 
 def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
     """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
+    if not 0 <= most <= 1:
+        raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
     for split, culprits in gone.items():
         total = len(culprits) + len(kept[split])
         if len(culprits) > most * total:

@@ -1,0 +1,134 @@
+"""Scores for people: every error in its place, the most frequent errors, tables by speaker and subset."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roundelay.core.errors import UserError
+from roundelay.speech.culprits import counted
+from roundelay.speech.scoring.align import Pair
+from roundelay.speech.scoring.counts import Score, UtteranceScore, confusions
+from roundelay.speech.scoring.groups import Groups, by_speaker, by_subset, sclite_table
+from roundelay.speech.scoring.resample import Unit, bootstrap
+
+GAP = "***"  # how a missing word is shown, as sclite does
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to print of a score beside its `%WER` line."""
+
+    interval: bool = False
+    unit: Unit = "utterances"  # what is drawn for the interval, and to compare systems
+    per_speaker: bool = False
+    subsets: bool = False
+    table: bool = False
+    confusions: int = 0  # how many of each kind
+    errors: bool = False
+
+
+def describe(name: str, result: Score, groups: Groups, wanted: Wanted) -> str:
+    """The `%WER` line and whatever is wanted.
+
+    Raises:
+        UserError: subsets are wanted and there are none; too few utterances or speakers for an interval.
+    """
+    unit = wanted.unit if wanted.interval else None
+    lines = [f"{name}: {_line(result, groups, unit)}"]
+    if wanted.subsets:
+        parts = by_subset(result, groups)
+        if not parts:
+            raise UserError(f"{name}: no utterance has a subset. The manifest's field `subset`, or labels in an stm.")
+        lines += _parts(parts, groups, unit)
+    if wanted.per_speaker:
+        lines += _parts(by_speaker(result, groups), {}, None)
+    if wanted.table:
+        lines += ["", sclite_table(by_speaker(result, groups), result, name)]
+        if parts := by_subset(result, groups):
+            lines += ["", sclite_table(parts, result, name, "SUBSET")]
+    if wanted.confusions:
+        lines += ["", frequent_errors(result, wanted.confusions)]
+    if wanted.errors:
+        lines += ["", alignment_text(result)]
+    return "\n".join(lines)
+
+
+def _line(result: Score, groups: Groups, unit: Unit | None) -> str:
+    return str(result.errors) if unit is None else f"{result.errors}  {bootstrap(result, groups, unit)}"
+
+
+def _parts(parts: dict[str, Score], groups: Groups, unit: Unit | None) -> list[str]:
+    width = max(map(len, parts))
+    return [f"  {name:<{width}}  {_part(part, groups, unit)}" for name, part in parts.items()]
+
+
+def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
+    """A part may be too small for an interval of its own, which is no reason to keep the others from being shown."""
+    try:
+        return _line(part, groups, unit)
+    except UserError:
+        return _line(part, groups, None)
+
+
+def frequent_errors(result: Score, most: int) -> str:
+    """The most frequent substitutions, deletions and insertions, each with its count."""
+    found = confusions(result)
+    kinds = (
+        ("substitution", [(f"{r} -> {h}", n) for (r, h), n in found if r and h]),
+        ("deletion", [(r, n) for (r, h), n in found if r and h is None]),
+        ("insertion", [(h, n) for (r, h), n in found if h and r is None]),
+    )
+    lines = []
+    for kind, items in kinds:
+        some = items[:most]
+        lines.append(counted(sum(n for _, n in items), kind) + (":" if some else ""))
+        lines += [f"{n:6}  {shown}" for shown, n in some]
+        if len(items) > most:
+            lines.append(f"        and {len(items) - most} more, as rare or rarer")
+    return "\n".join(lines)
+
+
+def alignment_text(result: Score, most_frequent: int = 30) -> str:
+    """Every error in its place, for people: the totals, the most frequent errors, then each utterance in columns.
+
+    In the `Eval` row S, I and D mark substituted, inserted and deleted words; faultless utterances keep one line.
+    Optional words that are missing stand in round brackets, beside blanks.
+    """
+    parts = [str(result), "", "Most frequent errors (count, reference -> hypothesis)"]
+    parts += [f"{n:6}  {_shown(r)} -> {_shown(h)}" for (r, h), n in confusions(result)[:most_frequent]] or ["  none"]
+    for utterance in result.utterances:
+        parts += ["", f"{utterance.id}  {utterance.errors}"]
+        if utterance.errors.total == 0 and not utterance.forgiven:
+            parts.append("OK:   " + " ".join(ref or "" for ref, _ in utterance.pairs))
+        else:
+            parts += _columns(utterance)
+    return "\n".join(parts) + "\n"
+
+
+def _columns(utterance: UtteranceScore) -> list[str]:
+    rows: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for place, pair in enumerate(utterance.pairs):
+        column = _column(pair, place in utterance.forgiven)
+        width = max(map(len, column))
+        for row, cell in zip(rows, column, strict=True):
+            row.append(cell.ljust(width))
+    return [f"{name:5} {' '.join(row)}".rstrip() for name, row in zip(("REF:", "HYP:", "Eval:"), rows, strict=True)]
+
+
+def _column(pair: Pair, forgiven: bool) -> Sequence[str]:
+    ref, hyp = pair
+    if forgiven:
+        optional = ref is None or hyp is None
+        return [f"({word})" if optional and word else word or "" for word in pair] + [""]
+    return _shown(ref), _shown(hyp), _mark(ref, hyp)
+
+
+def _shown(word: str | None) -> str:
+    return GAP if word is None else word
+
+
+def _mark(ref: str | None, hyp: str | None) -> str:
+    if ref is None:
+        return "I"
+    if hyp is None:
+        return "D"
+    return "" if ref == hyp else "S"

@@ -1,0 +1,87 @@
+"""What a decoding leaves of its score: files beside the hypotheses, and the record for `results.json`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.core.files import write_text
+from roundelay.core.records import WordErrors
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.scoring.cases import GROUPS_FILE, write_groups
+from roundelay.speech.scoring.counts import Score
+from roundelay.speech.scoring.ctm import Place
+from roundelay.speech.scoring.groups import Group, by_subset
+from roundelay.speech.scoring.resample import Interval, bootstrap
+from roundelay.speech.scoring.shown import alignment_text
+from roundelay.speech.scoring.stm import EVERYTHING, Segment, write_stm
+from roundelay.speech.scoring.trn import trn_name, write_trn
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A score, and how sure its word error rate is: a bootstrap over utterances, None for fewer than two."""
+
+    score: Score
+    interval: Interval | None
+
+    def __str__(self) -> str:
+        """`%WER 5.95 [ 46 / 773, 5 ins, 9 del, 32 sub ]  95 % interval 4.4 to 7.6 (bootstrap ...)`."""
+        return f"{self.score.errors}" if self.interval is None else f"{self.score.errors}  {self.interval}"
+
+
+def summarise(result: Score) -> Summary:
+    """The score with its interval."""
+    return Summary(result, bootstrap(result) if len(result.utterances) > 1 else None)
+
+
+def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
+    """The summary of each part of the split, empty where it has no parts."""
+    parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
+    return {name: summarise(part) for name, part in parts.items()}
+
+
+def group_of_utterance(utterance: Utterance) -> Group:
+    """Its speaker and, where the manifest has the field, its subset."""
+    return Group(utterance.speaker, getattr(utterance, "subset", None))
+
+
+def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
+    """As `results.json` has them."""
+    e = whole.score.errors
+    return WordErrors(
+        wer=e.wer, ins=e.ins, del_=e.del_, sub=e.sub, ref=e.ref, utterances=len(whole.score.utterances),
+        acoustic_scale=acoustic_scale,
+        interval=None if whole.interval is None else [whole.interval.low, whole.interval.high],
+        subsets={name: word_errors(part, {}, acoustic_scale) for name, part in parts.items()},
+    )  # fmt: skip
+
+
+def write_score(folder: Path, result: Score, utterances: Sequence[Utterance]) -> None:
+    """Write what `roundelay score` and sclite read, and what people do.
+
+    ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
+    recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place).
+    """
+    speakers = {u.id: u.speaker for u in utterances}
+    refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in result.utterances}
+    hyps = {u.id: [h for _, h in u.pairs if h is not None] for u in result.utterances}
+    write_trn(folder / "ref.trn", refs, speakers)
+    write_trn(folder / "hyp.trn", hyps, speakers)
+    write_groups(folder / GROUPS_FILE, {trn_name(u.id, u.speaker): group_of_utterance(u) for u in utterances})
+    write_stm(folder / "ref.stm", [_segment(u) for u in utterances])
+    parts = summarise_subsets(result, utterances)
+    lines = [str(summarise(result)), *(f"{name}: {part}" for name, part in parts.items())]
+    write_text(folder / "wer.txt", "".join(f"{line}\n" for line in lines))
+    write_text(folder / "errors.txt", alignment_text(result))
+
+
+def _segment(u: Utterance) -> Segment:
+    subset = group_of_utterance(u).subset
+    labels = (EVERYTHING, subset) if subset else (EVERYTHING,)
+    place = place_of(u)
+    return Segment(place.file, place.channel, u.speaker, u.start, u.start + u.duration, tuple(u.words), labels)
+
+
+def place_of(utterance: Utterance) -> Place:
+    """Where it lies, for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
+    return Place(utterance.recording_id, str(utterance.channel + 1), utterance.start)

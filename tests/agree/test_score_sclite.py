@@ -1,0 +1,240 @@
+"""Word errors agree with sclite (NIST's SCTK, Debian's package sctk) on thousands of random pairs and files.
+
+sclite aligns by its own costs, and breaks ties its own way. So what must be equal is the cost of the alignment under
+those costs; and all counts, wherever sclite's total is the smallest possible.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roundelay.core.streams import stream
+from roundelay.speech.scoring.align import SCLITE
+from roundelay.speech.scoring.cases import case_of_times
+from roundelay.speech.scoring.counts import ErrorCounts, Score, score
+from roundelay.speech.scoring.ctm import Place, TimedWord, write_ctm
+from roundelay.speech.scoring.glm import Purpose, read_glm
+from roundelay.speech.scoring.groups import by_speaker, sclite_table
+from roundelay.speech.scoring.resample import matched_pairs
+from roundelay.speech.scoring.stm import Segment, write_stm
+from roundelay.speech.scoring.trn import write_trn
+
+FOLDER = Path("/usr/lib/sctk/bin")
+GLM = Path(__file__).parents[2] / "docs" / "example.glm"
+
+
+def program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path=str(FOLDER))
+    if found is None:
+        pytest.skip(f"{name} is not here: apt-get install sctk")
+    return found
+
+
+def sclite(*options: str) -> str:
+    return subprocess.run([program("sclite"), *options], capture_output=True, text=True, check=True).stdout
+
+
+def counts_in(output: str) -> dict[str, ErrorCounts]:
+    """Counts by utterance, in lower case as sclite writes names."""
+    found = re.findall(r"id: \((\S+)\)\n(?:.*\n)*?Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)", output)
+    return {
+        name: ErrorCounts(ins=int(i), del_=int(d), sub=int(s), ref=int(c) + int(s) + int(d))
+        for name, c, s, d, i in found
+    }
+
+
+def cost(counts: ErrorCounts) -> int:
+    return 3 * (counts.ins + counts.del_) + 4 * counts.sub
+
+
+def words(rng: np.random.Generator, most: int) -> list[str]:
+    return [f"w{n}" for n in rng.integers(0, int(rng.integers(2, 12)), rng.integers(0, most))]
+
+
+def corrupted(rng: np.random.Generator, ref: Sequence[str]) -> list[str]:
+    if rng.random() < 0.3:
+        return words(rng, 15)
+    hyp = []
+    for word in ref:
+        kind = rng.integers(0, 10)
+        if kind != 0:
+            hyp.append(word if kind > 2 else f"w{rng.integers(0, 12)}")
+        if kind == 1:
+            hyp.append(f"w{rng.integers(0, 12)}")
+    return hyp
+
+
+Pairs = tuple[dict[str, list[str]], dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    rng = stream(0, "sclite")
+    refs = {f"s{n % 7}-u{n}": words(rng, 15) for n in range(3000)}
+    return refs, {name: corrupted(rng, ref) for name, ref in refs.items()}
+
+
+def by_sclite(folder: Path, pairs: Pairs, *options: str) -> str:
+    write_trn(folder / "ref.trn", pairs[0])
+    write_trn(folder / "hyp.trn", pairs[1])
+    files = ["-r", str(folder / "ref.trn"), "trn", "-h", str(folder / "hyp.trn"), "trn"]
+    return sclite("-i", "spu_id", *files, *options)
+
+
+def test_three_thousand_pairs(tmp_path: Path, pairs: Pairs) -> None:
+    theirs = counts_in(by_sclite(tmp_path, pairs, "-s", "-o", "pralign", "stdout"))
+    like_them = {u.id: u.errors for u in score(*pairs, costs=SCLITE).utterances}
+    fewest = {u.id: u.errors for u in score(*pairs).utterances}
+    assert len(theirs) == len(fewest) == 3000
+    more = 0
+    for name, counts in theirs.items():
+        assert cost(counts) == cost(like_them[name]), (name, counts, like_them[name])
+        assert fewest[name].total <= counts.total
+        if fewest[name].total == counts.total:
+            assert fewest[name] == counts, name
+        else:
+            more += 1
+    assert more < 30, "sclite's total is seldom more than the smallest"
+
+
+def test_the_table(tmp_path: Path, pairs: Pairs) -> None:
+    """Cell by cell, on the utterances whose counts are unique."""
+    theirs = counts_in(by_sclite(tmp_path, pairs, "-s", "-o", "pralign", "stdout"))
+    unique = [u.id for u in score(*pairs).utterances if u.errors == theirs[u.id]]
+    some = ({name: side[name] for name in unique} for side in pairs)
+    chosen = next(some), next(some)
+    result = score(*chosen)
+    ours = table_cells(sclite_table(by_speaker(result, {}), result))
+    assert table_cells(by_sclite(tmp_path, chosen, "-s", "-o", "sum", "stdout")) == ours
+    assert len(ours) == 7 + 4
+
+
+def table_cells(text: str) -> dict[str, list[float]]:
+    rows = re.findall(r"^\s*\| *(\S+) *\| *([\d. |]+?) *\|\s*$", text, re.MULTILINE)
+    return {name.lower(): [float(cell) for cell in cells.replace("|", " ").split()] for name, cells in rows}
+
+
+def test_alternatives_optional_someand_fragments(tmp_path: Path) -> None:
+    """The same readings: the smallest total is never above sclite's, and almost always sclite's."""
+    rng = stream(1, "sclite")
+    refs, hyps = {}, {}
+    for n in range(2000):
+        ref = words(rng, 12)
+        hyps[f"s{n % 7}-u{n}"] = corrupted(rng, ref)
+        refs[f"s{n % 7}-u{n}"] = [mark for word in ref for mark in marked(rng, word).split()]
+    output = by_sclite(tmp_path, (refs, hyps), "-s", "-F", "-D", "-o", "pralign", "stdout")
+    theirs, ours = counts_in(output), score(refs, hyps, marked=True)
+    totals = np.array([(u.errors.total, theirs[u.id].total) for u in ours.utterances])
+    assert len(theirs) == len(totals) == 2000
+    assert (totals[:, 0] <= totals[:, 1]).all()
+    assert (totals[:, 0] < totals[:, 1]).mean() < 0.05
+
+
+def marked(rng: np.random.Generator, word: str) -> str:
+    return [
+        word, word, word, word, f"({word})", f"{{ {word} / w0 w1 }}", f"{{ w2 / {word} / @ }}",
+        f"{word[:1]}-", f"({word}-)",
+    ][rng.integers(0, 9)]  # fmt: skip
+
+
+def test_times(tmp_path: Path) -> None:
+    """Segments with gaps between them, ignored ones too, and words anywhere: counts of every segment."""
+    rng = stream(2, "sclite")
+    segments: list[Segment] = []
+    spoken: dict[str, list[TimedWord]] = {}
+    for file in (f"f{n}" for n in range(40)):
+        now = 0.0
+        for _ in range(12):
+            start = round(now + float(rng.choice([0, 0, 0.5, 1.25])), 3)
+            now = round(start + float(rng.integers(1, 5)), 3)
+            said = ["ignore_time_segment_in_scoring"] if rng.random() < 0.1 else words(rng, 8)
+            segments.append(Segment(file, "A", f"s{rng.integers(0, 5)}", start, now, tuple(said), ("o",)))
+        starts = np.sort(rng.uniform(0, now + 2, 70)).round(2)
+        spoken[file] = [TimedWord(f"w{rng.integers(0, 12)}", float(t), 0.11, 0.5) for t in starts]
+    write_stm(tmp_path / "ref.stm", segments)
+    write_ctm(tmp_path / "hyp.ctm", spoken, {file: Place(file, "A") for file in spoken})
+    files = ["-r", str(tmp_path / "ref.stm"), "stm", "-h", str(tmp_path / "hyp.ctm"), "ctm"]
+    theirs = counts_in(sclite(*files, "-s", "-F", "-D", "-o", "pralign", "stdout"))
+    case = case_of_times(tmp_path / "ref.stm", tmp_path / "hyp.ctm")
+    ours = Score(tuple(score({n: case.refs[n]}, {n: case.hyps[n]}, costs=SCLITE).utterances[0] for n in case.refs))
+    assert len(theirs) == len(ours.utterances)
+    # sclite numbers a speaker's segments in the file's order, as the references here are.
+    numbers: dict[str, int] = {}
+    for utterance in ours.utterances:
+        speaker = case.groups[utterance.id].speaker
+        name = f"{speaker}-{numbers.get(speaker, 0):03d}"
+        numbers[speaker] = numbers.get(speaker, 0) + 1
+        assert cost(theirs[name]) == cost(utterance.errors), (name, utterance)
+
+
+def test_matched_pairs(tmp_path: Path) -> None:
+    """Segments and z of two systems on 300 utterances; sc_stats cuts sclite's alignments, whose ties lie elsewhere."""
+    rng = stream(4, "sclite")
+    refs = {f"s{n % 5}-u{n}": [f"w{k}" for k in rng.integers(0, 500, rng.integers(5, 25))] for n in range(300)}
+    systems = {
+        name: {key: worse(rng, ref, rate) for key, ref in refs.items()} for name, rate in (("a", 0.1), ("b", 0.12))
+    }
+    write_trn(tmp_path / "ref.trn", refs)
+    alignments = ""
+    for name, hyps in systems.items():
+        write_trn(tmp_path / f"{name}.trn", hyps)
+        files = ["-r", str(tmp_path / "ref.trn"), "trn", "-h", str(tmp_path / f"{name}.trn"), "trn", name]
+        sclite("-i", "spu_id", *files, "-o", "sgml", "-O", str(tmp_path), "-n", name)
+        alignments += (tmp_path / f"{name}.sgml").read_text()
+    command = [program("sc_stats"), "-p", "-t", "mapsswe", "-v", "-n", "-"]
+    output = subprocess.run(command, input=alignments, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"MTCH_PR_RESULTS .*\(# segs: (\d+)\).*\(Z Stat: (\S+)\)", output)
+    assert found is not None
+    z, _, segments = matched_pairs(*(score(refs, hyps) for hyps in systems.values()))
+    assert z is not None
+    assert z < -1
+    assert abs(segments - int(found[1])) <= 0.01 * segments
+    assert z == pytest.approx(float(found[2]), abs=0.05)
+
+
+def worse(rng: np.random.Generator, ref: Sequence[str], rate: float) -> list[str]:
+    hyp = []
+    for word in ref:
+        chance = rng.random()
+        hyp += [f"x{rng.integers(9)}"] if chance < rate else [] if chance < 1.5 * rate else [word]
+        hyp += [f"y{rng.integers(9)}"] if rng.random() < rate / 3 else []
+    return hyp
+
+
+VOCABULARY = """um uh er umbrella all right alright he's she's it's i'm gonna ok mr. uh-huh mm-hmm
+    well-known so- -ing a b (um) (you) (i'm-a) [laughter] %hesitation don't Can't"""
+
+
+def test_mapping_rules(tmp_path: Path) -> None:
+    """Our example file through SCTK's own filter, csrfilt.sh, and through ours: the same words."""
+    rng = stream(3, "sclite")
+    vocabulary = VOCABULARY.split()
+    texts = {f"s-u{n}": [str(w) for w in rng.choice(vocabulary, rng.integers(0, 12))] for n in range(1000)}
+    write_trn(tmp_path / "in.trn", texts)
+    purposes: tuple[Purpose, ...] = ("ref", "hyp")
+    for purpose in purposes:
+        command = [program("csrfilt.sh"), "-dh", "-i", "trn", "-t", purpose, str(GLM)]
+        path = {"PATH": f"{FOLDER}:/usr/bin:/bin"}
+        with (tmp_path / "in.trn").open() as file:
+            output = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True, env=path).stdout
+        ours = read_glm(GLM, purpose).apply_to_all(texts, split_hyphens=True)
+        theirs = {name: text.split() for text, name in re.findall(r"^(.*)\((s-u\d+)\)$", output, re.MULTILINE)}
+        assert len(theirs) == 1000
+        for name, some in ours.items():
+            assert flat(some) == flat([word.upper() for word in theirs[name]]), (purpose, texts[name])
+
+
+def flat(some: Sequence[str]) -> list[str]:
+    """Each word of optional brackets in brackets of its own, as the filter leaves them."""
+    found, inside = [], False
+    for word in some:
+        inside |= word.startswith("(")
+        bare = word.strip("()")
+        found += [f"({bare})" if inside else bare] if bare else []
+        inside &= not word.endswith(")")
+    return found
