@@ -99,3 +99,13 @@ class Frontend(nn.Module):
             spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
             orders = spliced.view(len(windows), self.config.order + 1, -1, normal.shape[2])
             return (orders * self.scale[:, None]).flatten(1)
+
+    def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N, F) ->
+        (N, T, order + 1, F): what `forward` gives for every frame of a sequence; for a front end without splicing."""
+        if self.config.context:
+            raise ValueError("sequences are not spliced: the network sees the neighbours itself")
+        with torch.autocast(features.device.type, enabled=False):
+            normal = (features - mean[:, None]) / std[:, None]
+            orders = normal.unfold(1, self.config.width, 1) @ self.matrix.T  # (N, T, F, W) x (W, K) -> (N, T, F, K)
+            return orders.transpose(2, 3) * self.scale
