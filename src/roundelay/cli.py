@@ -120,7 +120,10 @@ def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
     if options.features is not None and options.bins is not None:
         raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
     if options.features is not None:
-        return build(FeatureConfig, read_yaml(options.features), str(options.features))
+        try:
+            return build(FeatureConfig, read_yaml(options.features))
+        except UserError as error:
+            raise UserError(f"{options.features}: {error}") from None
     return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()
 
 

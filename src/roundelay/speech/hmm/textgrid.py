@@ -161,23 +161,27 @@ def _intervals(path: Path, values: _Values, size: int) -> tuple[Interval, ...]:
 
 
 def write_textgrid(path: Path, grid: TextGrid) -> None:
-    """Write the long form, times with all their digits."""
+    """Write the long form, times to the nanosecond."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
     lines += [
-        f"xmin = {grid.start!r}",
-        f"xmax = {grid.end!r}",
+        f"xmin = {_seconds(grid.start)}",
+        f"xmax = {_seconds(grid.end)}",
         "tiers? <exists>",
         f"size = {len(grid.tiers)}",
         "item []:",
     ]
     for number, tier in enumerate(grid.tiers, 1):
         lines += [f"    item [{number}]:", '        class = "IntervalTier"', f"        name = {_quoted(tier.name)}"]
-        lines += [f"        xmin = {grid.start!r}", f"        xmax = {grid.end!r}"]
+        lines += [f"        xmin = {_seconds(grid.start)}", f"        xmax = {_seconds(grid.end)}"]
         lines += [f"        intervals: size = {len(tier.intervals)}"]
         for place, interval in enumerate(tier.intervals, 1):
-            lines += [f"        intervals [{place}]:", f"            xmin = {interval.start!r}"]
-            lines += [f"            xmax = {interval.end!r}", f"            text = {_quoted(interval.text)}"]
+            lines += [f"        intervals [{place}]:", f"            xmin = {_seconds(interval.start)}"]
+            lines += [f"            xmax = {_seconds(interval.end)}", f"            text = {_quoted(interval.text)}"]
     write_text(path, "\n".join(lines) + "\n")
+
+
+def _seconds(value: float) -> float:
+    return round(value, 9)
 
 
 def _quoted(text: str) -> str:
