@@ -110,7 +110,7 @@ def _write_features(folder: Path, utterances: Sequence[Utterance], store: Featur
     sums = ((speaker, _sums(store, speaker, count)) for speaker, count in sorted(frames.items()))
     write_archive(place / "cmvn.ark", sums, scp=folder / "cmvn.scp")
     write_text(folder / "utt2num_frames", "".join(f"{u.id} {store.frames(u.id)}\n" for u in ordered))
-    write_text(folder / "frame_shift", f"{float(store.config['frame_shift_ms']) / 1000:g}\n")
+    write_text(folder / "frame_shift", f"{store.frame_shift:g}\n")
     return sum(frames.values())
 
 
