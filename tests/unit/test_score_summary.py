@@ -3,7 +3,10 @@
 import math
 from pathlib import Path
 
+import pytest
+
 from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.scoring import summary
 from roundelay.speech.scoring.cases import Rules, case_of_times, cases_of_run
 from roundelay.speech.scoring.counts import score
 from roundelay.speech.scoring.ctm import TimedWord, write_ctm
@@ -47,8 +50,20 @@ def test_the_record_holds_the_interval() -> None:
     assert record.subsets["swb"].ref == record.ref == 6
 
 
+def test_parts_of_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = score({u.id: u.words for u in UTTERANCES}, HYPS)
+    subsets: dict[str, str | None] = {"u1": "swb", "u2": "swb", "u3": "callhm"}
+    monkeypatch.setattr(summary, "group_of_utterance", lambda u: Group(u.speaker, subsets[u.id]))
+    assert {name: str(part.score.errors) for name, part in summarise_subsets(result, UTTERANCES).items()} == {
+        "callhm": "%WER 0.00 [ 0 / 1, 0 ins, 0 del, 0 sub ]",
+        "swb": "%WER 40.00 [ 2 / 5, 1 ins, 1 del, 0 sub ]",
+    }
+    subsets["u3"] = "swb"
+    assert summarise_subsets(result, UTTERANCES) == {}, "one part that is all of it says nothing new"
+
+
 def test_one_utterance_has_no_interval() -> None:
-    summary = summarise(score({"u3": ["SIX"]}, {"u3": ["SIX"]}))
-    assert summary.interval is None
-    assert word_errors(summary, {}, math.pi).interval is None
-    assert str(summary) == "%WER 0.00 [ 0 / 1, 0 ins, 0 del, 0 sub ]"
+    alone = summarise(score({"u3": ["SIX"]}, {"u3": ["SIX"]}))
+    assert alone.interval is None
+    assert word_errors(alone, {}, math.pi).interval is None
+    assert str(alone) == "%WER 0.00 [ 0 / 1, 0 ins, 0 del, 0 sub ]"

@@ -35,9 +35,9 @@ def summarise(result: Score) -> Summary:
 
 
 def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """The summary of each part of the split, empty where it has no parts."""
+    """The summary of each part of the split, empty where it has none, or one that is all of it."""
     parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
-    return {name: summarise(part) for name, part in parts.items()}
+    return {name: summarise(part) for name, part in parts.items()} if len(parts) > 1 else {}
 
 
 def group_of_utterance(utterance: Utterance) -> Group:
