@@ -166,7 +166,7 @@ def _one_split(
 
 def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> None:
     folder = exp / "decode" / found.split
-    write_score(folder, found.score, corpus.splits[found.split])
+    write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
     write_json(
         folder / "decode.json",
         {"acoustic_scale": found.acoustic_scale, "real_time_factor": found.real_time_factor,
