@@ -4,10 +4,8 @@ Legend: P parameters, S tied states.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +25,13 @@ from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.speech.augment import AugmentConfig, SpecAugment
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.feature_store import FeatureStore, StoredPart
 from roundelay.speech.frames import FrameExamples, log_prior
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.models.dnn import Dnn, DnnConfig
+from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
+from roundelay.speech.sequences import SequenceExamples
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.training import AfterDeath, Job
@@ -47,30 +47,40 @@ class AcousticTask(Task):
 
     corpus: Path
     alignment: Path
-    model: DnnConfig
+    model: ModelConfig
     seed: int
     autocast: bool
+    clip: float | None = None
+    device: str = "cpu"
+    compiled: bool = False
+    augment: AugmentConfig = AugmentConfig()
 
     def build(self) -> Learner:
         corpus, alignment = load_corpus(self.corpus), Alignment.load(self.alignment)
-        module = Dnn(self.model, corpus.features().array.shape[1], alignment.num_pdfs)
-        examples = frame_examples(corpus, corpus.features(), alignment, module)
+        store = corpus.features()
+        network = make_network(self.model, store.parts, alignment.num_pdfs)
+        examples = labelled_frames(corpus, store, alignment, network)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "initial"))
-            module.reset()
+            network.reset()
         sample = stream(0, "scale").integers(0, examples.count(TRAIN), 20_000)
-        module.frontend.fit_scale(*examples.batch(TRAIN, sample)[0])
-        return ModuleLearner(module, examples, self.autocast)
+        network.frontend.fit_scale(*examples.windows(TRAIN, sample, network.frontend.config.reach))
+        if self.augment.masks:
+            network.frontend.augment = SpecAugment(self.augment, store.parts)
+        device = None if self.device == "cpu" else torch.device(self.device)
+        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled)
 
 
-def frame_examples(corpus: Corpus, store: FeatureStore, alignment: Alignment, module: Dnn) -> FrameExamples:
-    """The labelled frames of all splits.
+def labelled_frames(
+    corpus: Corpus, store: FeatureStore, alignment: Alignment, network: AcousticNetwork
+) -> FrameExamples | SequenceExamples:
+    """The labelled frames of all splits, drawn as the network wants them.
 
     Raises:
         UserError: no training or held-out frame is labelled.
     """
     splits = {name: [u.id for u in utterances] for name, utterances in corpus.splits.items()}
-    examples = FrameExamples(store, alignment.pdf, splits, module.frontend.config)
+    examples = network.examples(store, alignment.pdf, splits)
     for split in (TRAIN, HELD_OUT):
         if split not in splits or not examples.count(split):
             raise UserError(
@@ -120,8 +130,14 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
     """
     training = recipe.training
     corpus = load_corpus(recipe.corpus)
-    autocast = autocast_pays() if training.precision == "auto" else training.precision == "bf16"
-    task = AcousticTask(recipe.corpus, recipe.alignment, recipe.model, training.seed, autocast)
+    if training.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("training.device is cuda: torch sees no GPU here. Choose cpu, or install torch for CUDA.")
+    pays = training.device == "cuda" or autocast_pays()
+    autocast = pays if training.precision == "auto" else training.precision == "bf16"
+    task = AcousticTask(
+        recipe.corpus, recipe.alignment, recipe.model, training.seed, autocast, training.clip, training.device,
+        training.compile, training.augment,
+    )  # fmt: skip
     stragglers = tuple(parse_straggler(text) for text in training.stragglers)
     if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
         raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
@@ -168,26 +184,36 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
 class AcousticModel:
     """A trained network and the prior it is divided by."""
 
-    module: Dnn
+    module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What lies beside the tensors: enough to build the network."""
+
+    model: ModelConfig
+    features: int
+    states: int
+    parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
     """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes."""
     learner = task.build()
     assert isinstance(learner, ModuleLearner)
-    module = learner.module.cpu()
-    assert isinstance(module, Dnn)
-    load_flat(module, x)
+    network = learner.module.cpu()
+    assert isinstance(network, AcousticNetwork)
+    load_flat(network, x)
     alignment, corpus = Alignment.load(task.alignment), load_corpus(task.corpus)
-    examples = frame_examples(corpus, corpus.features(), alignment, module)
-    states = alignment.num_pdfs
-    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, states)))
+    examples = labelled_frames(corpus, corpus.features(), alignment, network)
+    tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
+    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, alignment.num_pdfs)))
     with atomic_write(path) as file:
         file.write(save(tensors))
-    features = int(module.frontend.scale.shape[1])
-    write_json(path.with_name(MODEL_META), {"model": plain(task.model), "features": features, "states": states})
+    features = int(network.frontend.scale.shape[1])
+    sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts)
+    write_json(path.with_name(MODEL_META), plain(sizes))
 
 
 def load_model(exp: Path) -> AcousticModel:
@@ -201,13 +227,13 @@ def load_model(exp: Path) -> AcousticModel:
         raise UserError(
             f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
         )
-    meta: Mapping[str, Any] = read_json(meta_path)
+    sizes = build(_Sizes, read_json(meta_path), str(meta_path))
     try:
-        module = Dnn(build(DnnConfig, meta["model"], str(meta_path)), meta["features"], meta["states"])
+        network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
         tensors = load(path.read_bytes())
         prior = tensors.pop("prior").numpy()
-        module.load_state_dict(tensors)
+        network.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
-    module.eval()
-    return AcousticModel(module, prior)
+    network.eval()
+    return AcousticModel(network, prior)

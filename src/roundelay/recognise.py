@@ -120,9 +120,8 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
 def _loglikes(
     model: AcousticModel, store: FeatureStore, utterances: Sequence[Utterance]
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    frontend = model.module.frontend.config
     for utterance in utterances:
-        yield utterance.id, log_likelihoods(model.module, store, utterance.id, frontend, model.prior)
+        yield utterance.id, log_likelihoods(model.module, store, utterance.id, model.prior)
 
 
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:

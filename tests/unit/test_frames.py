@@ -1,5 +1,6 @@
 """From stored features to what the network sees, against the textbook written out frame by frame."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_scaled_likelihoods_are_posteriors_over_priors(tmp_path: Path) -> None:
     module = Dnn(DnnConfig(layers=1, width=8, context=1), 40, 6).eval()
     prior = log_prior(np.array([4, 0, 1, 1, 1, 1]))
     assert np.exp(prior).sum() == pytest.approx(1)
-    scaled = log_likelihoods(module, store, "dev-1", module.frontend.config, prior)
+    scaled = log_likelihoods(module, store, "dev-1", prior)
     assert scaled.shape == (store.frames("dev-1"), 6)
     np.testing.assert_allclose(np.exp(scaled + prior).sum(1), 1, rtol=1e-5)
 
@@ -93,3 +94,35 @@ def test_the_published_network_has_its_published_size() -> None:
     """Li et al. 2017: 6 x 1024, 1320 inputs, 5723 tied states."""
     module = Dnn(DnnConfig(layers=6, width=1024), 40, 5723)
     assert sum(p.numel() for p in module.parameters()) == 12_466_779
+
+
+def test_windows_in_one_piece_and_at_edges_are_those_cut_frame_by_frame(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    reach = np.arange(-9, 10)
+    frames = stream(0, "frames").permutation(len(store.array))[:500]
+    windows = cut_windows(store, frames, reach)[0].numpy()
+    for frame, window in zip(frames, windows, strict=True):
+        utterance = np.searchsorted(store.offsets, frame, side="right") - 1
+        wanted = np.clip(frame + reach, store.offsets[utterance], store.offsets[utterance + 1] - 1)
+        np.testing.assert_array_equal(window, store.array[wanted])
+
+
+def test_utterances_shorter_than_a_window(tmp_path: Path) -> None:
+    """Also where the whole corpus is."""
+    _, store, _ = toy_corpus(tmp_path)
+    short = dataclasses.replace(store, array=store.array[:4], offsets=np.array([0, 3, 4]))
+    windows = cut_windows(short, np.array([1, 3]), np.arange(-5, 6))[0].numpy()
+    np.testing.assert_array_equal(windows[0], store.array[[0, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2]])
+    np.testing.assert_array_equal(windows[1], store.array[[3] * 11])
+
+
+def test_a_front_end_over_time_is_the_one_on_windows(tmp_path: Path) -> None:
+    _, store, _ = toy_corpus(tmp_path)
+    frontend = Frontend(FrontendConfig(context=0), 40)
+    first, size = store.span("train-3")
+    windows = cut_windows(store, np.arange(first, first + size), np.arange(-4, 5))
+    frontend.fit_scale(*windows)
+    inside = np.clip(np.arange(first - 4, first + size + 4), first, first + size - 1)
+    over_time = frontend.over_time(torch.from_numpy(store.array[inside])[None], windows[1][:1], windows[2][:1])
+    assert over_time.shape == (1, size, 3, 40)
+    torch.testing.assert_close(over_time[0].flatten(1), frontend(*windows), rtol=1e-5, atol=1e-5)

@@ -5,7 +5,7 @@ Legend: B examples of a minibatch (or gradients computed together), C classes, P
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,6 +38,15 @@ class Examples(Protocol):
         ...
 
 
+@runtime_checkable
+class Ordered(Protocol):
+    """Examples in shapes and in an order of their own: those that fit each other side by side."""
+
+    def order(self, plan: EpochPlan) -> NDArray[np.int64]:
+        """All training examples by number, (examples,), in the order of the plan's epoch."""
+        ...
+
+
 class ModuleLearner(Learner):
     """Gradients of mean cross-entropy, by backward, straight into a flat vector.
 
@@ -49,9 +58,22 @@ class ModuleLearner(Learner):
             between calls: buffers that change in training (batch normalisation statistics) are refused.
         examples: the data.
         autocast: run forward and backward under bfloat16 autocast.
+        clip: a gradient whose Euclidean norm is above this is scaled down to it. Each learner scales that of its own
+            minibatch, before any mean is taken: it stays a pure function of point and minibatch.
+        device: where to compute. Points and gradients stay where the runtime has them, and are copied there and back;
+            None, the processor they are on, copies nothing.
+        compiled: compile the module's forward and backward (torch.compile), for shapes that vary.
     """
 
-    def __init__(self, module: nn.Module, examples: Examples, autocast: bool = False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: Examples,
+        autocast: bool = False,
+        clip: float | None = None,
+        device: torch.device | None = None,
+        compiled: bool = False,
+    ) -> None:
         for name, part in module.named_modules():
             if getattr(part, "track_running_stats", False):
                 raise ValueError(
@@ -60,8 +82,14 @@ class ModuleLearner(Learner):
         self.module = module
         self.parameters = parameter_count(module)
         self.examples = examples.count("train")
-        self._examples, self._autocast = examples, autocast
+        self._examples, self._autocast, self._clip = examples, autocast, clip
+        self._ordered = examples if isinstance(examples, Ordered) else None
         self._initial = flatten(module)
+        self._device = device
+        if device is not None:
+            module.to(device)
+            self._point, self._gradient = self._initial.to(device), torch.zeros_like(self._initial, device=device)
+        self._call = torch.compile(module, dynamic=True) if compiled else module
         self._at, self._into = 0, 0
         self._places: dict[Tensor, Tensor] = {}
         self._missing: set[Tensor] = set()
@@ -77,9 +105,10 @@ class ModuleLearner(Learner):
             out.zero_()
             return Statistics()
         self._point_at(x)
-        if out.data_ptr() != self._into:
-            self._places = dict(zip(self.module.parameters(), pieces(self.module, out), strict=True))
-            self._into = out.data_ptr()
+        found = out if self._device is None else self._gradient
+        if found.data_ptr() != self._into:
+            self._places = dict(zip(self.module.parameters(), pieces(self.module, found), strict=True))
+            self._into = found.data_ptr()
         self._missing = set(self._places)
         inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
         self.module.train()
@@ -89,7 +118,17 @@ class ModuleLearner(Learner):
             loss.backward()  # type: ignore[no-untyped-call]
         for p in self._missing:  # the loss does not depend on them
             self._places[p].zero_()
+        self._shorten(found)
+        if found is not out:
+            out.copy_(found)
         return statistics
+
+    def _shorten(self, gradient: Tensor) -> None:
+        """Scale `gradient` (P,) down to the largest norm allowed."""
+        if self._clip is not None:
+            norm = float(torch.linalg.vector_norm(gradient))
+            if norm > self._clip:
+                gradient.mul_(self._clip / norm)
 
     def _arrived(self, p: Tensor) -> None:
         """Backward has the gradient of one parameter: put it into the flat vector while it is in cache.
@@ -104,15 +143,17 @@ class ModuleLearner(Learner):
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
         """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
-        whose numbers are drawn by the name of a minibatch."""
+        whose numbers are drawn by the name of a minibatch, or where minibatches of one size differ in shape."""
         found: list[Statistics] = [Statistics()] * len(batches)
         sizes: dict[int, list[int]] = {}
         for row, batch in enumerate(batches):
             sizes.setdefault(batch.frames, []).append(row)
         for size, rows in sizes.items():
-            if size and len(rows) > 1 and not self._random:
+            if size and len(rows) > 1 and not self._one_by_one:
                 points = x if len(rows) == len(batches) else x[rows]
                 gradients, statistics = self._stacked(points, [batches[row] for row in rows], plan)
+                for gradient in gradients:
+                    self._shorten(gradient)
                 out[rows] = gradients
             else:
                 statistics = [self.gradient(x[row], batches[row], plan, out[row]) for row in rows]
@@ -121,8 +162,14 @@ class ModuleLearner(Learner):
         return found
 
     @property
-    def _random(self) -> bool:
-        return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in self.module.modules())
+    def _one_by_one(self) -> bool:
+        parts = self.module.modules()
+        return (
+            self._ordered is not None
+            or self._device is not None
+            or any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in parts)
+            or any(getattr(part, "draws", False) for part in self.module.modules())
+        )
 
     def _stacked(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan) -> tuple[Tensor, list[Statistics]]:
         """Gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
@@ -146,9 +193,9 @@ class ModuleLearner(Learner):
         return gradients, [Statistics(size, value * size, int(right)) for value, right in pairs]
 
     def _order_of(self, plan: EpochPlan) -> NDArray[np.int64]:
-        """The shuffled order of the plan's epoch; the last one asked for is kept."""
+        """The order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""
         if self._order is None or self._order[0] != plan:
-            self._order = (plan, plan.order())
+            self._order = (plan, self._ordered.order(plan) if self._ordered else plan.order())
         return self._order[1]
 
     def evaluate(self, x: Tensor, split: str) -> Statistics:
@@ -161,17 +208,26 @@ class ModuleLearner(Learner):
         return total
 
     def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Statistics]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
-            scores = self.module(*inputs)
+        if self._device is not None:
+            inputs, targets = tuple(some.to(self._device) for some in inputs), targets.to(self._device)
+        with torch.autocast(targets.device.type, torch.bfloat16, enabled=self._autocast):
+            scores = self._call(*inputs)
         scores = scores.float()
         loss = nn.functional.cross_entropy(scores, targets)
         frames = len(targets)
-        best = scores.detach().numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
-        correct = int((best == targets.numpy()).sum())
+        if targets.device.type == "cpu":
+            best = scores.detach().numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
+            correct = int((best == targets.numpy()).sum())
+        else:
+            correct = int((scores.detach().argmax(1) == targets).sum())
         return loss, Statistics(frames, float(loss.detach()) * frames, correct)
 
     def _point_at(self, x: Tensor) -> None:
-        """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always."""
+        """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always; on another
+        device it looks at a copy."""
+        if self._device is not None:
+            self._point.copy_(x)
+            x = self._point
         if x.data_ptr() != self._at:
             bind(self.module, x)
             self._at = x.data_ptr()

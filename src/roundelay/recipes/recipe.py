@@ -14,9 +14,10 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
+from roundelay.speech.augment import AugmentConfig
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
-from roundelay.speech.models.dnn import DnnConfig
+from roundelay.speech.models import DnnConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Training:
     runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
+    clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
+    device          cpu; cuda: gradients are computed on the GPU of every learner's process (all share the first one
+                    visible), rows stay in shared memory
+    compile         compile the model's forward and backward by torch.compile; the first minibatches take long
+    augment         SpecAugment: time_masks, frequency_masks and how wide they are (docs/features.md)
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
     record          take down what every learner did, in which order, for `roundelay replay` (procs only)
     on_death        what the death of a learner means. Asynchronous strategies: replace (the default), go-on (without
@@ -44,12 +50,18 @@ class Training:
     minibatch: int = 256
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    clip: float | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    compile: bool = False
+    augment: AugmentConfig = AugmentConfig()
     stragglers: tuple[str, ...] = ()
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
     record: bool = False
 
     def __post_init__(self) -> None:
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
         if not self.patience_seconds > 0:
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
         if self.minibatch < max(1, self.learners):
@@ -79,6 +91,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
+    model       name: dnn, cldnn, blstm or conformer (docs/models.md)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """
@@ -87,7 +100,7 @@ class Recipe:
     corpus: Path
     alignment: Path
     align: AlignConfig = AlignConfig()
-    model: DnnConfig = DnnConfig()
+    model: ModelConfig = DnnConfig()
     training: Training = Training()
     optimizer: Sgd | TorchOptimizer = Sgd(momentum=0.9)
     schedule: Newbob | Anneal = Newbob()

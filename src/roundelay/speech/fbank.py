@@ -18,7 +18,7 @@ from roundelay.core.errors import UserError
 
 INT16_SCALE = 32768.0
 LOG_FLOOR = float(torch.finfo(torch.float32).eps)
-_FRAMES_AT_ONCE = 1024  # their samples and spectra stay in the cache of a core
+_FRAMES_AT_ONCE = 256  # their samples and spectra stay in the cache of a core
 
 
 @dataclass(frozen=True)
@@ -66,38 +66,69 @@ def fbank(wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankCon
     window = povey_window(length).to(wave.device)
     if len(wave) < length:
         return wave.new_zeros((0, config.num_bins), dtype=torch.float32)
-    signal = wave.to(torch.float32) * INT16_SCALE
-    signal -= signal.mean().clamp(-INT16_SCALE, INT16_SCALE)  # a large constant would take digits from the rest
-    # Pre-emphasis of the whole signal, not of every frame with its overlap. It differs for the first sample of a frame,
-    # where the window is zero, and the mean of the frame, taken off before, comes through it 1 - preemphasis times.
-    emphasised = torch.zeros_like(signal)
-    torch.sub(signal[1:], signal[:-1], alpha=config.preemphasis, out=emphasised[1:])
-    offsets = signal.unfold(0, length, shift).mean(1, keepdim=True) * (1 - config.preemphasis)
-    return _log_mel(emphasised.unfold(0, length, shift), offsets, window, filters, points)
-
-
-def _log_mel(
-    frames: torch.Tensor, offsets: torch.Tensor, window: torch.Tensor, filters: torch.Tensor, points: int
-) -> torch.Tensor:
-    """Frames (T, L) less their offsets (T, 1), window (L,), filters (P/2, F) -> (T, F).
-
-    Block by block in the same memory: fresh pages for every block cost more than the transform.
-    """
-    length, block = frames.shape[1], min(len(frames), _FRAMES_AT_ONCE)
-    padded = frames.new_zeros((block, points))
-    spectrum = frames.new_empty((block, points // 2 + 1), dtype=torch.complex64)
-    power = frames.new_empty((block, points // 2))
-    energies = frames.new_empty((len(frames), filters.shape[1]))
-    for first in range(0, len(frames), block):
-        some = slice(0, min(block, len(frames) - first))
-        own = slice(first, first + block)
-        torch.sub(frames[own], offsets[own], out=padded[some, :length]).mul_(window)
-        torch.fft.rfft(padded[some], out=spectrum[some])
-        # The last point, half the sampling rate, is in no filter.
-        parts = torch.view_as_real(spectrum[some, :-1])
-        torch.mul(parts[..., 0], parts[..., 0], out=power[some]).addcmul_(parts[..., 1], parts[..., 1])
-        torch.mm(power[some], filters, out=energies[own])
+    # A large constant would take digits from the rest; the bound is for samples that are out of all bounds.
+    constant = float(wave.mean().clamp(-1.0, 1.0)) * INT16_SCALE
+    total = config.num_frames(len(wave), sampling_rate)
+    energies = wave.new_empty((total, config.num_bins), dtype=torch.float32)
+    space = _workspace(length, shift, points, wave.device)
+    for first in range(0, total, _FRAMES_AT_ONCE):
+        frames = min(_FRAMES_AT_ONCE, total - first)
+        samples = wave[first * shift : (first + frames - 1) * shift + length]
+        _energies(samples, constant, config.preemphasis, window, filters, space, energies[first : first + frames])
     return energies.clamp_min_(LOG_FLOOR).log_()
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """Memory for a block of frames, used again and again: fresh pages for every block cost more than the transform."""
+
+    shift: int
+    signal: torch.Tensor  # (samples of a block,)
+    emphasised: torch.Tensor  # the same
+    padded: torch.Tensor  # (T, P), zeros behind L
+    spectrum: torch.Tensor  # (T, P/2 + 1)
+    power: torch.Tensor  # (T, P/2)
+
+
+@lru_cache(maxsize=8)
+def _workspace(length: int, shift: int, points: int, device: torch.device) -> _Space:
+    """One for each kind of frames; not for several threads at once."""
+    block, samples = _FRAMES_AT_ONCE, (_FRAMES_AT_ONCE - 1) * shift + length
+    return _Space(
+        shift,
+        torch.zeros(samples, device=device),
+        torch.zeros(samples, device=device),
+        torch.zeros((block, points), device=device),
+        torch.empty((block, points // 2 + 1), dtype=torch.complex64, device=device),
+        torch.empty((block, points // 2), device=device),
+    )
+
+
+def _energies(
+    samples: torch.Tensor,
+    constant: float,
+    preemphasis: float,
+    window: torch.Tensor,
+    filters: torch.Tensor,
+    space: _Space,
+    out: torch.Tensor,
+) -> None:
+    """Mel energies of the frames that lie in `samples`, less a constant; window (L,), filters (P/2, F); out (T, F)."""
+    total, length = len(samples), len(window)
+    some = slice(0, len(out))
+    signal, emphasised = space.signal[:total], space.emphasised[:total]
+    torch.mul(samples, INT16_SCALE, out=signal).sub_(constant)
+    # Pre-emphasis of the whole block, not of every frame with its overlap. It differs for the first sample of a frame,
+    # where the window is zero, and the mean of the frame, taken off before, comes through it 1 - preemphasis times.
+    torch.sub(signal[1:], signal[:-1], alpha=preemphasis, out=emphasised[1:])
+    offsets = signal.unfold(0, length, space.shift).mean(1, keepdim=True) * (1 - preemphasis)
+    frames = emphasised.unfold(0, length, space.shift)
+    torch.sub(frames, offsets, out=space.padded[some, :length]).mul_(window)
+    torch.fft.rfft(space.padded[some], out=space.spectrum[some])
+    # The last point, half the sampling rate, is in no filter.
+    parts = torch.view_as_real(space.spectrum[some, :-1])
+    torch.mul(parts[..., 0], parts[..., 0], out=space.power[some]).addcmul_(parts[..., 1], parts[..., 1])
+    torch.mm(space.power[some], filters, out=out)
 
 
 @lru_cache(maxsize=8)

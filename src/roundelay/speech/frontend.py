@@ -69,6 +69,10 @@ def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
     return np.array(rows, np.float32)
 
 
+Columns = int | Sequence[StoredPart]
+"""F features that are all alike, or what a store says of its columns."""
+
+
 def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray[np.bool_]:
     """(order + 1, 2 context + 1, F): which orders of deltas and which neighbours a network sees of each feature."""
     orders = np.repeat([min(part.deltas, config.order) for part in parts], [part.width for part in parts])
@@ -87,7 +91,7 @@ class Frontend(nn.Module):
     the windows does that. `scale` (order + 1, F) brings each order to unit variance; it is data, not a parameter.
 
     Args:
-        features: F, all alike; or what the store says of its columns.
+        features: F, or what the store says of its columns.
 
     Attributes:
         augment: hides some of the features in training; None: nothing.
@@ -97,7 +101,7 @@ class Frontend(nn.Module):
     scale: Tensor
     kept: Tensor | None
 
-    def __init__(self, config: FrontendConfig, features: int | Sequence[StoredPart]) -> None:
+    def __init__(self, config: FrontendConfig, features: Columns) -> None:
         super().__init__()
         self.config = config
         self.parts = (StoredPart("features", features),) if isinstance(features, int) else tuple(features)
@@ -128,3 +132,20 @@ class Frontend(nn.Module):
         """(B, W, F) -> (B, order + 1, 2 context + 1, F)."""
         spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
         return spliced.view(len(normal), self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]
+
+    def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N, F) ->
+        (N, T, order + 1, F); for a front end without splicing, whatever deltas the features are to have."""
+        if self.config.context:
+            raise ValueError("sequences are not spliced: the network sees the neighbours itself")
+        with torch.autocast(features.device.type, enabled=False):
+            normal = (features - mean[:, None]) / std[:, None]
+            if self.augment is not None:
+                normal = self.augment(normal)
+            orders = normal.unfold(1, self.config.width, 1) @ self.matrix.T  # (N, T, F, W) x (W, K) -> (N, T, F, K)
+            return orders.transpose(2, 3) * self.scale
+
+    def flat_over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """As `over_time`, (N, T, width): what `forward` gives for every frame of a sequence."""
+        seen = self.over_time(features, mean, std).flatten(2)
+        return seen if self.kept is None else seen.index_select(2, self.kept)

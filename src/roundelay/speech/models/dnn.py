@@ -2,43 +2,47 @@
 
     (B, 11, 120) = (B, 1320) -> [Linear H, ReLU, dropout] x layers -> Linear S
 
-Published size: 6 layers of 1024, 40 filterbanks with two deltas, 11 frames, 5,723 tied states: 12.5 million parameters.
+Published size: 6 layers of 1024, 40 filterbanks with two deltas, 11 frames, 5,723 tied states: 12.5 million parameters
+(the paper prints about 13.5).
 
 Legend: B frames, W window, F features, S tied states, H hidden units.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from roundelay.core.errors import UserError
-from roundelay.speech.frontend import Frontend, FrontendConfig
+from roundelay.speech.frontend import Columns, Frontend, FrontendConfig
+from roundelay.speech.models.network import FrameNetwork, at_least, share
 
 
 @dataclass(frozen=True)
 class DnnConfig:
     """The default suits two CPU cores and an hour of speech."""
 
+    name: Literal["dnn"] = field(default="dnn", kw_only=True)
     layers: int = 4
     width: int = 512
     dropout: float = 0.2
     context: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)}: give 1 or more.")
-        if self.context < 0:
-            raise UserError(f"model.context is {self.context}: give 0 or more frames.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"model.dropout is {self.dropout}: give a share from 0 up to, not including, 1.")
+        at_least(self, 1, "layers", "width")
+        at_least(self, 0, "context")
+        share(self, "dropout")
+
+    @classmethod
+    def published(cls) -> Self:
+        """As in Li et al. 2017, who name no dropout."""
+        return cls(layers=6, width=1024, dropout=0.0)
 
 
-class Dnn(nn.Module):
+class Dnn(FrameNetwork):
     """Scores (B, S) of tied states for windows of features; see `Frontend` for the inputs."""
 
-    def __init__(self, config: DnnConfig, features: int, states: int) -> None:
+    def __init__(self, config: DnnConfig, features: Columns, states: int) -> None:
         super().__init__()
         self.frontend = Frontend(FrontendConfig(context=config.context), features)
         layers: list[nn.Module] = []

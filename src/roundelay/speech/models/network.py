@@ -1,0 +1,100 @@
+"""What all acoustic networks have in common: a front end, scores of tied states, and how they want their frames."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from roundelay.core.errors import UserError
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.frames import FrameExamples, cut_windows
+from roundelay.speech.frontend import Columns, Frontend, FrontendConfig
+from roundelay.speech.sequences import Pieces, SequenceExamples, whole_utterance
+
+
+class AcousticNetwork(nn.Module, ABC):
+    """Called with the inputs of B frames it gives their scores (B, S). It keeps nothing from one call to the next."""
+
+    frontend: Frontend
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Draw new parameters."""
+
+    @abstractmethod
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+    ) -> FrameExamples | SequenceExamples:
+        """The labelled frames of all splits, drawn the way this network wants them."""
+
+    @abstractmethod
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        """The inputs for the scores of every frame of an utterance, in order."""
+
+
+class FrameNetwork(AcousticNetwork):
+    """Sees a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
+
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+    ) -> FrameExamples:
+        return FrameExamples(store, labels, splits, self.frontend.config)
+
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        first, frames = store.span(utterance)
+        reach = self.frontend.config.reach
+        return cut_windows(store, np.arange(first, first + frames), np.arange(-reach, reach + 1))
+
+
+class SequenceNetwork(AcousticNetwork):
+    """Sees sequences: features (N, T + 2 R, F), speaker mean (N, F) and standard deviation (N, F), lengths (N,), and
+    which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
+
+    Args:
+        deltas: orders of deltas beside the static features.
+        context: frames more on each side that the network's first layer looks at.
+        pieces: how utterances are cut for training.
+    """
+
+    def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces) -> None:
+        super().__init__()
+        self.frontend = Frontend(FrontendConfig(context=0, order=deltas), features)
+        self.pieces, self.reach = pieces, self.frontend.config.reach + context
+
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+    ) -> SequenceExamples:
+        return SequenceExamples(store, labels, splits, self.reach, self.pieces)
+
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        return whole_utterance(store, utterance, self.pieces.at_test, self.reach)
+
+    @abstractmethod
+    def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
+        """Scores (B, S)."""
+
+
+def small_output(layer: nn.Linear) -> None:
+    """Draw the output layer small, so that training starts near the uniform distribution."""
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        layer.weight.mul_(0.1)
+
+
+def at_least(config: object, low: int, *names: str) -> None:
+    """Refuse options of `model` below `low`; None is no number and passes."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < low:
+            raise UserError(f"model.{name} is {value}: give {low} or more.")
+
+
+def share(config: object, name: str) -> None:
+    """Refuse an option of `model` that is no share from 0 up to, not including, 1."""
+    value = getattr(config, name)
+    if not 0 <= value < 1:
+        raise UserError(f"model.{name} is {value}: give a share from 0 up to, not including, 1.")

@@ -1,0 +1,68 @@
+"""Every kind of acoustic model by the command line: trained, kept, loaded, decoded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from roundelay.acoustic import load_model
+from roundelay.checkpoint import load_checkpoint
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, write_json
+from roundelay.core.flat import flatten
+
+MODELS: dict[str, dict[str, Any]] = {
+    "cldnn": {
+        "maps": 8, "context": 2, "pool": 4, "dense_layers": 1, "width": 48, "lstm_layers": 1, "cells": 32,
+        "projection": 24, "chunk": 10, "warmup": 10, "dropout": 0.1,
+    },
+    "blstm": {"layers": 1, "cells": 24, "dropout": 0.1, "context": 10},
+    "conformer": {"layers": 1, "width": 32, "heads": 2, "kernel": 7, "expansion": 2, "context": 10},
+}  # fmt: skip
+ADAM = ["optimizer={name: adam}", "schedule.learning_rate=0.01", "training.clip=1.0", "schedule.max_epochs=4"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_from_a_recipe_to_word_errors(name: str, inside: Path) -> None:
+    model = yaml.safe_dump({"name": name, **MODELS[name]}, default_flow_style=True, width=10_000).strip()
+    arguments = [
+        "train",
+        "recipe.yaml",
+        "--exp",
+        name,
+        "--strategy",
+        "ssgd",
+        "--learners",
+        "2",
+        f"model={model}",
+        *ADAM,
+    ]
+    assert main([*arguments, "--runtime", "sim"]) == 0
+    found = load_model(Path(name))
+    last = load_checkpoint(Path(name) / "checkpoints" / "epoch-0004.json")
+    assert torch.equal(flatten(found.module), last.state.vectors["row"].mean(0))
+    assert main(["decode", name]) == 0
+    results = json.loads((inside / name / "results.json").read_text())
+    assert results["wer"]["test"]["wer"] <= 40
+    assert results["frame_accuracy"]["dev"] > 0.5
+    assert {"frontend.matrix", "frontend.scale", "output.weight", "prior"} <= set(
+        load_file(f"{name}/model.safetensors")
+    )
+
+
+def test_a_model_of_an_earlier_version_has_no_name_and_is_a_dnn(inside: Path) -> None:
+    assert main(["train", "recipe.yaml", "--exp", "old", "--runtime", "sim", "schedule.max_epochs=1"]) == 0
+    meta = read_json(Path("old/model.json"))
+    before = load_model(Path("old"))
+    del meta["model"]["name"]
+    write_json(Path("old/model.json"), meta)
+    assert torch.equal(flatten(load_model(Path("old")).module), flatten(before.module))
+    meta["model"]["name"] = "blstm"
+    write_json(Path("old/model.json"), meta)
+    with pytest.raises(UserError, match=r"old/model\.json"):
+        load_model(Path("old"))
