@@ -146,8 +146,14 @@ def test_statistics_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"utt2spk:3: s2 is not in cmvn\.scp"):
         prepare(source, tmp_path / "data")
     write_lines(scp, {"s1": places["s1"], "s2": read_scp(source / "train" / "feats.scp")["s2-a"]})
-    with pytest.raises(UserError, match=r"s2: .*: 30 x 5 numbers, not finite sums of 5 features"):
+    with pytest.raises(UserError, match=r"s2: .*: 30 x 5 numbers, not sums of 5 features"):
         prepare(source, tmp_path / "data")
+    for row, column, value in ((0, 5, 0.0), (0, 5, -4.0), (0, 1, np.nan), (1, 1, 1e300)):
+        sums = cmvn(features(FRAMES["train"]))
+        sums["s2"][row, column] = value
+        write_archive(source / "train" / "cmvn.ark", sums.items(), scp=scp)
+        with pytest.raises(UserError, match=r"1 speaker without usable statistics(.|\n)*s2: .*cmvn.ark:"):
+            prepare(source, tmp_path / "data")
     assert not (tmp_path / "data" / "corpus.json").exists()
 
 

@@ -222,7 +222,8 @@ def _matrices(
             except (OSError, ValueError):
                 problems.append(f"{directory / 'frame_shift'}: not a number of seconds")
     if not 0.1 <= shift <= 1000:
-        problems.append(f"frames every {shift:g} ms; a frame shift is between 0.1 and 1000 ms")
+        where = directory / "frame_shift" if options.frame_shift_ms is None else "--frame-shift-ms"
+        problems.append(f"{where}: frames every {shift:g} ms; a frame shift is between 0.1 and 1000 ms")
     statistics: dict[str, Sequence[str]] | None = None
     cmvn = optional_table(directory / "cmvn.scp", problems)
     if cmvn is not None:

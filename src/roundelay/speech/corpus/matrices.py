@@ -236,11 +236,12 @@ def _statistics(utterances: Sequence[Utterance], given: Matrices, width: int) ->
             except ArchiveError as error:
                 problems.append(f"{speaker}: {str(error).rstrip('.')}")
                 continue
-            if matrix.shape != (2, width + 1) or not np.isfinite(matrix).all() or matrix[0, -1] <= 0:
+            # Within these bounds means and deviations are numbers in single precision.
+            if matrix.shape != (2, width + 1) or not (np.abs(matrix) < 1e30).all() or matrix[0, -1] < 1e-3:
                 shape = " x ".join(map(str, matrix.shape))
                 problems.append(
-                    f"{speaker}: {where}: {shape} numbers, not finite sums of {width} features and of their squares "
-                    "with a number of frames"
+                    f"{speaker}: {where}: {shape} numbers, not sums of {width} features and of their squares with "
+                    "a number of frames"
                 )
                 continue
             sums.add_sums(speaker, float(matrix[0, -1]), matrix[0, :-1], matrix[1, :-1])
