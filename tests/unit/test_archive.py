@@ -44,7 +44,7 @@ def tables(draw: st.DrawFn) -> tuple[str, dict[str, npt.NDArray[Any]]]:
     return kind, objects
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(table=tables(), text=st.booleans(), packed=st.booleans())
 def test_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
@@ -247,7 +247,7 @@ def example(kind: str, text: bool) -> dict[str, npt.NDArray[Any]]:
     return {"s-1": rng.standard_normal((3, 2)).astype(np.float32), "s-2": rng.standard_normal((2, 2))}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), kind=st.sampled_from(["matrix", "vector", "ints"]), text=st.booleans(), packed=st.booleans())
 def test_damaged_archives(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: Any, text: bool, packed: bool

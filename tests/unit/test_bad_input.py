@@ -27,7 +27,7 @@ from roundelay.speech.lexicon import parse_lexicon, read_lexicon
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.mutations import damaged, may_be_refused
 
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+fuzz = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

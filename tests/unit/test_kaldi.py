@@ -59,7 +59,7 @@ def data(draw: st.DrawFn) -> list[dict[str, object]]:
     return fields
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(fields=data())
 def test_round_trip(root: Path, fields: list[dict[str, object]]) -> None:
     utterances = [

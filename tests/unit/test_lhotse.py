@@ -58,7 +58,7 @@ def utterances(draw: st.DrawFn) -> list[dict[str, Any]]:
     return fields
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(fields=utterances(), cuts=st.booleans())
 def test_round_trip(root: Path, fields: list[dict[str, Any]], cuts: bool) -> None:
     """Through cuts, and through recordings and supervisions; written again, the files are the same."""
