@@ -15,6 +15,7 @@ from roundelay.runtime.procs.threads import wait_politely
 from roundelay.terminal import Bar, complain, console, print_table, tidy
 
 if TYPE_CHECKING:
+    from roundelay.recipes.recipe import Recipe
     from roundelay.speech.features import FeatureConfig
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
@@ -253,26 +254,48 @@ def _ctrl_c(interrupt: "object") -> Iterator[None]:
 
 
 def _decode(options: argparse.Namespace) -> None:
-    from roundelay.core.configure import build, override, read_yaml
-    from roundelay.recipes.recipe import Recipe
     from roundelay.recognise import recognise
 
     if not options.exp:
         raise UserError("decode needs a run directory.")
+    if len(options.exp) > 1 and (options.out or options.others):
+        raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
+    others = []
+    for text in options.others:
+        path, weight = _weighted(text)
+        others.append((path, _decode_recipe(path, options.set), weight))
     for exp in options.exp:
-        if not (exp / "recipe.yaml").is_file():
-            raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
-        mapping = read_yaml(exp / "recipe.yaml")
-        for assignment in options.set:
-            override(mapping, assignment)
-        for found in recognise(exp, build(Recipe, mapping), Bar()):
+        for found in recognise(exp, _decode_recipe(exp, options.set), Bar(), others=others, out=options.out):
             console.print(
-                f"{exp} {found.split}: {found.summary}  acoustic scale {found.acoustic_scale:g}, "
-                f"{found.real_time_factor:.4f} x real time",
+                f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.acoustic_scale:g}, "
+                f"word cost {found.word_cost:g}, {found.real_time_factor:.4f} x real time on one core",
                 markup=False,
             )
             for name, part in found.subsets.items():
                 console.print(f"  {name}: {part}", markup=False)
+
+
+def _decode_recipe(exp: Path, overrides: Sequence[str]) -> "Recipe":
+    from roundelay.core.configure import build, override, read_yaml
+    from roundelay.recipes.recipe import Recipe
+
+    if not (exp / "recipe.yaml").is_file():
+        raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
+    mapping = read_yaml(exp / "recipe.yaml")
+    for assignment in overrides:
+        override(mapping, assignment)
+    return build(Recipe, mapping)
+
+
+def _weighted(text: str) -> tuple[Path, float]:
+    """`EXP` or `EXP:WEIGHT`."""
+    exp, colon, weight = text.rpartition(":")
+    if Path(text).exists() or not colon:
+        return Path(text), 1.0
+    try:
+        return Path(exp), float(weight)
+    except ValueError:
+        raise UserError(f"--with {text!r}: write EXP or EXP:WEIGHT, for example exp/blstm:0.5.") from None
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -555,6 +578,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--set", action="append", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe")
+    sub.add_argument(
+        "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
+        help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
+    )  # fmt: skip
+    sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
     _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")

@@ -1,13 +1,12 @@
-"""From a trained run to words and word error rates.
+"""From trained runs to words and word error rates.
 
-RUN/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
-                    wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json
+OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
+                    wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if
+                    asked for nbest.txt, lattices.txt.gz, hyp.ctm. OUT is the run, or a folder of the user's
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,160 +16,272 @@ from numpy.typing import NDArray
 from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json
+from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import Decoded, Results
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.run_directory import append
-from roundelay.runtime.base import wall_clock
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
-from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig, build_graph, save_graph
-from roundelay.speech.decode.ngram import Arpa, estimate, read_arpa, restrict, write_arpa
-from roundelay.speech.decode.search import Decoders, choose_scale, decoders
+from roundelay.speech.decode.confidence import Pronouncing
+from roundelay.speech.decode.estimate import Estimator
+from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.lattice import write_lattices
+from roundelay.speech.decode.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay.speech.decode.tuning import choose_scale, choose_word_cost
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.frames import log_likelihoods
 from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.lexicon import read_lexicon
 from roundelay.speech.score import Score, score
-from roundelay.speech.scoring.summary import Summary, summarise, summarise_subsets, word_errors, write_score
+from roundelay.speech.scoring.ctm import write_ctm
+from roundelay.speech.scoring.summary import (
+    Summary,
+    place_of,
+    summarise,
+    summarise_subsets,
+    word_errors,
+    write_score,
+)
 
 FRAME_SECONDS = 0.01
 TUNING_SPLIT = "dev"
+GRAPHS = "graphs"
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """One split of one run."""
+    """One split of one run, or of several together."""
 
     split: str
     score: Score
     acoustic_scale: float
-    real_time_factor: float  # decoding alone, all cores together
+    word_cost: float
+    real_time_factor: float  # seconds of one core per second of speech, of the search alone
     unfinished: int  # utterances whose best path was no whole sentence
+    unknown: int  # reference words that the graph cannot recognise
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
 
 
-def recognise(exp: Path, recipe: Recipe, progress: Progress) -> list[Recognised]:
-    """Decode and score the recipe's splits with the model in `exp`; write everything into `exp`/decode.
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """A run that takes part: its model, and the features it hears."""
 
-    The acoustic scale is the one with the fewest word errors on the dev split, unless the recipe fixes it.
+    exp: Path
+    weight: float
+    model: AcousticModel
+    store: FeatureStore
+
+
+def recognise(
+    exp: Path, recipe: Recipe, progress: Progress, *,
+    others: Sequence[tuple[Path, Recipe, float]] = (), out: Path | None = None,
+) -> list[Recognised]:  # fmt: skip
+    """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
+
+    Acoustic scale and cost of a word are those with the fewest word errors on the dev split, unless the recipe fixes
+    them.
+
+    Args:
+        others: more runs with the same tied states, and their weights beside the 1 of `exp`: the weighted mean of all
+            log-likelihoods is decoded.
+        out: `exp` by default; then its results.json is brought up to date as well.
 
     Raises:
-        UserError: not a finished run; a split that does not exist; language model and lexicon do not fit.
+        UserError: not a finished run; a split that does not exist; language model and lexicon do not fit; runs that do
+            not fit together.
     """
-    model, config = load_model(exp), recipe.decode
+    config = recipe.decode
     corpus, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
-    if alignment.num_pdfs != len(model.prior):
-        raise UserError(
-            f"{exp}: the model has {len(model.prior)} tied states, the alignment in {recipe.alignment} has "
-            f"{alignment.num_pdfs}. Give the alignment it was trained on, or train again."
-        )
+    voices = _voices(exp, recipe, others)
+    if others and out is None:
+        raise UserError("Runs that are decoded together need a folder for their results: give --out DIR.")
     if unknown := [split for split in config.splits if split not in corpus.splits]:
         raise UserError(
             f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
         )
     graph = _graph(recipe, corpus, alignment, progress)
-    store = corpus.features()
+    pronouncing = None
+    if config.ctm:
+        lexicon = read_lexicon(graph / LEXICON_FILE, alignment.tying.phones[0])
+        pronouncing = Pronouncing(lexicon, alignment.tying, config.silence_probability, FRAME_SECONDS)
     done = []
-    with decoders(graph, config.workers) as run:
-        scale = config.scale if config.scale is not None else _choose_scale(run, model, store, corpus, config, progress)
+    with decoders(graph, config.workers, pronouncing) as run:
+        options = _settings(run, voices, corpus, config, progress)
+        words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
-            found = _one_split(run, model, store, corpus.splits[split], split, scale, config, progress)
-            _write(exp, found, corpus, config)
-            _update_results(exp, found)
+            found, batch = _one_split(run, voices, corpus.splits[split], split, options, words, progress)
+            folder = (out or exp) / "decode" / split
+            _write(folder, found, batch, corpus, config, voices)
+            if out is None:
+                _update_results(exp, found)
             done.append(found)
     return done
 
 
-def language_model(corpus: Corpus, config: Decoding) -> tuple[Arpa, str]:
-    """The given ARPA model cut to the lexicon, and what was left out; or an n-gram of the training transcripts."""
-    if config.arpa is not None:
-        found = restrict(read_arpa(config.arpa), corpus.lexicon.words)
-        return found.model, found.describe()
-    sentences = [text.split() for text in corpus.transcripts("train")]
-    return estimate(sentences, corpus.lexicon.words, config.order, config.discount), ""
+def _voices(exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]]) -> list[Voice]:
+    """The runs, checked to have the same tied states."""
+    voices, first = [], Alignment.load(recipe.alignment)
+    total = 1.0 + sum(weight for *_, weight in others)
+    if any(not weight > 0.0 for *_, weight in others):
+        raise UserError("Weights of runs must be above 0; leave out a run that is not to count.")
+    for path, its, weight in [(exp, recipe, 1.0), *others]:
+        model, alignment = load_model(path), Alignment.load(its.alignment)
+        if alignment.num_pdfs != len(model.prior):
+            raise UserError(
+                f"{path}: the model has {len(model.prior)} tied states, the alignment in {its.alignment} has "
+                f"{alignment.num_pdfs}. Give the alignment it was trained on, or train again."
+            )
+        same = alignment.tying.phones == first.tying.phones
+        if not same or not np.array_equal(alignment.tying.table, first.tying.table):
+            raise UserError(
+                f"{path}: other tied states ({its.alignment}) than {exp} ({recipe.alignment}), so their "
+                "log-likelihoods cannot be averaged. Train both on alignments of one decision tree."
+            )
+        voices.append(Voice(path, weight / total, model, load_corpus(its.corpus).features()))
+    return voices
 
 
 def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress) -> Path:
     """The folder of the decoding graph, built unless it is there."""
     config = recipe.decode
-    given = config.arpa.read_bytes() if config.arpa is not None and config.arpa.is_file() else b""
-    key = hashlib.sha256(
-        json.dumps(
-            [config.order, config.discount, str(config.arpa), config.silence_probability, config.word_cost,
-             corpus.transcripts("train"), corpus.lexicon.to_text(), list(alignment.tying.phones)]
-        ).encode() + alignment.tying.table.tobytes() + given
-    ).hexdigest()[:16]  # fmt: skip
-    folder = recipe.alignment / "graphs" / key
-    if not (folder / GRAPH_FILE).is_file():
-        progress.start("building the decoding graph")
-        model, left_out = language_model(corpus, config)
-        progress.advance(0, left_out)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_arpa(folder / "lm.arpa", model)
-        graph = build_graph(
-            corpus.lexicon, model, alignment.tying, GraphConfig(config.silence_probability, config.word_cost)
-        )
-        save_graph(graph, folder)
-        progress.finish()
+    how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
+    options = LanguageOptions(
+        how, config.arpa, config.text, config.join, config.transcript_weight, config.vocabulary, config.lexicon
+    )
+    transcripts = tuple(corpus.transcripts("train"))
+    # The cost of words is put on when the graph is loaded: one graph serves all of them.
+    job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, alignment.tying)
+    progress.start("building the decoding graph")
+    folder, new = find_or_make(job, recipe.alignment / GRAPHS)
+    info = read_json(folder / GRAPH_FILE)
+    note = (
+        f"{info['words']:,} words, {info['states']:,} states, {info['arcs']:,} arcs, {info['build_seconds']:.1f} s ("
+        f"{info['language_model_seconds']:.1f} s for the language model), {info['peak_bytes'] / 1e9:.2f} GB. "
+    )
+    progress.advance(0, (note if new else "") + info["left_out"])
+    progress.finish()
     return folder
 
 
-def _loglikes(
-    model: AcousticModel, store: FeatureStore, utterances: Sequence[Utterance]
-) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def _loglikes(voices: Sequence[Voice], utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The weighted mean of all runs' log-likelihoods (T, S)."""
     for utterance in utterances:
-        yield utterance.id, log_likelihoods(model.module, store, utterance.id, model.prior)
+        result: NDArray[np.float32] | None = None
+        for voice in voices:
+            part = log_likelihoods(voice.model.module, voice.store, utterance.id, voice.model.prior)
+            if len(voices) > 1:
+                part *= np.float32(voice.weight)
+            if result is not None and result.shape != part.shape:
+                raise UserError(
+                    f"{utterance.id}: {len(part)} frames in {voice.exp}, {len(result)} in {voices[0].exp}. Decode runs "
+                    "together that were trained on features of one frame rate."
+                )
+            result = part if result is None else result + part
+        assert result is not None
+        yield utterance.id, result
 
 
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
 
 
-def _choose_scale(
-    run: Decoders, model: AcousticModel, store: FeatureStore, corpus: Corpus, config: Decoding, progress: Progress
-) -> float:
-    if TUNING_SPLIT not in corpus.splits:
+def _settings(run: Decoders, voices: Sequence[Voice], corpus: Corpus, config: Decoding, progress: Progress) -> Search:
+    """The search with the scale and the cost of a word that the recipe fixes, or that are best on dev."""
+    scale, word_cost = config.scale, config.word_cost
+    tune = [what for what, wanted in (("scale", scale is None), ("word_cost", len(config.word_costs) > 0)) if wanted]
+    if tune and TUNING_SPLIT not in corpus.splits:
         raise UserError(
-            f"{corpus.folder} has no {TUNING_SPLIT} split to choose the acoustic scale on: give decode.scale."
+            f"{corpus.folder} has no {TUNING_SPLIT} split to choose the acoustic scale on: give decode.scale"
+            f"{' and decode.word_costs=[]' if config.word_costs else ''}."
         )
-    utterances = corpus.splits[TUNING_SPLIT]
-    progress.start(f"acoustic scale on {TUNING_SPLIT}", len(utterances) * len(config.scales))
-    choice = choose_scale(
-        run, dict(_loglikes(model, store, utterances)), _refs(utterances), config.scales,
-        beam=config.beam, max_active=config.max_active, progress=progress,
-    )  # fmt: skip
-    progress.finish()
-    return choice.scale
-
-
-def _one_split(
-    run: Decoders, model: AcousticModel, store: FeatureStore, utterances: Sequence[Utterance], split: str, scale: float,
-    config: Decoding, progress: Progress,
-) -> Recognised:  # fmt: skip
-    progress.start(f"decoding {split}", len(utterances))
-    loglikes = list(_loglikes(model, store, utterances))
-    started = wall_clock()
-    found = run(loglikes, scale, config.beam, config.max_active, progress)
-    seconds = wall_clock() - started
-    progress.finish()
-    result = score(_refs(utterances), {u: list(h.words) for u, h in found.items()})
-    audio = sum(len(matrix) for _, matrix in loglikes) * FRAME_SECONDS
-    unfinished = sum(not h.reached_final for h in found.values())
-    return Recognised(
-        split, result, scale, seconds / audio, unfinished, summarise(result), summarise_subsets(result, utterances)
+    loglikes: Mapping[str, NDArray[np.float32]] = {}
+    if tune:
+        utterances = corpus.splits[TUNING_SPLIT]
+        loglikes, refs = dict(_loglikes(voices, utterances)), _refs(utterances)
+    if scale is None:
+        progress.start(f"acoustic scale on {TUNING_SPLIT}", len(utterances) * len(config.scales))
+        middle = sorted(config.word_costs)[len(config.word_costs) // 2] if config.word_costs else word_cost
+        scale = choose_scale(
+            run, loglikes, refs, config.scales, beam=config.beam, max_active=config.max_active,
+            word_cost=middle, progress=progress,
+        ).scale  # fmt: skip
+        progress.finish()
+    if config.word_costs:
+        progress.start(f"cost of a word on {TUNING_SPLIT}", len(utterances) * len(config.word_costs))
+        word_cost = choose_word_cost(
+            run, loglikes, refs, config.word_costs, scale, beam=config.beam, max_active=config.max_active,
+            progress=progress,
+        ).word_cost  # fmt: skip
+        progress.finish()
+    return Search(
+        scale, config.beam, config.max_active, word_cost, config.nbest, config.lattice, config.ctm, config.lattice_beam
     )
 
 
-def _write(exp: Path, found: Recognised, corpus: Corpus, config: Decoding) -> None:
-    folder = exp / "decode" / found.split
-    write_score(folder, found.score, corpus.splits[found.split])
+def _one_split(
+    run: Decoders, voices: Sequence[Voice], utterances: Sequence[Utterance], split: str, options: Search,
+    words: set[str], progress: Progress,
+) -> tuple[Recognised, Batch]:  # fmt: skip
+    progress.start(f"decoding {split}", len(utterances))
+    frames = 0
+
+    def counted() -> Iterator[tuple[str, NDArray[np.float32]]]:
+        nonlocal frames
+        for utterance, matrix in _loglikes(voices, utterances):
+            frames += len(matrix)
+            yield utterance, matrix
+
+    batch = run.search(counted(), options, progress)
+    progress.finish()
+    refs, hypotheses = _refs(utterances), batch.hypotheses
+    result = score(refs, {u: list(h.words) for u, h in hypotheses.items()})
+    found = Recognised(
+        split,
+        result,
+        options.scale,
+        options.word_cost or 0.0,
+        batch.search_seconds / (frames * FRAME_SECONDS),
+        sum(not h.reached_final for h in hypotheses.values()),
+        sum(word not in words for ref in refs.values() for word in ref),
+        summarise(result),
+        summarise_subsets(result, utterances),
+    )
+    return found, batch
+
+
+def _write(
+    folder: Path, found: Recognised, batch: Batch, corpus: Corpus, config: Decoding, voices: Sequence[Voice]
+) -> None:
+    write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
+    _write_details(folder, batch, corpus.splits[found.split], config)
     write_json(
         folder / "decode.json",
-        {"acoustic_scale": found.acoustic_scale, "real_time_factor": found.real_time_factor,
-         "unfinished_utterances": found.unfinished, "options": plain(config)},
+        {"acoustic_scale": found.acoustic_scale, "word_cost": found.word_cost,
+         "real_time_factor": found.real_time_factor, "unfinished_utterances": found.unfinished,
+         "words": found.score.errors.ref, "unknown_words": found.unknown,
+         "runs": {str(voice.exp): voice.weight for voice in voices}, "options": plain(config)},
     )  # fmt: skip
+
+
+def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], config: Decoding) -> None:
+    """n-best lists, lattices and times; what an earlier decoding left and this one was not asked for goes."""
+    for name in ("nbest.txt", "lattices.txt.gz", "hyp.ctm"):
+        (folder / name).unlink(missing_ok=True)
+    if config.nbest:
+        lines = [
+            f"{utterance} {rank} {string.cost:.4f} {' '.join(string.words)}".rstrip() + "\n"
+            for utterance, detail in batch.details.items()
+            for rank, string in enumerate(detail.nbest, 1)
+        ]
+        write_text(folder / "nbest.txt", "".join(lines))
+    if config.lattice:
+        write_lattices(folder / "lattices.txt.gz", ((u, detail.lattice) for u, detail in batch.details.items()))
+    if config.ctm:
+        places = {u.id: place_of(u) for u in utterances}
+        write_ctm(folder / "hyp.ctm", {u: detail.timed for u, detail in batch.details.items()}, places)
 
 
 def _update_results(exp: Path, found: Recognised) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roundelay.speech.decode.ngram import estimate
+from roundelay.speech.decode.estimate import estimate
 from roundelay.speech.lexicon import read_lexicon
 from support.corpora import an4
 

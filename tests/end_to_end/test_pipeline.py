@@ -1,5 +1,6 @@
 """The whole path by the command line: audio files and transcripts in, word error rate and a page out."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
 from roundelay.recipes.recipe import load_recipe
+from roundelay.speech.score import read_trn
+from roundelay.speech.scoring.ctm import read_ctm
 from support.beeps import RECIPE
 
 
@@ -33,11 +36,33 @@ def test_from_recordings_to_a_page(inside: Path, capsys: pytest.CaptureFixture[s
         assert errors["wer"] <= 10
         for file in ("ref.trn", "hyp.trn", "wer.txt", "errors.txt"):
             assert (inside / name / "decode" / "test" / file).stat().st_size
+    together(inside)
     assert main(["report", *runs, "--out", "page.html"]) == 0
     page = (inside / "page.html").read_text()
     assert "adpsgd fixed-ring" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def together(inside: Path) -> None:
+    """Both runs' log-likelihoods averaged, with everything that can be written beside the words."""
+    details = ["decode.nbest=3", "decode.lattice=true", "decode.ctm=true", "decode.word_costs=[0, 0.5]"]
+    settings = [word for text in details for word in ("--set", text)]
+    before = (inside / "one" / "results.json").read_bytes()
+    assert main(["decode", "one", "--with", "four:0.5", "--out", "both", *settings]) == 0
+    assert (inside / "one" / "results.json").read_bytes() == before
+    found = json.loads((inside / "both/decode/test/decode.json").read_text())
+    assert found["runs"] == pytest.approx({"one": 2 / 3, "four": 1 / 3})
+    assert found["word_cost"] in (0.0, 0.5)
+    assert (inside / "both/decode/test/wer.txt").read_text().startswith("%WER ")
+    best = [line.split() for line in (inside / "both/decode/test/nbest.txt").read_text().splitlines()]
+    hypotheses = read_trn(inside / "both/decode/test/hyp.trn")
+    assert {utterance: words for utterance, rank, _, *words in best if rank == "1"} == hypotheses
+    timed = read_ctm(inside / "both/decode/test/hyp.ctm")
+    assert {file: [word.word for word in words] for (file, _), words in timed.items()} == hypotheses
+    assert gzip.decompress((inside / "both/decode/test/lattices.txt.gz").read_bytes()).count(b"\n\n") == len(hypotheses)
+    assert main(["decode", "one", "--out", "alone"]) == 0
+    assert (inside / "alone/decode/test/hyp.trn").read_bytes() == (inside / "one/decode/test/hyp.trn").read_bytes()
 
 
 def test_the_same_recipe_in_the_simulator(inside: Path) -> None:
@@ -108,6 +133,7 @@ def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) 
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "data"], "not a run directory"),
         (["decode", "data"], "not a run directory"),
+        (["decode", "a", "b", "--out", "c"], "for one run directory"),
         (["score", "data"], "nothing decoded here"),
         (["report", "data"], "data"),
         (["prepare", "kaldi", "--source", "source"], "--lexicon"),

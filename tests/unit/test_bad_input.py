@@ -10,20 +10,24 @@ import re
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from roundelay.core.progress import Silent
+from roundelay.speech.archive import write_archive
 from roundelay.speech.audio import AudioError, audio_length, read_audio
 from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.lhotse import read_part, write_part
 from roundelay.speech.corpus.manifest import problems_of, read_manifest, write_manifest
+from roundelay.speech.corpus.matrices import store_matrices
 from roundelay.speech.lexicon import parse_lexicon, read_lexicon
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.mutations import damaged, may_be_refused
 
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+fuzz = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,49 @@ def test_data_directories(corpus: Path, data: st.DataObject, name: str) -> None:
             assert not [problem for u in read.utterances for problem in problems_of(u)]
             for one in read.left_out:
                 assert one.reason.startswith(f"{one.id}: {corpus}/train/")
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.fixture(scope="module")
+def given_features(corpus: Path) -> Path:
+    """Data directories with features and statistics instead of audio."""
+    folder = corpus.parent / "given"
+    train = folder / "train"
+    rng = np.random.default_rng(5)
+    matrices = {f"s-{n}": rng.standard_normal((4 + n, 3)).astype(np.float32) for n in (1, 2, 3)}
+    sums = np.array([[0.5, 0.2, 0.1, 9], [9, 9, 9, 0]])
+    write_archive(train / "feats.ark", matrices.items(), scp=train / "feats.scp")
+    write_archive(train / "cmvn.ark", [("s", sums)], scp=train / "cmvn.scp", text=True)
+    write_lines(train / "text", dict.fromkeys(matrices, "YES"))
+    write_lines(train / "utt2spk", dict.fromkeys(matrices, "s"))
+    (train / "frame_shift").write_text("0.01\n")
+    return folder
+
+
+@fuzz
+@given(data=st.data(), name=st.sampled_from(["feats.scp", "feats.ark", "cmvn.scp", "cmvn.ark", "frame_shift"]))
+def test_given_features(given_features: Path, data: st.DataObject, name: str) -> None:
+    """From scripts and archives to the feature store."""
+    train = given_features / "train"
+    path = train / name
+    whole = path.read_bytes()
+    path.write_bytes(data.draw(damaged(whole)))
+    try:
+        with may_be_refused(rf"{given_features}/train/[a-z0-9_.]+(:\d+:|:| ?\[|`)|of the features|[0-9]+ speaker"):
+            read = read_data_dir_with(train, given_features, KaldiOptions("skip"))
+            for one in read.left_out:
+                assert one.reason.startswith(f"{one.id}: {train}/")
+            if read.utterances:
+                assert read.matrices is not None
+                rate = read.utterances[0].sampling_rate
+                store = store_matrices(read.utterances, given_features / "store", read.matrices, Silent(), rate)
+                assert np.isfinite(store.array).all()
+                assert np.isfinite(store.speakers.mean).all()
+                assert (store.speakers.std > 0).all()
+                assert [store.frames(u.id) * rate for u in read.utterances] == [
+                    pytest.approx(u.num_samples * 1000 / read.matrices.frame_shift_ms) for u in read.utterances
+                ]
     finally:
         path.write_bytes(whole)
 

@@ -11,6 +11,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.archive import read_matrix, read_scp
 from roundelay.speech.corpus.export import export_kaldi, export_lhotse
+from roundelay.speech.corpus.lhotse import write_part
 from roundelay.speech.corpus.prepared import load_corpus
 from support.corpora import kaldi_corpus
 
@@ -91,3 +92,15 @@ def test_what_was_left_out_is_printed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*command, "--max-bad-share", "0.4"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "train: left out 1 of 3 utterances: s-3: not in the lexicon: MAYBE" in said
+
+
+@pytest.mark.parametrize("form", ["kaldi", "lhotse"])
+def test_copies_at_other_speeds_stay_here(data: Path, tmp_path: Path, form: str) -> None:
+    corpus = load_corpus(data)
+    train = corpus.splits["train"]
+    copy = dataclasses.replace(train[0], id=f"sp0.9-{train[0].id}", speed=0.9)
+    more = dataclasses.replace(corpus, splits={"train": [*train, copy]})
+    done = export_kaldi(more, tmp_path, Silent()) if form == "kaldi" else export_lhotse(more, tmp_path)
+    assert [one.utterances for one in done] == [3]
+    with pytest.raises(UserError, match=r"a copy at speed 0\.9"):
+        write_part(tmp_path / "out", "train", [copy], data)

@@ -8,9 +8,17 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.fst import ARC, Arcs, add_self_loops, file_bytes, from_arrays, to_arrays
+from roundelay.speech.decode.estimate import estimate
+from roundelay.speech.decode.fst import (
+    ARC,
+    Arcs,
+    add_self_loops,
+    file_bytes,
+    from_arrays,
+    merge_equal_states,
+    to_arrays,
+)
 from roundelay.speech.decode.graph import GraphConfig, build_graph, load_graph, save_graph
-from roundelay.speech.decode.ngram import estimate
 from roundelay.speech.decode.search import decode
 from roundelay.speech.hmm.topology import monophones
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
@@ -39,6 +47,53 @@ def test_self_loops_repeat_the_label_one_came_by() -> None:
     epsilons = {(int(s), int(a["target"])) for s, a in zip(looped.source, looped.arcs, strict=True) if a["ilabel"] == 0}
     assert epsilons == {(4, 2), (5, 2)}
     assert looped.final.tolist() == [np.inf, np.inf, np.inf, 0.0, np.inf, np.inf]
+
+
+def test_states_with_the_same_future_become_one() -> None:
+    """1 and 2 lead to the ends 4 and 5; 3 does so at another cost. 4 and 5 merge first, then 1 and 2."""
+    lines = ["0 1 1 1", "0 2 2 2", "0 3 3 3", "1 4 7 0 0.5", "2 5 7 0 0.5", "3 5 7 0 0.25", "4 0.5", "5 0.5"]
+    merged = merge_equal_states(to_arrays(kaldifst.compile("\n".join([*lines, ""]), acceptor=False)))
+    assert len(merged.final) == 4
+    assert sorted(merged.arcs.tolist()) == [
+        (1, 1, 0.0, 1),
+        (2, 2, 0.0, 1),
+        (3, 3, 0.0, 2),
+        (7, 0, 0.25, 3),
+        (7, 0, 0.5, 3),
+    ]
+    assert merged.source.tolist() == [0, 0, 0, 1, 2]
+
+
+def test_merging_keeps_every_path() -> None:
+    """Random transducers: the cost of each row of labels is the same afterwards, and again after OpenFst's own."""
+    rng = stream(5, "transducers")
+    for _ in range(20):
+        lines = [
+            f"{source} {rng.integers(source + 1, 12)} {rng.integers(1, 3)} {rng.integers(2)} {rng.integers(2) / 2}"
+            for source in range(11)
+            for _ in range(3)
+        ]
+        fst = kaldifst.compile("\n".join([*lines, "11 0.5", "10 0.5", ""]), acceptor=False)
+        kaldifst.connect(fst)
+        merged = kaldifst.StdVectorFst(from_arrays(merge_equal_states(to_arrays(fst))))
+        assert merged.num_states <= fst.num_states
+        assert paths_of(merged) == paths_of(fst)
+
+
+def paths_of(fst: object) -> dict[tuple[tuple[int, ...], tuple[int, ...]], float]:
+    """The least cost of every pair of label rows of an acyclic transducer."""
+    arrays = to_arrays(fst)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+    stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float]] = [(arrays.start, (), (), 0.0)]
+    while stack:
+        state, ins, outs, cost = stack.pop()
+        if np.isfinite(arrays.final[state]):
+            total = cost + float(arrays.final[state])
+            found[ins, outs] = min(total, found.get((ins, outs), np.inf))
+        for arc in arrays.arcs[arrays.source == state]:
+            more = (int(arc["olabel"]),) if arc["olabel"] else ()
+            stack.append((int(arc["target"]), (*ins, int(arc["ilabel"])), outs + more, cost + float(arc["weight"])))
+    return found
 
 
 def test_saved_graph_decodes_the_same(tmp_path: Path) -> None:
@@ -78,9 +133,13 @@ def test_words_without_pronunciation_are_reported() -> None:
     assert "MARS" not in graph.words
 
 
-def test_phones_must_be_those_of_the_tying() -> None:
-    with pytest.raises(UserError, match=r"do not have the same phones.*ZZ"):
-        build_graph(LEXICON, estimate(TEXT, LEXICON.words), monophones([*LEXICON.phones, "ZZ"]))
+def test_phones_must_be_known_to_the_tying() -> None:
+    """All of those of the lexicon; a small vocabulary may lack some of the tying's."""
+    model = estimate(TEXT, LEXICON.words)
+    with pytest.raises(UserError, match=r"phones that the alignment does not know \(UW\)"):
+        build_graph(LEXICON, model, monophones([p for p in LEXICON.phones if p != "UW"]))
+    wider = build_graph(LEXICON, model, monophones([*LEXICON.phones, "ZZ"]))
+    assert wider.info["arcs"] == build_graph(LEXICON, model, monophones(LEXICON.phones)).info["arcs"]
 
 
 def test_bad_options() -> None:
@@ -88,6 +147,20 @@ def test_bad_options() -> None:
         GraphConfig(silence_probability=1.0)
     with pytest.raises(UserError, match="word_cost nan"):
         GraphConfig(word_cost=float("nan"))
+
+
+def test_word_cost_of_a_finished_graph() -> None:
+    """Put on later or from the start: the same words at the same cost."""
+    model, tied = estimate(TEXT, LEXICON.words), tying(3)
+    built = build_graph(LEXICON, model, tied, GraphConfig(word_cost=0.75))
+    changed = build_graph(LEXICON, model, tied, GraphConfig(word_cost=-0.5)).with_word_cost(0.75)
+    assert changed.info == built.info
+    assert changed.with_word_cost(0.75) is changed
+    for i in range(5):
+        loglikes = loglikes_of([*range(24)] * 2, tied.num_pdfs, stream(i, "noise"), 2.0)
+        one, two = decode(built, loglikes), decode(changed, loglikes)
+        assert one.words == two.words
+        assert one.cost == pytest.approx(two.cost, abs=1e-3)
 
 
 def test_word_cost_makes_words_rarer() -> None:

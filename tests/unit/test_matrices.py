@@ -15,6 +15,7 @@ from roundelay.speech.archive import read_matrix, read_scp, write_archive
 from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
 from roundelay.speech.corpus.export import export_kaldi, export_lhotse
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.hmm.cepstra import all_cepstra
 from support.corpora import DICTIONARY, kaldi_corpus, write_lines
 
 Float32 = npt.NDArray[np.float32]
@@ -79,7 +80,7 @@ def test_features_are_taken_as_they_are(tmp_path: Path, statistics: bool) -> Non
     assert (utterance.id, utterance.num_samples, utterance.sampling_rate, utterance.duration) == ("s1-a", 20, 100, 0.2)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     frames=st.dictionaries(st.sampled_from(["s1-a", "s1-b", "s2-a", "s3-a"]), st.integers(1, 30), min_size=1),
     width=st.integers(1, 6),
@@ -146,8 +147,14 @@ def test_statistics_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"utt2spk:3: s2 is not in cmvn\.scp"):
         prepare(source, tmp_path / "data")
     write_lines(scp, {"s1": places["s1"], "s2": read_scp(source / "train" / "feats.scp")["s2-a"]})
-    with pytest.raises(UserError, match=r"s2: .*: 30 x 5 numbers, not finite sums of 5 features"):
+    with pytest.raises(UserError, match=r"s2: .*: 30 x 5 numbers, not sums of 5 features"):
         prepare(source, tmp_path / "data")
+    for row, column, value in ((0, 5, 0.0), (0, 5, -4.0), (0, 1, np.nan), (1, 1, 1e300)):
+        sums = cmvn(features(FRAMES["train"]))
+        sums["s2"][row, column] = value
+        write_archive(source / "train" / "cmvn.ark", sums.items(), scp=scp)
+        with pytest.raises(UserError, match=r"1 speaker without usable statistics(.|\n)*s2: .*cmvn.ark:"):
+            prepare(source, tmp_path / "data")
     assert not (tmp_path / "data" / "corpus.json").exists()
 
 
@@ -160,6 +167,25 @@ def test_durations_that_do_not_fit(tmp_path: Path) -> None:
     write_lines(source / "train" / "utt2dur", {"s1-a": "0.2", "s1-b": "1.12"})
     with pytest.raises(UserError, match=r"utt2dur:2: lasts 0\.12 s, not 1\.12 s; is it cut short"):
         prepare(source, tmp_path / "data")
+
+
+def test_a_filterbank_is_known_by_its_neighbours(tmp_path: Path) -> None:
+    """Gaussians get the cepstra of a filterbank, and other features as they are, with deltas."""
+    rng = np.random.default_rng(2)
+    apart = rng.standard_normal((60, 20)).astype(np.float32)
+    together = (rng.standard_normal((60, 1)) + 0.5 * apart).astype(np.float32)
+    for name, matrix in {"apart": apart, "together": together}.items():
+        source = given_corpus(tmp_path / name, {"train": {"s-1": matrix, "s-2": matrix[:40]}})
+        store = prepare(source, tmp_path / f"{name}-data", frame_shift_ms=20).features()
+        assert [(part.width, part.filterbank) for part in store.parts] == [(20, name == "together")]
+        assert (store.frame_shift, store.frame_length) == (0.02, 0.05)
+        cepstra = all_cepstra(store)
+        assert cepstra.shape == (100, 39)
+        if name == "apart":
+            plain = store.array[:, :13]
+            np.testing.assert_allclose(cepstra[:, :13], (plain - plain.mean(0)) / plain.std(0), atol=1e-3)
+    narrow = given_corpus(tmp_path / "narrow", {"train": {"s-1": apart[:, :4]}})
+    assert all_cepstra(prepare(narrow, tmp_path / "narrow-data").features()).shape == (60, 12)
 
 
 def test_features_though_there_is_audio(tmp_path: Path) -> None:

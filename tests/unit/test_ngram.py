@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.decode.ngram import BEGIN, END, Arpa, estimate, read_arpa, restrict, to_text, write_arpa
+from roundelay.speech.decode.arpa_file import read_arpa, to_text, write_arpa
+from roundelay.speech.decode.estimate import estimate
+from roundelay.speech.decode.ngram import BEGIN, END, restrict
 
 VOCABULARY = ["A", "B", "C", "D"]
 sentences = st.lists(st.lists(st.sampled_from([*VOCABULARY, "OTHER"]), max_size=6), min_size=1, max_size=8)
@@ -130,23 +132,63 @@ def test_words_outside_the_lexicon_are_reported_and_left_out(tmp_path: Path) -> 
     restricted = restrict(read_arpa(tmp_path / "lm.arpa"), ["B", "C", "UNUSED"])
     assert restricted.missing == ("A",)
     assert "1 words of the language model are not in the lexicon" in restricted.describe()
-    assert restricted.model.words == ["B", "C"]
+    assert restricted.model.vocabulary == ["B", "C"]
     assert all("A" not in gram for level in restricted.model.grams for gram in level)
     with pytest.raises(UserError, match="share no word"):
         restrict(read_arpa(tmp_path / "lm.arpa"), ["a", "b"])
 
 
-def test_grams_without_their_history_are_counted() -> None:
-    model = Arpa((({(w,): (-1.0, 0.0) for w in (BEGIN, END, "A")}), {}, {(BEGIN, "A", END): (-0.5, 0.0)}))
-    restricted = restrict(model, ["A"])
+def test_grams_without_their_history_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "lm.arpa").write_text(ARPA.replace("-0.15 <s> A -0.6", "-0.15 <s> B -0.6"))  # <s> A B is left alone
+    restricted = restrict(read_arpa(tmp_path / "lm.arpa"), ["A", "B", "C"])
     assert (restricted.missing, restricted.orphans, restricted.model.grams[2]) == ((), 1, {})
+    assert "1 n-grams whose history is missing" in restricted.describe()
+
+
+def test_shorter_history_may_be_missing(tmp_path: Path) -> None:
+    """Pruned models: A B C is a 3-gram and B C no 2-gram. As a history it gives up A and B at once."""
+    text = ARPA.replace("-0.1 <s> A B", "-0.1 A B C").replace("ngram 3=1", "ngram 3=1")
+    (tmp_path / "lm.arpa").write_text(text)
+    model = read_arpa(tmp_path / "lm.arpa")
+    assert model.log10_probability("C", ["A", "B"]) == -0.1
+    assert model.log10_probability("A", ["A", "B"]) == pytest.approx(-0.3 - 0.2 - 0.5)
+    assert model.log10_probability("A", ["B", "C"]) == -0.5  # B C is no history: nothing to pay
+
+
+def test_gzipped_file_is_read_and_its_damage_named(tmp_path: Path) -> None:
+    path = tmp_path / "lm.arpa.gz"
+    model = estimate([["A", "B"], ["A", "C"]], VOCABULARY, 3)
+    write_arpa(path, model)
+    assert to_text(read_arpa(path)) == to_text(model)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=f"{path}: damaged gzip file"):
+        read_arpa(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=f"{path}: not UTF-8"):
+        read_arpa(path)
+    with pytest.raises(UserError, match="no such file"):
+        read_arpa(tmp_path / "none.arpa")
+
+
+@given(st.binary(max_size=300) | st.text(alphabet="\\datngrm123=-:. <s>/AB\n\t", max_size=300).map(str.encode))
+def test_no_input_breaks_the_reader(data: bytes) -> None:
+    """Whatever is in the file, alone or behind half a model, the answer is a message that names it."""
+    import tempfile  # noqa: PLC0415  a fixture would be shared by all examples
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lm.arpa"
+        for content in (data, ARPA.encode()[:150] + data):
+            path.write_bytes(content)
+            with pytest.raises(UserError, match=str(path)):
+                read_arpa(path)
 
 
 @pytest.mark.parametrize(
     ("data", "vocabulary", "order", "discount", "message"),
     [
         ([], ["A"], 2, 0.75, "no sentence"),
-        ([["A"]], ["A"], 4, 0.75, "order 4"),
+        ([["A"]], ["A"], 6, 0.75, "order 6"),
         ([["A"]], ["A"], 2, 1.0, "discount 1.0"),
         ([["A"]], ["A", "<s>"], 2, 0.75, "<s> cannot be"),
     ],

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.counts import score
@@ -44,6 +46,24 @@ def rules(tmp_path: Path, lines: str, purpose: Purpose = "ref") -> MappingRules:
 def test_rules(tmp_path: Path, lines: str, text: str, expected: str | None) -> None:
     expected = "(%HESITATION) A ((%HESITATION))" if expected is None else expected
     assert " ".join(rules(tmp_path, lines).apply(text.split())) == expected
+
+
+strings = st.text("ab ", max_size=3)
+random_rules = st.lists(st.builds(Rule, strings.filter(bool), st.sampled_from("123"), strings, strings), max_size=8)
+
+
+@given(random_rules, st.text("ab ", max_size=12))
+def test_the_first_rule_that_fits_is_used(some: list[Rule], text: str) -> None:
+    """Against the definition: every rule tried in turn at every place."""
+    expected, place = "", 0
+    while place < len(text):
+        for rule in some:
+            if text[:place].endswith(rule.left) and text[place:].startswith(rule.before + rule.right):
+                expected, place = expected + rule.after, place + len(rule.before)
+                break
+        else:
+            expected, place = expected + text[place], place + 1
+    assert MappingRules(tuple(some), case_sensitive=True).rewrite(text) == expected
 
 
 def test_optional_words_meet_rules_without_their_brackets(tmp_path: Path) -> None:

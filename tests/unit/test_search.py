@@ -9,9 +9,12 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
+from roundelay.speech.decode.confidence import Pronouncing
+from roundelay.speech.decode.estimate import estimate
 from roundelay.speech.decode.graph import Graph, build_graph, save_graph
-from roundelay.speech.decode.ngram import estimate
-from roundelay.speech.decode.search import Decoders, Float32, Hypothesis, choose_scale, decode, decode_all, decoders
+from roundelay.speech.decode.parallel import Decoders, Search, decode_all, decoders
+from roundelay.speech.decode.search import Float32, Hypothesis, decode
+from roundelay.speech.decode.tuning import choose_scale, choose_word_cost
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 
@@ -73,8 +76,10 @@ class Scripted(Decoders):
         beam: float = 0.0,
         max_active: int = 0,
         progress: Progress | None = None,
+        word_cost: float | None = None,
     ) -> dict[str, Hypothesis]:
-        words = ("X",) * self.errors[scale] + ("A",) * (9 - self.errors[scale])
+        wrong = self.errors[scale if word_cost is None else word_cost]
+        words = ("X",) * wrong + ("A",) * (9 - wrong)
         return {"u": Hypothesis(words, 0.0, 0.0, 0.0, True)}
 
 
@@ -93,6 +98,50 @@ def test_scale_with_fewest_errors(errors: dict[float, int], chosen: float) -> No
     assert choice.scale == chosen
     assert {scale: counts.total for scale, counts in choice.tried.items()} == errors
     assert list(choice.tried) == sorted(errors)
+
+
+@pytest.mark.parametrize(
+    ("errors", "chosen"), [({0.0: 4, 0.5: 3, 1.0: 5}, 0.5), ({0.0: 4, 0.5: 4, 1.0: 4}, 0.5), ({-1.0: 2, 0.0: 3}, -1.0)]
+)
+def test_word_cost_with_fewest_errors(errors: dict[float, int], chosen: float) -> None:
+    choice = choose_word_cost(Scripted(errors), {"u": np.zeros((1, 1), np.float32)}, {"u": ["A"] * 9}, [*errors], 0.1)
+    assert choice.word_cost == chosen
+    assert {cost: counts.total for cost, counts in choice.tried.items()} == errors
+
+
+def test_word_cost_is_changed_and_changed_back(
+    graph: Graph, speech: tuple[dict[str, Float32], dict[str, list[str]]], tmp_path: Path
+) -> None:
+    loglikes, _ = speech
+    save_graph(graph, tmp_path)
+    with decoders(tmp_path, workers=1) as run:
+        before = run(loglikes.items(), 0.3)
+        dear = run(loglikes.items(), 0.3, word_cost=20.0)
+        again = run(loglikes.items(), 0.3, word_cost=0.0)
+    assert sum(len(h.words) for h in dear.values()) < sum(len(h.words) for h in before.values())
+    assert {u: h.words for u, h in again.items()} == {u: h.words for u, h in before.items()}
+
+
+def test_details_do_not_depend_on_workers(
+    graph: Graph, speech: tuple[dict[str, Float32], dict[str, list[str]]], tmp_path: Path
+) -> None:
+    loglikes, _ = speech
+    save_graph(graph, tmp_path)
+    how = Pronouncing(LEXICON, tying(3), 0.5, 0.01)
+    options = Search(0.5, nbest=4, lattice=True, times=True)
+    batches = []
+    for workers in (1, 2):
+        with decoders(tmp_path, workers, how) as run:
+            batches.append(run.search(loglikes.items(), options))
+    assert batches[0].details == batches[1].details
+    assert batches[0].hypotheses == batches[1].hypotheses
+    for utterance, detail in batches[0].details.items():
+        assert detail.nbest[0].words == batches[0].hypotheses[utterance].words
+        assert [word.word for word in detail.timed] == [*detail.nbest[0].words]
+        assert detail.lattice
+    plain = batches[0].hypotheses
+    with decoders(tmp_path, 1) as run:
+        assert run(loglikes.items(), 0.5) == plain
 
 
 def test_scale_on_toy_speech(

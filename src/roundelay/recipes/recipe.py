@@ -15,6 +15,7 @@ from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
 from roundelay.speech.augment import AugmentConfig
+from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models import DnnConfig, ModelConfig
@@ -72,19 +73,54 @@ class Training:
 
 @dataclass(frozen=True)
 class Decoding:
-    """order, discount: of the n-gram made from the training transcripts; `arpa` takes a given model instead."""
+    """How words are recognised (docs/decoding.md).
+
+    The language model:
+    order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
+    text            files with a sentence a line, beside the training transcripts; `join` runs consecutive lines
+                    together to so many words at least; each transcript counts `transcript_weight` times
+    arpa            a given model instead
+
+    The words:
+    vocabulary      so many of the most frequent words of the text, and all of the training transcripts; null: the
+                    words of the lexicon
+    lexicon         a pronunciation dictionary in CMU's format; null: that of the corpus
+
+    The search:
+    scales          acoustic scales tried on dev; `scale` fixes it
+    word_costs      costs of a word (nats) tried on dev, at the best scale; empty: `word_cost`
+    workers         processes; 0: one a core
+
+    What is written beside the words:
+    nbest           the best word strings, so many
+    lattice         word lattices, of word strings up to `lattice_beam` worse than the best
+    ctm             times and confidences of words
+    """
 
     order: int = 2
+    method: Literal["absolute", "kneser-ney"] = "absolute"
     discount: float = 0.75
+    cutoffs: tuple[int, ...] = ()
+    prune: float = 0.0
+    text: tuple[Path, ...] = ()
+    join: int = 0
+    transcript_weight: int = 1
     arpa: Path | None = None
+    vocabulary: int | None = None
+    lexicon: Path | None = None
     splits: tuple[str, ...] = ("dev", "test")
     scales: tuple[float, ...] = SCALES
     scale: float | None = None  # None: the best on dev
     beam: float = BEAM
     max_active: int = MAX_ACTIVE
     silence_probability: float = 0.5
+    word_costs: tuple[float, ...] = ()
     word_cost: float = 0.0
     workers: int = 0
+    nbest: int = 0
+    lattice: bool = False
+    lattice_beam: float = LATTICE_BEAM
+    ctm: bool = False
 
 
 @dataclass(frozen=True)

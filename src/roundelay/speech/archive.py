@@ -258,6 +258,9 @@ class _Source:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Source]:
     try:
+        # A named pipe or a terminal would be waited for without end.
+        if path.exists() and not path.is_file():
+            raise ArchiveError(f"{path}: not a plain file.")
         file: BinaryIO
         with open(path, "rb") as plain:
             packed = path.suffix == ".gz"

@@ -17,7 +17,7 @@ from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.lhotse import find_parts, read_part
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.matrices import Matrices, store_matrices
+from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
 from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, load_corpus, write_prepared
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
@@ -155,7 +155,7 @@ def prepare_utterances(
     name: str,
     licence: str = "",
     left_out: Mapping[str, Sequence[LeftOut]] | None = None,
-    given: Matrices | None = None,
+    given: GivenFeatures | None = None,
 ) -> Corpus:
     """Check utterances (paths absolute or relative to `data`), compute their features and write the prepared corpus.
 

@@ -2,7 +2,7 @@
 
 One folder (Kaldi) or one set of files (Lhotse) for each split, and the lexicon as `lexicon.txt`, so that
 `roundelay prepare` reads back what was written. Audio stays where it is and is named by absolute paths; utterances that
-`prepare` left out are not written.
+`prepare` left out are not written, nor are copies at other speeds, which have no audio of their own.
 """
 
 import dataclasses
@@ -52,7 +52,9 @@ def export_kaldi(
     store = corpus.features() if features or not corpus.audio else None
     for split in _chosen(corpus, splits):
         folder = out / split
-        utterances = [_absolute(u, corpus) for u in corpus.splits[split]]
+        utterances = [
+            dataclasses.replace(u, path=os.path.abspath(corpus.folder / u.path)) for u in _spoken(corpus, split)
+        ]
         write_data_dir(folder, utterances, out, audio=corpus.audio)
         frames = None if store is None else _write_features(folder, utterances, store, progress)
         written.append(Exported(split, folder, len(utterances), frames))
@@ -73,8 +75,9 @@ def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> l
         )
     written: list[Exported] = []
     for split in _chosen(corpus, splits):
-        write_part(out, split, corpus.splits[split], corpus.folder)
-        written.append(Exported(split, out, len(corpus.splits[split])))
+        utterances = _spoken(corpus, split)
+        write_part(out, split, utterances, corpus.folder)
+        written.append(Exported(split, out, len(utterances)))
     write_lexicon(out / LEXICON, corpus.lexicon)
     return written
 
@@ -85,8 +88,8 @@ def _chosen(corpus: Corpus, splits: Sequence[str]) -> list[str]:
     return list(splits or corpus.splits)
 
 
-def _absolute(utterance: Utterance, corpus: Corpus) -> Utterance:
-    return dataclasses.replace(utterance, path=os.path.abspath(corpus.folder / utterance.path))
+def _spoken(corpus: Corpus, split: str) -> list[Utterance]:
+    return [u for u in corpus.splits[split] if u.speed == 1]
 
 
 def _write_features(folder: Path, utterances: Sequence[Utterance], store: FeatureStore, progress: Progress) -> int:
@@ -110,7 +113,7 @@ def _write_features(folder: Path, utterances: Sequence[Utterance], store: Featur
     sums = ((speaker, _sums(store, speaker, count)) for speaker, count in sorted(frames.items()))
     write_archive(place / "cmvn.ark", sums, scp=folder / "cmvn.scp")
     write_text(folder / "utt2num_frames", "".join(f"{u.id} {store.frames(u.id)}\n" for u in ordered))
-    write_text(folder / "frame_shift", f"{float(store.config['frame_shift_ms']) / 1000:g}\n")
+    write_text(folder / "frame_shift", f"{store.frame_shift:g}\n")
     return sum(frames.values())
 
 

@@ -34,7 +34,7 @@ from roundelay.speech.corpus.kaldi_tables import (
     stretches_of,
 )
 from roundelay.speech.corpus.manifest import Utterance, problems_of, repeated
-from roundelay.speech.corpus.matrices import Matrices, check_features
+from roundelay.speech.corpus.matrices import GivenFeatures, check_features
 from roundelay.speech.corpus.pipes import Failed, Pipes, run_pipes
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
 
@@ -59,7 +59,7 @@ class DataDir:
 
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
-    matrices: Matrices | None = None  # when features are given
+    matrices: GivenFeatures | None = None  # when features are given
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _matrices(
     sources: tuple[Table | None, Table | None],
     speakers: Table,
     problems: list[str],
-) -> Matrices | None:
+) -> GivenFeatures | None:
     """Where features and statistics are; `cmvn.scp` may be by speaker or by utterance."""
     wav, feats = sources
     if feats is None:
@@ -222,7 +222,8 @@ def _matrices(
             except (OSError, ValueError):
                 problems.append(f"{directory / 'frame_shift'}: not a number of seconds")
     if not 0.1 <= shift <= 1000:
-        problems.append(f"frames every {shift:g} ms; a frame shift is between 0.1 and 1000 ms")
+        where = directory / "frame_shift" if options.frame_shift_ms is None else "--frame-shift-ms"
+        problems.append(f"{where}: frames every {shift:g} ms; a frame shift is between 0.1 and 1000 ms")
     statistics: dict[str, Sequence[str]] | None = None
     cmvn = optional_table(directory / "cmvn.scp", problems)
     if cmvn is not None:
@@ -236,7 +237,7 @@ def _matrices(
                     statistics[speaker] = ()
                 continue
             statistics[speaker] = tuple(dict.fromkeys((*statistics.get(speaker, ()), cmvn.values[key])))
-    return Matrices(root, dict(feats.values), statistics, round(shift, 6), wav is not None)
+    return GivenFeatures(root, dict(feats.values), statistics, round(shift, 6), wav is not None)
 
 
 def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) -> dict[str, _Recording | str]:

@@ -3,6 +3,10 @@
 Statistics for normalisation come from `cmvn.scp` where there is one (a speaker in several data directories has the
 sum), and are computed per speaker where there is none.
 
+Nothing in an archive says what its numbers are. Log energies of overlapping bands rise and fall together; cepstra,
+fMLLR and bottleneck features are made so that they do not. So features whose neighbours correlate are taken for a
+filterbank.
+
 Legend: T frames of all utterances together, F features.
 """
 
@@ -24,13 +28,26 @@ from roundelay.core.progress import Progress
 from roundelay.speech.archive import ArchiveError, parse_location, read_matrix
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import LeftOut, counted, listing
-from roundelay.speech.feature_store import FEATURES, INDEX, SPEAKERS, VERSION, FeatureStore, Float32, SpeakerStats
+from roundelay.speech.feature_store import (
+    FEATURES,
+    INDEX,
+    SPEAKERS,
+    VERSION,
+    FeatureStore,
+    Float32,
+    SpeakerStats,
+    StoredPart,
+)
+
+_TOGETHER = (
+    0.5  # correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01
+)
 
 Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Matrices:
+class GivenFeatures:
     """Where the features of utterances are, and the statistics of speakers, if there are any."""
 
     root: Path  # relative locations are in this folder
@@ -39,7 +56,7 @@ class Matrices:
     frame_shift_ms: float
     with_audio: bool = False  # there is audio as well
 
-    def __or__(self, other: "Matrices") -> "Matrices":
+    def __or__(self, other: "GivenFeatures") -> "GivenFeatures":
         """Of two data directories together."""
         if self.frame_shift_ms != other.frame_shift_ms:
             raise UserError(
@@ -56,7 +73,7 @@ class Matrices:
             for speaker, places in other.statistics.items():
                 # The same matrix named twice is one speaker's, not half of it.
                 both[speaker] = tuple(dict.fromkeys((*both.get(speaker, ()), *places)))
-        return Matrices(self.root, {**self.features, **other.features}, both, self.frame_shift_ms, self.with_audio)
+        return GivenFeatures(self.root, {**self.features, **other.features}, both, self.frame_shift_ms, self.with_audio)
 
 
 def check_features(
@@ -97,7 +114,7 @@ def _unusable(matrix: npt.NDArray[np.floating]) -> str | None:
 
 
 def store_matrices(
-    utterances: Sequence[Utterance], folder: Path, given: Matrices, progress: Progress, sampling_rate: int
+    utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, progress: Progress, sampling_rate: int
 ) -> FeatureStore:
     """Copy the features of all utterances into `folder`, in their order, unless they are there already.
 
@@ -119,6 +136,7 @@ def store_matrices(
     frames: list[int] = []
     width = 0
     sums = _Sums()
+    neighbours = _Neighbours()
     try:
         with atomic_write(folder / FEATURES) as file:
             for utterance in utterances:
@@ -132,6 +150,7 @@ def store_matrices(
                 file.write(matrix.tobytes())
                 frames.append(len(matrix))
                 sums.add(utterance.speaker, matrix)
+                neighbours.add(matrix)
                 progress.advance()
             speakers = sums.finish() if given.statistics is None else _statistics(utterances, given, width)
             file.seek(0)
@@ -145,11 +164,16 @@ def store_matrices(
     with atomic_write(folder / SPEAKERS) as file:
         np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
     indices = {name: index for index, name in enumerate(speakers.names)}
+    part = StoredPart("given", width, filterbank=neighbours.correlation() > _TOGETHER)
     index = {
         "version": VERSION,
         "fingerprint": fingerprint,
         "sampling_rate": sampling_rate,
-        "config": {"kind": "given", "num_bins": width, "frame_shift_ms": given.frame_shift_ms},
+        "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
+        "parts": [dataclasses.asdict(part)],
+        "frame_shift": given.frame_shift_ms / 1000,
+        # Usual windows are two and a half shifts long; times of frames are the windows' centres.
+        "frame_length": 2.5 * given.frame_shift_ms / 1000,
         "utterances": [u.id for u in utterances],
         "frames": frames,
         "speakers": [indices[u.speaker] for u in utterances],
@@ -165,7 +189,7 @@ def _header(rows: int, columns: int) -> bytes:
     return b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
 
-def _fingerprint(utterances: Sequence[Utterance], given: Matrices) -> str:
+def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
     """Changes with the utterances, the archives and what is taken from them."""
     digest = hashlib.blake2b(json.dumps([VERSION, given.frame_shift_ms]).encode(), digest_size=16)
     files: dict[Path, tuple[int, int]] = {}
@@ -197,6 +221,28 @@ def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
         return None
 
 
+class _Neighbours:
+    """How much features beside each other vary together, over all frames, in double precision."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.sums: list[Float64] = []  # of x_i, of x_i^2, (F,) each, and of x_i x_{i+1}, (F - 1,)
+
+    def add(self, features: Float32) -> None:
+        x = features.astype(np.float64)
+        new = [x.sum(0), np.square(x).sum(0), (x[:, 1:] * x[:, :-1]).sum(0)]
+        self.frames += len(x)
+        self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
+
+    def correlation(self) -> float:
+        """The mean over neighbours; 0 for a single feature, and for features that never change."""
+        mean, square, product = (total / self.frames for total in self.sums)
+        variance = np.maximum(square - np.square(mean), 0.0)
+        covariance = product - mean[1:] * mean[:-1]
+        scale = np.sqrt(variance[1:] * variance[:-1])
+        return float(np.mean(covariance / np.maximum(scale, 1e-12))) if len(scale) else 0.0
+
+
 class _Sums:
     """Frames, sums and sums of squares per speaker, in double precision, as `compute-cmvn-stats` has them."""
 
@@ -222,7 +268,7 @@ class _Sums:
         )
 
 
-def _statistics(utterances: Sequence[Utterance], given: Matrices, width: int) -> SpeakerStats:
+def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
     """Of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
     sums = _Sums()
     problems: list[str] = []
@@ -236,11 +282,12 @@ def _statistics(utterances: Sequence[Utterance], given: Matrices, width: int) ->
             except ArchiveError as error:
                 problems.append(f"{speaker}: {str(error).rstrip('.')}")
                 continue
-            if matrix.shape != (2, width + 1) or not np.isfinite(matrix).all() or matrix[0, -1] <= 0:
+            # Within these bounds means and deviations are numbers in single precision.
+            if matrix.shape != (2, width + 1) or not (np.abs(matrix) < 1e30).all() or matrix[0, -1] < 1e-3:
                 shape = " x ".join(map(str, matrix.shape))
                 problems.append(
-                    f"{speaker}: {where}: {shape} numbers, not finite sums of {width} features and of their squares "
-                    "with a number of frames"
+                    f"{speaker}: {where}: {shape} numbers, not sums of {width} features and of their squares with "
+                    "a number of frames"
                 )
                 continue
             sums.add_sums(speaker, float(matrix[0, -1]), matrix[0, :-1], matrix[1, :-1])

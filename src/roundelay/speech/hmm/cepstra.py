@@ -1,9 +1,10 @@
 """Features for Gaussian mixtures: 13 cepstra of the stored filterbank, normalised per speaker, with deltas.
 
 Diagonal Gaussians want features that are little correlated, which neighbouring filters are not; the cosine transform
-sees to that (Davis and Mermelstein 1980).
+sees to that (Davis and Mermelstein 1980). Features that are no filterbank (cepstra, fMLLR, bottleneck features) were
+made so by somebody else: of those the first 13 are taken as they are.
 
-Legend: T frames of all utterances, F filters, C = 13 cepstra.
+Legend: T frames of all utterances, F filters, C = 13 cepstra, or as many features as there are.
 """
 
 import itertools
@@ -48,23 +49,27 @@ def all_cepstra(store: FeatureStore) -> Float32:
 
     Frames are in the store's order; deltas do not look across utterances.
     """
-    columns = store.filterbank()
-    plain = store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)
+    if any(part.filterbank for part in store.parts):
+        columns = store.filterbank()
+        plain = store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)
+    else:
+        plain = store.array[:, : min(store.parts[0].width, CEPSTRA)]
+    width = plain.shape[1]
     speakers = store.frame_speakers
     counts = np.maximum(np.bincount(speakers, minlength=len(store.speakers.names)), 1)
 
     def by_speaker(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return np.bincount(speakers, values, minlength=len(counts)) / counts
 
-    result = np.empty((len(plain), 3 * CEPSTRA), np.float32)
-    for c in range(CEPSTRA):
+    result = np.empty((len(plain), 3 * width), np.float32)
+    for c in range(width):
         column = plain[:, c].astype(np.float64)
         column -= by_speaker(column)[speakers]
         column /= np.sqrt(by_speaker(column * column))[speakers] + STD_FLOOR
         result[:, c] = column
     for start, end in itertools.pairwise(store.offsets):
         if end > start:
-            first = deltas(result[start:end, :CEPSTRA])
-            result[start:end, CEPSTRA : 2 * CEPSTRA] = first
-            result[start:end, 2 * CEPSTRA :] = deltas(first)
+            first = deltas(result[start:end, :width])
+            result[start:end, width : 2 * width] = first
+            result[start:end, 2 * width :] = deltas(first)
     return result

@@ -7,12 +7,13 @@ deletions 3 and substitutions 4 (`SCLITE`); its total can be higher where five s
 three insertions and three deletions, and is the same, in all four counts, wherever it is the smallest.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import kaldialign
 
-from roundelay.speech.scoring.marks import Arc, Network, is_fragment_of, plain_network
+from roundelay.speech.scoring.marks import Network, is_fragment_of, plain_network
 
 Pair = tuple[str | None, str | None]
 """(reference word, hypothesis word); None on the side where a word is missing."""
@@ -67,51 +68,54 @@ def align_networks(ref: Network, hyp: Network, costs: Costs = FEWEST, fragments:
     Args:
         fragments: whether a fragment in the reference is right against a word that begins or ends like it.
     """
-    # best[i][j] = (cost, node of ref before, node of hyp before, pair, forgiven), as for two strings, except that a
-    # node may be reached by several arcs. Nodes are numbered so that an arc comes from a smaller number.
-    best: list[list[_Step]] = []
+    # costs[i][j] and steps[i][j], how it was reached: as for two strings, except that a node may be reached by several
+    # arcs. Nodes are numbered so that an arc comes from a smaller number. The loops are plain for speed.
+    alone = [[(arc.start, arc.word, 0 if arc.free else costs.ins) for arc in arcs] for arcs in hyp.into]
+    totals: list[list[float]] = []
+    steps: list[list[_Step]] = []
     for i, ref_arcs in enumerate(ref.into):
-        row: list[_Step] = []
-        best.append(row)
-        for j, hyp_arcs in enumerate(hyp.into):
-            found: _Step = (0, 0, 0, None, False) if i == j == 0 else _UNREACHED
-            for r in ref_arcs:
-                found = _cheaper(found, _leave_out(best[r.start][j][0], r, costs.del_, (r.start, j), (r.word, None)))
-                for h in hyp_arcs:
-                    if r.word is not None and h.word is not None:
-                        right = r.word == h.word or (fragments and is_fragment_of(r.word, h.word))
-                        cost = best[r.start][h.start][0] + (0 if right else costs.sub)
-                        forgiven = right and r.word != h.word
-                        found = _cheaper(found, (cost, r.start, h.start, (r.word, h.word), forgiven))
-            for h in hyp_arcs:
-                found = _cheaper(found, _leave_out(row[h.start][0], h, costs.ins, (i, h.start), (None, h.word)))
-            row.append(found)
-    return _trace(best)
+        row: list[float] = []
+        ways: list[_Step] = []
+        totals.append(row)
+        steps.append(ways)
+        for j, hyp_arcs in enumerate(alone):
+            low, way = (0.0, _BEGIN) if i == j == 0 else (math.inf, _BEGIN)
+            for arc in ref_arcs:
+                start, word = arc.start, arc.word
+                above = totals[start]
+                cost = above[j] + (0 if arc.free else costs.del_)
+                if cost < low:
+                    low, way = cost, (start, j, (word, None), arc.optional)
+                if word is None:
+                    continue
+                for before, said, _ in hyp_arcs:
+                    if said is None or above[before] >= low:
+                        continue
+                    right = word == said or (fragments and is_fragment_of(word, said))
+                    cost = above[before] + (0 if right else costs.sub)
+                    if cost < low:
+                        low, way = cost, (start, before, (word, said), right and word != said)
+            for before, said, price in hyp_arcs:
+                cost = row[before] + price
+                if cost < low:
+                    low, way = cost, (i, before, (None, said), price == 0)
+            row.append(low)
+            ways.append(way)
+    return _trace(steps)
 
 
-_Step = tuple[float, int, int, Pair | None, bool]
-_UNREACHED: _Step = (float("inf"), 0, 0, None, False)
+_Step = tuple[int, int, Pair, bool]
+"""Nodes of reference and hypothesis before, the pair between (both None where nothing is said), whether forgiven."""
+_BEGIN: _Step = (0, 0, (None, None), False)
 
 
-def _cheaper(old: _Step, new: _Step) -> _Step:
-    return new if new[0] < old[0] else old
-
-
-def _leave_out(so_far: float, arc: Arc, cost: int, before: tuple[int, int], pair: Pair) -> _Step:
-    """Pass an arc of one side alone: for nothing if it says nothing or is optional."""
-    if arc.word is None:
-        return so_far, *before, None, False
-    return so_far + (0 if arc.optional else cost), *before, pair, arc.optional
-
-
-def _trace(best: list[list[_Step]]) -> Alignment:
-    i, j = len(best) - 1, len(best[0]) - 1
-    steps = []
+def _trace(steps: list[list[_Step]]) -> Alignment:
+    i, j = len(steps) - 1, len(steps[0]) - 1
+    found = []
     while i or j:
-        _, before, beside, pair, forgiven = best[i][j]
-        if pair is not None:
-            steps.append((pair, forgiven))
-        i, j = before, beside
-    steps.reverse()
-    forgiven_at = frozenset(place for place, (_, forgiven) in enumerate(steps) if forgiven)
-    return Alignment(tuple(pair for pair, _ in steps), forgiven_at)
+        i, j, pair, forgiven = steps[i][j]
+        if pair != (None, None):
+            found.append((pair, forgiven))
+    found.reverse()
+    forgiven_at = frozenset(place for place, (_, forgiven) in enumerate(found) if forgiven)
+    return Alignment(tuple(pair for pair, _ in found), forgiven_at)

@@ -45,22 +45,32 @@ class Rule:
     right: str = ""
 
 
+_Numbered = tuple[int, Rule]
+"""A rule and its place in the file."""
+
+
 @dataclass(frozen=True)
 class MappingRules:
     """The rules of a file, for one purpose."""
 
     rules: tuple[Rule, ...]
     case_sensitive: bool = False
-    _index: dict[tuple[str, str], list[tuple[int, Rule]]] = field(init=False, repr=False, compare=False)
+    _words: dict[str, list[_Numbered]] = field(init=False, repr=False, compare=False)  # by their first word
+    _others: dict[str, list[_Numbered]] = field(init=False, repr=False, compare=False)  # by their first character
 
     def __post_init__(self) -> None:
-        # By the character before (or none) and the first one: most rules of thousands begin a word, and are then
-        # looked at where a word begins.
-        index: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+        # Files have thousands of rules, nearly all for whole words: those are found by the word, not tried in turn.
+        words: dict[str, list[_Numbered]] = {}
+        others: dict[str, list[_Numbered]] = {}
         for order, rule in enumerate(self.rules):
             folded = Rule(self._fold(rule.before), rule.after, self._fold(rule.left), self._fold(rule.right))
-            index.setdefault((folded.left[-1:], folded.before[0]), []).append((order, folded))
-        object.__setattr__(self, "_index", index)
+            first = folded.before.split(" ", 1)[0]
+            if folded.left.endswith(" ") and first and (" " in folded.before or folded.right.startswith(" ")):
+                words.setdefault(first, []).append((order, folded))
+            else:
+                others.setdefault(folded.before[0], []).append((order, folded))
+        object.__setattr__(self, "_words", words)
+        object.__setattr__(self, "_others", others)
 
     def _fold(self, text: str) -> str:
         """Upper case, character by character so that places stay the same; the text itself if case matters."""
@@ -79,9 +89,12 @@ class MappingRules:
 
     def _fitting(self, text: str, place: int) -> Rule | None:
         """The first rule of the file that fits here."""
+        candidates: list[Sequence[_Numbered]] = [self._others.get(text[place], ())]
+        if place and text[place - 1] == " ":
+            candidates.append(self._words.get(text[place:].split(" ", 1)[0], ()))
         found = []
-        for before in ("", text[place - 1 : place]) if place else ("",):
-            for order, rule in self._index.get((before, text[place]), ()):
+        for some in candidates:
+            for order, rule in some:
                 if (
                     text.startswith(rule.before, place)
                     and text.endswith(rule.left, 0, place)

@@ -26,6 +26,11 @@ class Arc(NamedTuple):
     word: str | None
     optional: bool
 
+    @property
+    def free(self) -> bool:
+        """Whether it may be passed without an error when the other side says nothing."""
+        return self.optional or self.word is None
+
 
 @dataclass(frozen=True)
 class Network:
@@ -118,9 +123,7 @@ class _Builder:
     def alternatives(self, node: int, optional: bool, depth: int) -> int:
         ends = []
         while True:
-            # Each alternative begins on a node of its own, so that its first word cannot be mixed up with another's.
-            first = self.step(node, None, False)
-            ends.append(self.sequence(first, "}/", optional, depth + 1))
+            ends.append(self.sequence(node, "}/", optional, depth + 1))
             self.place += 1
             if self.tokens[self.place - 1] == "}":
                 break

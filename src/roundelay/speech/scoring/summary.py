@@ -35,9 +35,9 @@ def summarise(result: Score) -> Summary:
 
 
 def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """The summary of each part of the split, empty where it has no parts."""
+    """The summary of each part of the split, empty where it has none, or one that is all of it."""
     parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
-    return {name: summarise(part) for name, part in parts.items()}
+    return {name: summarise(part) for name, part in parts.items()} if len(parts) > 1 else {}
 
 
 def group_of_utterance(utterance: Utterance) -> Group:
@@ -56,21 +56,20 @@ def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: fl
     )  # fmt: skip
 
 
-def write_score(folder: Path, result: Score, utterances: Sequence[Utterance]) -> None:
+def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utterances: Sequence[Utterance]) -> None:
     """Write what `roundelay score` and sclite read, and what people do.
 
     ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
     recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place).
     """
-    speakers = {u.id: u.speaker for u in utterances}
+    result, speakers = whole.score, {u.id: u.speaker for u in utterances}
     refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in result.utterances}
     hyps = {u.id: [h for _, h in u.pairs if h is not None] for u in result.utterances}
     write_trn(folder / "ref.trn", refs, speakers)
     write_trn(folder / "hyp.trn", hyps, speakers)
     write_groups(folder / GROUPS_FILE, {trn_name(u.id, u.speaker): group_of_utterance(u) for u in utterances})
     write_stm(folder / "ref.stm", [_segment(u) for u in utterances])
-    parts = summarise_subsets(result, utterances)
-    lines = [str(summarise(result)), *(f"{name}: {part}" for name, part in parts.items())]
+    lines = [str(whole), *(f"{name}: {part}" for name, part in parts.items())]
     write_text(folder / "wer.txt", "".join(f"{line}\n" for line in lines))
     write_text(folder / "errors.txt", alignment_text(result))
 

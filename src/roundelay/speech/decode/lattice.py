@@ -1,0 +1,118 @@
+"""Word lattices and lists of the best word strings.
+
+kaldi-decoder's lattice is one of states and frames: the same words stand in it in as many ways as they can be aligned.
+Here it becomes a deterministic acceptor of words: every word string whose best path is within `lattice_beam` of the
+best is in it exactly once, with the cost of that path (graph and scaled acoustics together).
+
+A lattice file is gzipped text, lattice after lattice: the utterance id on a line; an arc a line, `from to word cost`;
+a final state a line, `state cost`; an empty line. State 0 is the start, costs are in nats, and a path's cost is the sum
+of its arcs' and its final state's.
+"""
+
+import gzip
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import kaldi_decoder
+import kaldifst
+import numpy as np
+
+from roundelay.core.files import atomic_write
+from roundelay.speech.decode.fst import Fst, to_arrays
+from roundelay.speech.decode.graph import Graph
+from roundelay.speech.decode.search import BEAM, Float32, check_scores
+
+LATTICE_BEAM = 6.0
+
+
+@dataclass(frozen=True)
+class WordString:
+    """One entry of an n-best list."""
+
+    words: tuple[str, ...]
+    cost: float  # nats
+
+
+@dataclass(frozen=True, eq=False)
+class WordLattice:
+    """Word strings and what they cost.
+
+    Attributes:
+        fst: deterministic acceptor of word ids; start state 0.
+        words: symbols by word id.
+    """
+
+    fst: Fst
+    words: tuple[str, ...]
+
+    def best(self, count: int) -> list[WordString]:
+        """The `count` cheapest word strings, all different, or as many as there are."""
+        found = []
+        for path in kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(self.fst, n=count)):
+            _, _, ids, weight = kaldifst.get_linear_symbol_sequence(path)
+            found.append(WordString(tuple(self.words[i] for i in ids), float(weight.value)))
+        return sorted(found, key=lambda string: string.cost)
+
+    def to_text(self) -> str:
+        """Arcs and final states, a line each, without the utterance's line."""
+        arrays = to_arrays(self.fst)
+        number = np.arange(len(arrays.final))  # the start first
+        number[[0, arrays.start]] = number[[arrays.start, 0]]
+        lines = [
+            f"{number[source]} {number[arc['target']]} {self.words[arc['ilabel']]} {arc['weight']:.4f}\n"
+            for source, arc in zip(arrays.source, arrays.arcs, strict=True)
+        ]
+        ends = np.flatnonzero(np.isfinite(arrays.final))
+        return "".join(lines) + "".join(f"{number[state]} {arrays.final[state]:.4f}\n" for state in ends)
+
+
+def word_lattice(
+    graph: Graph, loglikes: Float32, beam: float = BEAM, lattice_beam: float = LATTICE_BEAM
+) -> WordLattice | None:
+    """Decode an utterance to a lattice; None where the search found no path.
+
+    Args:
+        loglikes: (T, S) scaled log-likelihoods.
+        beam: of the search. There is no limit to the paths at a frame: a wide beam with a weak model takes long.
+        lattice_beam: word strings worse than the best by more than this are left out.
+
+    Raises:
+        ValueError: as `decode`.
+    """
+    check_scores(graph, loglikes)
+    config = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
+    decoder = kaldi_decoder.LatticeSimpleDecoder(graph.fst, config)
+    if not decoder.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(loglikes, dtype=np.float32))):
+        return None
+    found, raw = decoder.get_raw_lattice()
+    if not found:
+        return None
+    fst = kaldifst.compile(_acceptor(str(raw)), acceptor=False)
+    kaldifst.determinize_star(fst)
+    kaldifst.minimize(fst)
+    return WordLattice(fst, graph.words) if fst.num_states else None
+
+
+def _acceptor(text: str) -> str:
+    """A printed lattice with words on both sides and the sum of graph and acoustic cost."""
+    lines = []
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) >= 4:
+            source, target, _, word, *weight = fields
+            lines.append(f"{source} {target} {word} {word} {_cost(weight)}\n")
+        elif fields:
+            lines.append(f"{fields[0]} {_cost(fields[1:])}\n")
+    return "".join(lines)
+
+
+def _cost(weight: Sequence[str]) -> float:
+    return sum(map(float, weight[0].split(","))) if weight else 0.0
+
+
+def write_lattices(path: Path, lattices: Iterable[tuple[str, str]]) -> None:
+    """Write (utterance id, `WordLattice.to_text()`) pairs in the format at the top of this file."""
+    with atomic_write(path) as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+        for utterance, text in lattices:
+            packed.write(f"{utterance}\n{text}\n".encode())

@@ -1,0 +1,241 @@
+"""Decoding many utterances: a graph that is loaded once per process, batches of utterances, results in order."""
+
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress, Silent
+from roundelay.speech.decode.confidence import Pronouncing, timed_words
+from roundelay.speech.decode.graph import Graph, load_graph
+from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, word_lattice
+from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay.speech.processes import Workers, cores, start_workers
+from roundelay.speech.scoring.ctm import TimedWord
+
+_BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
+POSTERIOR_STRINGS = 100  # that confidences are summed over
+
+
+@dataclass(frozen=True)
+class Detail:
+    """More than the best words of an utterance; what was not asked for is empty."""
+
+    nbest: tuple[WordString, ...] = ()
+    lattice: str = ""
+    timed: tuple[TimedWord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of the search.
+
+    Attributes:
+        scale: the log-likelihoods are multiplied by it.
+        word_cost: added for every word, in nats; None for the graph's own.
+        nbest: how many word strings to list.
+        lattice: whether to keep lattices.
+        times: whether to time the words (and give them confidences).
+    """
+
+    scale: float
+    beam: float = BEAM
+    max_active: int = MAX_ACTIVE
+    word_cost: float | None = None
+    nbest: int = 0
+    lattice: bool = False
+    times: bool = False
+    lattice_beam: float = LATTICE_BEAM
+
+    @property
+    def more(self) -> bool:
+        """Whether more than the best words are asked for."""
+        return self.nbest > 0 or self.lattice or self.times
+
+
+@dataclass
+class Batch:
+    """What a batch of utterances came to."""
+
+    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
+    details: dict[str, Detail] = field(default_factory=dict)
+    search_seconds: float = 0.0  # processor time of the search for the best words
+    seconds: float = 0.0  # of everything
+
+
+@dataclass
+class _Loaded:
+    """What a process decodes with; `graph` has the cost of words that was asked for last."""
+
+    graph: Graph
+    pronouncing: Pronouncing | None
+
+    def with_word_cost(self, cost: float | None) -> Graph:
+        if cost is not None:
+            self.graph = self.graph.with_word_cost(cost)
+        return self.graph
+
+
+Utterances = list[tuple[str, Float32]]
+"""Utterance ids with (T, S) unscaled log-likelihoods."""
+Job = tuple[Utterances, Search]
+
+
+def decode_all(
+    graph_folder: Path,
+    loglikes: Iterable[tuple[str, Float32]],
+    scale: float,
+    *,
+    beam: float = BEAM,
+    max_active: int = MAX_ACTIVE,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Hypothesis]:
+    """Decode utterances in parallel; results are in the order given and do not depend on the number of workers.
+
+    Args:
+        graph_folder: what `save_graph` wrote; every worker reads it.
+        loglikes: (utterance id, (T, S) unscaled log-likelihoods); may be a generator, which is read only as fast as the
+            workers decode.
+        scale: the acoustic scale.
+        workers: processes; 0 for as many as there are cores, 1 for none but this one.
+
+    Raises:
+        UserError: no graph in the folder; log-likelihoods of an utterance are NaN; the scale is not positive.
+    """
+    with decoders(graph_folder, workers) as run:
+        return run(loglikes, scale, beam, max_active, progress or Silent())
+
+
+class Decoders:
+    """A graph that is loaded once, here or in worker processes, and decodes any number of lists of utterances."""
+
+    def __init__(self, loaded: _Loaded | None, workers: Workers | None) -> None:
+        self._loaded, self._workers = loaded, workers
+
+    def __call__(
+        self,
+        loglikes: Iterable[tuple[str, Float32]],
+        scale: float,
+        beam: float = BEAM,
+        max_active: int = MAX_ACTIVE,
+        progress: Progress | None = None,
+        word_cost: float | None = None,
+    ) -> dict[str, Hypothesis]:
+        """The best words of each utterance; as `decode_all`."""
+        return self.search(loglikes, Search(scale, beam, max_active, word_cost), progress).hypotheses
+
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        """All that is asked for, of each utterance.
+
+        Raises:
+            UserError: the scale is not positive; names the utterance whose log-likelihoods cannot be used.
+        """
+        if not options.scale > 0.0:
+            raise UserError(f"The acoustic scale {options.scale} is not above 0; 0.05 to 0.25 is usual.")
+        result = Batch()
+        for done in self._run((batch, options) for batch in _batched(loglikes)):
+            result.hypotheses |= done.hypotheses
+            result.details |= done.details
+            result.search_seconds += done.search_seconds
+            result.seconds += done.seconds
+            (progress or Silent()).advance(len(done.hypotheses))
+        return result
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Batch]:
+        if self._workers is not None:
+            yield from self._workers.in_order(_work, jobs)
+            return
+        assert self._loaded is not None
+        for job in jobs:
+            yield _decode_batch(self._loaded, job)
+
+
+@contextmanager
+def decoders(graph_folder: Path, workers: int = 0, pronouncing: Pronouncing | None = None) -> Iterator[Decoders]:
+    """Load a graph for many calls; worker processes end with the block.
+
+    Args:
+        pronouncing: needed where words are to be timed.
+
+    Raises:
+        UserError: no graph in the folder.
+    """
+    graph = load_graph(graph_folder)  # also when workers load it, so that a broken graph is one clear message
+    if (workers or cores()) == 1:
+        yield Decoders(_Loaded(graph, pronouncing), None)
+        return
+    del graph
+    with start_workers(workers or cores(), _start, graph_folder, pronouncing) as running:
+        yield Decoders(None, running)
+
+
+_HERE: dict[str, _Loaded] = {}  # of a worker process
+
+
+def _start(graph_folder: Path, pronouncing: Pronouncing | None) -> None:
+    _HERE["loaded"] = _Loaded(load_graph(graph_folder), pronouncing)
+
+
+def _work(job: Job) -> Batch:
+    return _decode_batch(_HERE["loaded"], job)
+
+
+def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
+    """Decode in this process."""
+    utterances, options = job
+    graph = loaded.with_word_cost(options.word_cost)
+    result, begun = Batch(), _processor_seconds()
+    for utterance, loglikes in utterances:
+        started = _processor_seconds()
+        scores = np.float32(options.scale) * loglikes
+        try:
+            found = decode(graph, scores, options.beam, options.max_active)
+        except ValueError as error:
+            raise UserError(f"{utterance}: cannot be decoded: {error}. Check its features and the model.") from error
+        result.hypotheses[utterance] = found
+        result.search_seconds += _processor_seconds() - started
+        if options.more:
+            result.details[utterance] = _detail(graph, scores, found, options, loaded.pronouncing)
+    result.seconds = _processor_seconds() - begun
+    return result
+
+
+def _detail(
+    graph: Graph, scores: Float32, found: Hypothesis, options: Search, pronouncing: Pronouncing | None
+) -> Detail:
+    lattice = word_lattice(graph, scores, options.beam, options.lattice_beam)
+    wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
+    best = lattice.best(wanted) if lattice is not None and wanted else []
+    timed: tuple[TimedWord, ...] = ()
+    if options.times:
+        if pronouncing is None:
+            raise ValueError("words cannot be timed without a lexicon")
+        timed = timed_words(found.words, scores, best, pronouncing)
+    text = lattice.to_text() if options.lattice and lattice is not None else ""
+    return Detail(tuple(best[: options.nbest]), text, timed)
+
+
+def _processor_seconds() -> float:
+    """What this process has used of its processor. The clock on the wall would count the neighbours' work as well."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _batched(loglikes: Iterable[tuple[str, Float32]]) -> Iterator[Utterances]:
+    batch: Utterances = []
+    frames = 0
+    for utterance, matrix in loglikes:
+        batch.append((utterance, matrix))
+        frames += len(matrix)
+        if frames >= _BATCH_FRAMES:
+            yield batch
+            batch, frames = [], 0
+    if batch:
+        yield batch

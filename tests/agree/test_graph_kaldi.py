@@ -1,0 +1,155 @@
+"""Our graphs against the same ones made by kaldilm and OpenFst's own minimisation, and G against the model itself."""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import kaldifst
+import kaldilm
+import numpy as np
+import pytest
+
+from roundelay.core.streams import stream
+from roundelay.speech.decode.arpa_file import write_arpa
+from roundelay.speech.decode.estimate import Estimator, estimate_with
+from roundelay.speech.decode.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
+from roundelay.speech.decode.grammar import grammar_arcs
+from roundelay.speech.decode.graph import Graph, GraphConfig, build_graph
+from roundelay.speech.decode.ngram import BEGIN, END, Arpa
+from roundelay.speech.decode.search import decode
+from roundelay.speech.decode.transducers import BACKOFF, Symbols, lexicon_transducer
+from roundelay.speech.hmm.topology import STATES, PhoneState, Tying
+from support.toy_speech import LEXICON, loglikes_of, sentences, tying
+
+TEXT = sentences(stream(0, "text"), 200)
+MODELS = [
+    Estimator(1),
+    Estimator(2),
+    Estimator(3, "kneser-ney"),
+    Estimator(3, "kneser-ney", cutoffs=(1, 2, 3)),
+    Estimator(4, "kneser-ney", prune=1e-3),
+]
+
+
+def kaldi_grammar(model: Arpa, symbols: Symbols, folder: Path) -> Fst:
+    words, arpa = folder / "words.txt", folder / "lm.arpa"
+    words.write_text("".join(f"{word} {i}\n" for i, word in enumerate(symbols.words)))
+    write_arpa(arpa, model)
+    with quiet():
+        text = kaldilm.arpa2fst(str(arpa), disambig_symbol=BACKOFF, read_symbol_table=str(words))
+    fst = kaldifst.compile(text, acceptor=False)
+    kaldifst.arcsort(fst, "ilabel")
+    return fst
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """kaldilm narrates every section of an ARPA file on standard error."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+def kaldi_graph(model: Arpa, context: int, folder: Path) -> Graph:
+    """HCLG with every state that kaldilm makes, minimised by kaldifst."""
+    tied = tying(context)
+    symbols, lexicon = lexicon_transducer(LEXICON, LEXICON.phones, 0.5)
+    lg = kaldifst.compose(lexicon, kaldi_grammar(model, symbols, folder))
+    kaldifst.determinize_star(lg, use_log=True)
+    kaldifst.minimize_encoded(lg)
+    kaldifst.arcsort(lg, "ilabel")
+    ids = symbols.phone_ids
+    clg, windows = kaldifst.compose_context([ids[d] for d in symbols.disambiguation], context, context // 2, lg)
+    kaldifst.arcsort(clg, "ilabel")
+    h, labels, auxiliary = hmm_transducer(windows, tied)
+    hclg = kaldifst.compose(h, clg)
+    kaldifst.determinize_star(hclg, use_log=True)
+    keep = np.arange(len(labels) + 1 + auxiliary)
+    keep[len(labels) + 1 :] = 0
+    hclg = kaldifst.StdVectorFst(from_arrays(map_input(to_arrays(hclg), keep)))
+    kaldifst.minimize_encoded(hclg)
+    arcs = map_input(add_self_loops(to_arrays(hclg)), np.array([0, *(pdf + 1 for _, _, pdf in labels)]))
+    return Graph(from_arrays(arcs), symbols.words, tied.num_pdfs, {"states": len(arcs.final)})
+
+
+def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst, list[PhoneState], int]:
+    """H without self-loops: three labels in, one phone in context out.
+
+    Args:
+        windows: phone ids in context by output label of C; (-i,) is the disambiguation symbol i, place 0 epsilon.
+
+    Returns:
+        H, what its input labels 1, 2, ... are, and how many labels of disambiguation symbols follow them.
+    """
+    labels: dict[PhoneState, int] = {}
+    hub, states = 0, 1
+    lines, marks = [], []
+    for number, window in enumerate(windows):
+        if number == 0:
+            continue
+        if len(window) == 1 and window[0] <= 0:
+            marks.append(number)
+            continue
+        source = hub
+        phone = window[min(1, tying.context - 1)]
+        for state in range(STATES):
+            label = labels.setdefault((phone, state, tying.of_window(window, state)), len(labels) + 1)
+            target = hub if state == STATES - 1 else states
+            lines.append((source, f"{source} {target} {label} {number if state == 0 else 0}"))
+            if target != hub:
+                source, states = states, states + 1
+    lines += [(hub, f"{hub} {hub} {len(labels) + 1 + i} {number}") for i, number in enumerate(marks)]
+    lines.sort(key=lambda line: line[0] != hub)  # the first line names the start state
+    fst = kaldifst.compile("\n".join([*(line for _, line in lines), f"{hub} 0", ""]), acceptor=False)
+    kaldifst.arcsort(fst, "olabel")
+    return fst, list(labels), len(marks)
+
+
+def word_row(fst: Fst, ids: list[int], backoff: int) -> float:
+    """What a row of words costs in G."""
+    lines = [f"{i} {i + 1} {w} {w}" for i, w in enumerate(ids)]
+    lines += [f"{i} {i} {backoff} {backoff}" for i in range(len(ids) + 1)]
+    row = kaldifst.compile("\n".join([*lines, f"{len(ids)}", ""]), acceptor=False)
+    best = kaldifst.shortest_path(kaldifst.compose(row, fst))
+    return float(kaldifst.get_linear_symbol_sequence(best)[3].value)
+
+
+@pytest.mark.parametrize("how", MODELS, ids=str)
+def test_word_strings_cost_what_kaldi_says(how: Estimator, tmp_path: Path) -> None:
+    model = estimate_with(how, TEXT, LEXICON.words)
+    symbols, _ = lexicon_transducer(LEXICON, LEXICON.phones, 0.5)
+    theirs, ids = kaldi_grammar(model, symbols, tmp_path), symbols.word_ids
+    labels = np.array([ids[word] if word in LEXICON else 0 for word in model.words])
+    ours = kaldifst.StdVectorFst(from_arrays(grammar_arcs(model, labels, ids[BACKOFF])))
+    assert ours.num_states <= theirs.num_states + 1  # a start of its own also where no history matters
+    for words in itertools.chain(itertools.product(LEXICON.words[:4], repeat=3), TEXT[:30], [()]):
+        row = [ids[word] for word in words]
+        cost = word_row(ours, row, ids[BACKOFF])
+        assert cost == pytest.approx(word_row(theirs, row, ids[BACKOFF]), abs=2e-4), words
+        # Back-off is a choice for G: never dearer than the model's one way, and as good as never cheaper.
+        exact = sum(
+            -math.log(10) * model.log10_probability(w, [BEGIN, *words[:i]]) for i, w in enumerate([*words, END])
+        )
+        assert cost <= exact + 1e-4
+
+
+@pytest.mark.parametrize("context", [1, 2, 3], ids=["monophone", "biphone", "triphone"])
+@pytest.mark.parametrize("how", MODELS[1:], ids=str)
+def test_same_words_at_the_same_cost(how: Estimator, context: int, tmp_path: Path) -> None:
+    model = estimate_with(how, TEXT, LEXICON.words)
+    ours, theirs = build_graph(LEXICON, model, tying(context), GraphConfig()), kaldi_graph(model, context, tmp_path)
+    for i in range(15):
+        rng = stream(i, "speech")
+        pdfs = rng.integers(0, ours.num_pdfs, 40).tolist()
+        loglikes = loglikes_of(pdfs, ours.num_pdfs, rng, 2.0)
+        one, two = (decode(graph, loglikes, 1000.0, 1_000_000) for graph in (ours, theirs))
+        assert one.cost == pytest.approx(two.cost, abs=0.02)  # both round weights, to 2^-10, at some ten places
+        assert one.words == two.words or one.cost == pytest.approx(two.cost, abs=5e-3)

@@ -1,0 +1,134 @@
+"""Lattices and n-best lists: every entry at the cost of its own best path. Word times and confidences."""
+
+import gzip
+import math
+from pathlib import Path
+
+import kaldifst
+import numpy as np
+import pytest
+
+from roundelay.core.streams import stream
+from roundelay.speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
+from roundelay.speech.decode.estimate import estimate
+from roundelay.speech.decode.graph import Graph, build_graph
+from roundelay.speech.decode.lattice import WordString, word_lattice, write_lattices
+from roundelay.speech.decode.search import Float32, decode
+from roundelay.speech.hmm.topology import SILENCE
+from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return build_graph(LEXICON, estimate(sentences(stream(0, "text"), 50), LEXICON.words, 3), tying(3))
+
+
+def speech(name: str, noise: float, words: list[str]) -> tuple[list[tuple[int, int, int]], Float32]:
+    rng, tied = stream(1, name), tying(3)
+    frames = frames_of(phones_of(words), tied, rng)
+    scale = np.float32(0.1 if noise > 1 else 1.0)
+    return frames, scale * loglikes_of([pdf for *_, pdf in frames], tied.num_pdfs, rng, noise)
+
+
+def exact(graph: Graph, loglikes: Float32, words: tuple[str, ...]) -> float:
+    """The least cost of these words: (frames x pdfs) o graph o words, without any beam."""
+    arcs = (f"{t} {t + 1} {s + 1} {s + 1} {-loglikes[t, s]:.6f}" for t, s in np.ndindex(*loglikes.shape))
+    dense = kaldifst.compile("\n".join([*arcs, f"{len(loglikes)}", ""]), acceptor=False)
+    ids = [graph.words.index(word) for word in words]
+    row = kaldifst.compile(
+        "".join(f"{i} {i + 1} {w} {w}\n" for i, w in enumerate(ids)) + f"{len(ids)}\n", acceptor=False
+    )
+    every = kaldifst.compose(dense, kaldifst.StdVectorFst(graph.fst))
+    kaldifst.arcsort(every, "olabel")
+    best = kaldifst.shortest_path(kaldifst.compose(every, row))
+    return float(kaldifst.get_linear_symbol_sequence(best)[3].value)
+
+
+def test_strings_are_different_and_cost_what_they_cost(graph: Graph) -> None:
+    _, loglikes = speech("noisy", 3.0, ["GO", "TO", "NO", "STOP"])
+    lattice = word_lattice(graph, loglikes, beam=500.0, lattice_beam=8.0)
+    assert lattice is not None
+    best = lattice.best(30)
+    assert len({string.words for string in best}) == len(best) >= 5
+    costs = [string.cost for string in best]
+    assert costs == sorted(costs)
+    assert costs[-1] <= costs[0] + 8.0 + 1e-3
+    found = decode(graph, loglikes, beam=500.0, max_active=100_000)
+    assert best[0].words == found.words
+    assert best[0].cost == pytest.approx(found.cost, abs=1e-2)
+    for string in best[:10]:
+        assert string.cost == pytest.approx(exact(graph, loglikes, string.words), abs=1e-2)
+    assert lattice.best(2) == best[:2]
+
+
+def test_file_holds_every_string(graph: Graph, tmp_path: Path) -> None:
+    """The text is a graph of words: walking it gives the strings and costs of the n-best list."""
+    _, loglikes = speech("file", 3.0, ["NO", "TOE"])
+    lattice = word_lattice(graph, loglikes, beam=100.0, lattice_beam=5.0)
+    assert lattice is not None
+    write_lattices(tmp_path / "lattices.txt.gz", [("one", lattice.to_text()), ("two", "")])
+    text = gzip.decompress((tmp_path / "lattices.txt.gz").read_bytes()).decode()
+    blocks = text.split("\n\n")
+    assert [block.splitlines()[0] for block in blocks if block] == ["one", "two"]
+    arcs: dict[str, list[tuple[str, str, float]]] = {}
+    final: dict[str, float] = {}
+    for fields in map(str.split, blocks[0].splitlines()[1:]):
+        if len(fields) == 4:
+            arcs.setdefault(fields[0], []).append((fields[1], fields[2], float(fields[3])))
+        else:
+            final[fields[0]] = float(fields[1])
+    found: dict[tuple[str, ...], float] = {}
+    stack: list[tuple[str, tuple[str, ...], float]] = [("0", (), 0.0)]
+    while stack:
+        state, words, cost = stack.pop()
+        if state in final:
+            found[words] = cost + final[state]
+        stack += [(target, (*words, word), cost + more) for target, word, more in arcs.get(state, [])]
+    best = lattice.best(len(found) + 1)
+    assert len(best) == len(found)
+    for string in best:
+        assert found[string.words] == pytest.approx(string.cost, abs=5e-3)
+
+
+def test_words_lie_where_they_were_said() -> None:
+    tied = tying(3)
+    for i, words in enumerate(sentences(stream(2, "sentences"), 10)):
+        frames, loglikes = speech(f"clean {i}", 0.3, words)
+        starts = [
+            t
+            for t in range(len(frames))
+            if t == 0 or frames[t - 1][1] > frames[t][1] or frames[t][0] == SILENCE != frames[t - 1][0]
+        ]
+        stops = dict(zip(starts, [*starts[1:], len(frames)], strict=True))
+        spoken = [t for t in starts if frames[t][0] != SILENCE]
+        expected, at = [], 0
+        for word in words:
+            phones = len(LEXICON.pronunciations[word][0])
+            expected.append((spoken[at], stops[spoken[at + phones - 1]]))
+            at += phones
+        assert word_frames(words, loglikes, LEXICON, tied, 0.5) == expected
+
+
+def test_words_that_do_not_fit_share_the_frames() -> None:
+    scores = np.zeros((5, tying(3).num_pdfs), np.float32)
+    assert word_frames(["TONE", "STOP"], scores, LEXICON, tying(3), 0.5) == [(0, 2), (2, 5)]
+    assert word_frames([], scores, LEXICON, tying(3), 0.5) == []
+
+
+def test_confidence_is_the_share_of_strings_that_agree() -> None:
+    """Costs 0 and log 3: probabilities 3/4 and 1/4."""
+    best = [WordString(("A", "B", "C"), 7.0), WordString(("A", "C"), 7.0 + math.log(3))]
+    assert confidences(("A", "B", "C"), best) == pytest.approx([1.0, 0.75, 1.0])
+    assert confidences(("A", "C"), best) == pytest.approx([1.0, 1.0])
+    assert confidences(("D",), best) == [0.0]
+    assert confidences(("D",), []) == [1.0]
+
+
+def test_timed_words_are_in_seconds() -> None:
+    _, loglikes = speech("timed", 0.3, ["GO", "STOP"])
+    how = Pronouncing(LEXICON, tying(3), 0.5, 0.03)
+    words = timed_words(("GO", "STOP"), loglikes, [WordString(("GO", "STOP"), 1.0)], how)
+    frames = word_frames(("GO", "STOP"), loglikes, LEXICON, tying(3), 0.5)
+    assert [(w.word, w.confidence) for w in words] == [("GO", 1.0), ("STOP", 1.0)]
+    assert [w.start for w in words] == pytest.approx([0.03 * first for first, _ in frames])
+    assert [w.duration for w in words] == pytest.approx([0.03 * (stop - first) for first, stop in frames])

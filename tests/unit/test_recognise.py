@@ -1,0 +1,86 @@
+"""Runs that are decoded together: which fit, and what their mean is."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roundelay import recognise
+from roundelay.cli import _weighted
+from roundelay.core.errors import UserError
+from roundelay.recipes.recipe import Recipe
+from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.hmm.topology import Tying
+from support.toy_speech import tying
+
+TIED = tying(3)
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Runs by name: what stands for their log-likelihoods, and their tied states."""
+
+    scores: dict[str, np.ndarray[Any, Any]]
+    tied: dict[str, Tying]
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        prior = np.zeros(TIED.num_pdfs, np.float32)
+        monkeypatch.setattr(
+            recognise,
+            "load_model",
+            lambda exp: SimpleNamespace(module=SimpleNamespace(frontend=SimpleNamespace(config=exp.name)), prior=prior),
+        )
+        monkeypatch.setattr(
+            Alignment,
+            "load",
+            lambda folder: SimpleNamespace(num_pdfs=TIED.num_pdfs, tying=self.tied[folder.name]),
+        )
+        monkeypatch.setattr(recognise, "load_corpus", lambda folder: SimpleNamespace(features=lambda: folder.name))
+        monkeypatch.setattr(
+            recognise, "log_likelihoods", lambda _module, _store, utterance, name, _prior: self.scores[name].copy()
+        )
+
+
+def recipe(name: str) -> Recipe:
+    return Recipe(name, Path(name), Path(name))
+
+
+def test_weighted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = (np.full((4, TIED.num_pdfs), value, np.float32) for value in (1.0, 2.0, 4.0))
+    Fake({"a": a, "b": b, "c": c}, {"a": TIED, "b": TIED, "c": TIED}).install(monkeypatch)
+    others = [(Path("b"), recipe("b"), 1.0), (Path("c"), recipe("c"), 2.0)]
+    voices = recognise._voices(Path("a"), recipe("a"), others)
+    assert [voice.weight for voice in voices] == [0.25, 0.25, 0.5]
+    (found,) = recognise._loglikes(voices, [SimpleNamespace(id="u")])  # type: ignore[list-item]
+    assert found[0] == "u"
+    assert found[1] == pytest.approx(np.full_like(a, 0.25 + 0.5 + 2.0))
+    alone = recognise._voices(Path("a"), recipe("a"), [])
+    assert [voice.weight for voice in alone] == [1.0]
+
+
+def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TIED.table.copy()
+    table[1, 2, 3] = table[1, 2, 3, ::-1]
+    short, long = np.zeros((4, TIED.num_pdfs), np.float32), np.zeros((5, TIED.num_pdfs), np.float32)
+    fake = Fake({"a": short, "b": long}, {"a": TIED, "b": TIED, "c": replace(TIED, table=table)})
+    fake.install(monkeypatch)
+    with pytest.raises(UserError, match="c: other tied states"):
+        recognise._voices(Path("a"), recipe("a"), [(Path("c"), recipe("c"), 1.0)])
+    with pytest.raises(UserError, match="must be above 0"):
+        recognise._voices(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 0.0)])
+    voices = recognise._voices(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 1.0)])
+    with pytest.raises(UserError, match="u: 5 frames in b, 4 in a"):
+        [*recognise._loglikes(voices, [SimpleNamespace(id="u")])]  # type: ignore[list-item]
+
+
+def test_weights_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd:2").mkdir()
+    assert _weighted("exp/b") == (Path("exp/b"), 1.0)
+    assert _weighted("exp/b:0.5") == (Path("exp/b"), 0.5)
+    assert _weighted("odd:2") == (Path("odd:2"), 1.0)
+    with pytest.raises(UserError, match="EXP:WEIGHT"):
+        _weighted("exp/b:much")

@@ -1,0 +1,106 @@
+"""From texts to a graph: which words, how they are said, and that a graph is made once."""
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.core.streams import stream
+from roundelay.speech.decode.arpa_file import read_arpa, write_arpa
+from roundelay.speech.decode.estimate import Estimator, estimate
+from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig, load_graph
+from roundelay.speech.decode.making import GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences
+from roundelay.speech.lexicon import Lexicon
+from support.toy_speech import LEXICON, sentences, tying
+
+TEXT = [["GO", "MARS", "GO"], ["TO", "GO"], ["TONE", "XYZ", "TO"]]
+
+
+def test_clauses_are_joined() -> None:
+    assert [*joined([["A"], ["B", "C"], ["D"], ["E"]], 3)] == [["A", "B", "C"], ["D", "E"]]
+    assert [*joined([["A"], ["B"]], 0)] == [["A"], ["B"]]
+
+
+def test_most_frequent_words_and_those_that_must_be_there() -> None:
+    counts = {"B": 2, "A": 2, "C": 3, "D": 1, "<s>": 9}
+    assert most_frequent(counts, 2, ["D", "A", "Z"]) == ["C", "A", "D", "Z"]
+
+
+def test_first_dictionary_that_has_a_word() -> None:
+    """MARS is only in the second; ODD has phones that the model does not know, XYZ none."""
+    first = Lexicon({"GO": (("G", "OW"),), "ODD": (("QQ",),)})
+    second = Lexicon({"GO": (("G",),), "MARS": (("M", "S"), ("QQ",))})
+    words = ["GO", "ODD", "MARS", "XYZ"]
+    found = pronounced(words, [first, second], ("SIL", "G", "M", "OW", "S"))
+    assert found.lexicon.pronunciations == {"GO": (("G", "OW"),), "MARS": (("M", "S"),)}
+    assert (found.dropped, found.guessed) == (("ODD", "XYZ"), ())
+    assert "2 words of the vocabulary have no pronunciation and cannot be recognised: ODD, XYZ." in found.describe()
+    guessed = pronounced(words, [first, second], ("SIL", "G", "M", "OW", "S"), lambda word: (word[0],) * 2)
+    assert (guessed.dropped, guessed.guessed) == (("ODD", "XYZ"), ())  # O and X are no phones
+    guessed = pronounced(words, [first, second], ("SIL", "G", "M", "OW", "S"), lambda _: ("S", "S"))
+    assert (guessed.dropped, guessed.guessed) == ((), ("ODD", "XYZ"))
+    with pytest.raises(UserError, match="None of the 1 words"):
+        pronounced(["go"], [first], ("SIL", "G", "OW"))
+
+
+def job(**options: object) -> GraphJob:
+    transcripts = tuple(" ".join(words) for words in sentences(stream(0, "text"), 30))
+    return GraphJob(LanguageOptions(**options), GraphConfig(), transcripts, LEXICON, tying(3))  # type: ignore[arg-type]
+
+
+def test_graph_of_outside_text(tmp_path: Path) -> None:
+    text, dictionary = tmp_path / "text.gz", tmp_path / "dictionary.gz"
+    text.write_bytes(gzip.compress("\n\n".join(" ".join(words) for words in TEXT).encode()))
+    dictionary.write_bytes(gzip.compress(b"mars(2) M AA1 R S\nmars N AA1 T S # a planet\ngo G OW1\n"))
+    assert [*read_sentences(text)] == TEXT
+    assert read_dictionary(dictionary).pronunciations["GO"] == (("G", "OW"),)
+    how = Estimator(3, "kneser-ney", cutoffs=(1, 1, 2))
+    asked = job(estimator=how, text=(text,), vocabulary=3, dictionary=dictionary, join=4)
+    folder, new = find_or_make(asked, tmp_path)
+    assert new
+    graph = load_graph(folder)
+    # GO, TO and, third by the alphabet, MARS; the words of the transcripts; XYZ is too rare.
+    assert set(graph.words) - {"<eps>", "#0", "<s>", "</s>"} == {*LEXICON.words, "MARS"}
+    assert (folder / "lexicon.txt").read_text().count("MARS") == 1  # M and R are no phones of the model
+    assert graph.info["dropped_words"] == 0
+    assert graph.info["build_seconds"] >= 0
+    assert graph.info["peak_bytes"] > 10_000_000
+    model = read_arpa(folder / "lm.arpa.gz")
+    assert model.order == 3
+    assert model.log10_probability("MARS", ["<s>", "GO"]) > model.log10_probability("MARS", ["<s>", "STOP"])
+    assert find_or_make(asked, tmp_path) == (folder, False)
+    text.write_bytes(gzip.compress(b"GO GO GO"))  # the same name, another text: another graph
+    assert find_or_make(asked, tmp_path)[0] != folder
+
+
+def test_default_is_the_closed_vocabulary_of_the_corpus(tmp_path: Path) -> None:
+    folder, _ = find_or_make(job(), tmp_path)
+    assert set(load_graph(folder).words) >= set(LEXICON.words)
+    transcripts = [text.split() for text in job().transcripts]
+    expected = estimate(transcripts, LEXICON.words)
+    assert read_arpa(folder / "lm.arpa.gz").counts == expected.counts
+    heavier, _ = find_or_make(job(transcript_weight=2), tmp_path)
+    assert heavier != folder
+
+
+def test_given_model(tmp_path: Path) -> None:
+    write_arpa(tmp_path / "lm.arpa.gz", estimate([["GO", "MARS"]], ["GO", "MARS", "TO"], 2))
+    folder, _ = find_or_make(job(arpa=tmp_path / "lm.arpa.gz"), tmp_path)
+    assert "1 words of the language model are not in the lexicon" in read_json(folder / GRAPH_FILE)["left_out"]
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{tmp_path / 'none.txt'}: cannot be read"):
+        find_or_make(job(text=(tmp_path / "none.txt",)), tmp_path)
+    with pytest.raises(UserError, match="vocabulary is 0"):
+        job(vocabulary=0)
+    with pytest.raises(UserError, match="must be 0 or more"):
+        job(join=-1)
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"GO TO " * 100)[:-20])
+    with pytest.raises(UserError, match=r"cut\.gz: damaged gzip file"):
+        [*read_sentences(tmp_path / "cut.gz")]
+    assert replace(job(), transcripts=("GO",)).digest() != job().digest()
