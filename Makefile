@@ -42,8 +42,9 @@ check: $(VENV)/.roundelay-dev ## lint, format, types, who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP measured beside it
+bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it; how long learners wait for data
 	$(BIN)/python benchmarks/talk.py $(ARGS)
+	$(BIN)/python benchmarks/data_wait.py
 
 format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

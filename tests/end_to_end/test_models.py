@@ -30,19 +30,8 @@ ADAM = ["optimizer={name: adam}", "schedule.learning_rate=0.01", "training.clip=
 @pytest.mark.parametrize("name", MODELS)
 def test_from_a_recipe_to_word_errors(name: str, inside: Path) -> None:
     model = yaml.safe_dump({"name": name, **MODELS[name]}, default_flow_style=True, width=10_000).strip()
-    arguments = [
-        "train",
-        "recipe.yaml",
-        "--exp",
-        name,
-        "--strategy",
-        "ssgd",
-        "--learners",
-        "2",
-        f"model={model}",
-        *ADAM,
-    ]
-    assert main([*arguments, "--runtime", "sim"]) == 0
+    learners = ["--strategy", "ssgd", "--learners", "2", "--runtime", "sim"]
+    assert main(["train", "recipe.yaml", "--exp", name, *learners, f"model={model}", *ADAM]) == 0
     found = load_model(Path(name))
     last = load_checkpoint(Path(name) / "checkpoints" / "epoch-0004.json")
     assert torch.equal(flatten(found.module), last.state.vectors["row"].mean(0))
