@@ -1,5 +1,7 @@
 """The recipes of the large corpora on miniature trees of their layouts: prepare, align, train, decode."""
 
+import hashlib
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,11 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.recipes.recipe import load_recipe
+from roundelay.speech.corpus import free
+from roundelay.speech.corpus.download import Remote
+from roundelay.speech.corpus.prepared import load_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
+from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
 SMALL = [
     "align.tied_states=40", "align.mono_gaussians=60", "align.mono_passes=6", "align.mono_realign=[1,2,3,4]",
@@ -48,6 +54,36 @@ def test_switchboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The reference has an "uh" of every other turn, which nobody said.
     assert wer["test"]["del"] + wer["test"]["sub"] >= 10
     assert wer["test"]["wer"] <= 50
+
+
+def test_download_and_prepare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two archives and a dictionary from a server that breaks off once; nothing is loaded a second time."""
+    monkeypatch.chdir(tmp_path)
+    librispeech(tmp_path / "published", {"train-clean-5": [1, 2], "dev-clean-2": [3, 4]}, utterances=2)
+    packed, digests = [], {}
+    for part in ("train-clean-5", "dev-clean-2"):
+        with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as tar:
+            for name in (part, "SPEAKERS.TXT"):
+                tar.add(tmp_path / "published" / "LibriSpeech" / name, f"LibriSpeech/{name}")
+        packed.append((tmp_path / "packed.tar.gz").read_bytes())
+        digests[part] = f"md5:{hashlib.md5(packed[-1]).hexdigest()}"
+    with odd_server() as server:
+        monkeypatch.setattr(free, "OPENSLR", server.address)
+        monkeypatch.setattr(free, "_MINI", digests)
+        monkeypatch.setattr(free, "_CMUDICT", Remote(server.url("cmudict.dict")))
+        answers = [truncated(packed[0], 5000, ETag='"1"'), ranged(packed[0], '"1"'), whole(packed[1])]
+        server.answers = [*answers, whole(CMU_STYLE.encode()), refusing(404)]
+        assert main(["prepare", "mini-librispeech", "--download"]) == 0
+        assert len(server.requests) == 4
+        assert main(["prepare", "mini-librispeech", "--download", "--source", "downloads/mini-librispeech"]) == 0
+        assert len(server.requests) == 4
+        assert "mini-librispeech is ready in data/mini-librispeech" in capsys.readouterr().out
+        assert main(["prepare", "mini-librispeech", "--download", "--source", "elsewhere"]) == 2
+    assert "train-clean-5.tar.gz: the server answers 404" in capsys.readouterr().err
+    corpus = load_corpus(Path("data/mini-librispeech"))
+    assert {split: len(us) for split, us in corpus.splits.items()} == {"train": 4, "dev": 2, "test": 2}
 
 
 @pytest.mark.parametrize("name", ["librispeech", "mini_librispeech", "switchboard", "fsdd"])

@@ -174,6 +174,38 @@ def test_a_passing_error(server: OddServer, tmp_path: Path) -> None:
     assert get(server, tmp_path).read_bytes() == DATA
 
 
+class Counted(Silent):
+    """Adds up what a bar is told."""
+
+    def __init__(self) -> None:
+        self.bars: list[tuple[str, int | None, list[int]]] = []
+
+    def start(self, what: str, total: int | None = None) -> None:
+        self.bars.append((what, total, []))
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self.bars[-1][2].append(n)
+
+
+def test_a_bar_ends_at_its_end(server: OddServer, tmp_path: Path) -> None:
+    """Also the bar of a download that is gone on with."""
+    data = DATA * 20  # 6 MB
+    server.answers = [truncated(data, 2_500_000, ETag='"1"'), ranged(data, '"1"')]
+    bars = Counted()
+    fetch(Remote(server.url(), f"md5:{hashlib.md5(data).hexdigest()}"), tmp_path, bars)
+    first, second, checked = bars.bars
+    assert first[:2] == second[:2] == ("downloading file.bin (MB)", 6)
+    assert checked[:2] == ("checking file.bin (MB)", 6)
+    assert [sum(bar[2]) for bar in bars.bars] == [2, 6, 6]
+
+
+def test_a_web_page_is_not_the_file(server: OddServer, tmp_path: Path) -> None:
+    server.answers = [whole(b"<html>Please log in", **{"Content-Type": "text/html; charset=utf-8"})]
+    with pytest.raises(UserError, match=r"a web page comes from there.*load the file by hand"):
+        get(server, tmp_path, None)
+    assert not (tmp_path / "file.bin").exists()
+
+
 def test_nobody_there(tmp_path: Path) -> None:
     with odd_server() as server:
         url = server.url()

@@ -205,7 +205,6 @@ def _part(path: Path, remote: Remote) -> Iterator[_Part]:
 def _load(part: _Part, remote: Remote, progress: Progress, attempts: int, stall_seconds: float) -> None:
     """Load until the file has the announced length."""
     furthest, in_vain = part.size, 0
-    progress.start(f"downloading {remote.name} (MB)", None)
     try:
         while True:
             try:
@@ -254,6 +253,11 @@ def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: flo
 
 def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
     """See where the answer begins, start over if that is the beginning, and return the length of the whole file."""
+    if response.headers.get_content_type() == "text/html":
+        raise UserError(
+            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. Look"
+            f"at it with a browser, or load the file by hand and put it at {part.final}."
+        )
     length = response.headers.get("Content-Length", "")
     here = int(length) if length.isdecimal() else None
     if response.status == 206:

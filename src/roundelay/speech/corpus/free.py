@@ -23,16 +23,17 @@ _MINI: Mapping[str, str] = {
     "train-clean-5": "md5:5df7d4e78065366204ca6845bb08f490",
     "dev-clean-2": "md5:6d7ab67ac6a1d2c993d050e16d61080d",
 }
+OPENSLR = "https://www.openslr.org/resources"
 _FSDD = Remote(
     "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.9.tar.gz",
     "sha256:8bc44cde129d505cbbb6b365c09f80c663f2aa77578afc634e6141a2f87100c0",
 )
 _AN4 = Remote("http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz")
 _CMUDICT = Remote("https://raw.githubusercontent.com/cmusphinx/cmudict/master/cmudict.dict")
-_LIBRISPEECH_LEXICON = Remote("https://www.openslr.org/resources/11/librispeech-lexicon.txt")
+_LIBRISPEECH_LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
 
 DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
-"""Of LibriSpeech, unless splits are chosen: 7.4 GB; all parts are 60 GB."""
+"""Of LibriSpeech, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
 
 
 @dataclass(frozen=True)
@@ -70,5 +71,4 @@ def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: 
 def _parts(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> tuple[Remote, ...]:
     if odd := [part for part in parts if part not in known]:
         raise UserError(f"--download: there is no part {', '.join(odd)}; choose from {', '.join(known)}.")
-    address = f"https://www.openslr.org/resources/{resource}"
-    return tuple(Remote(f"{address}/{part}.tar.gz", known[part]) for part in dict.fromkeys(parts))
+    return tuple(Remote(f"{OPENSLR}/{resource}/{part}.tar.gz", known[part]) for part in dict.fromkeys(parts))

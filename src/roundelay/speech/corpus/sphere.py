@@ -7,6 +7,7 @@ turns into WAV.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -98,8 +99,8 @@ def _whole(path: Path, fields: dict[str, tuple[int, str]], name: str) -> int:
     if name not in fields:
         raise AudioError(f"{path}: its header has no {name}")
     place, value = fields[name]
-    if not value.isascii() or not value.isdigit() or int(value) == 0:
-        raise AudioError(f"{path}: at byte {place}, {name} is {value!r}, not a whole number above 0")
+    if not re.fullmatch(r"[0-9]{1,15}", value) or int(value) == 0:
+        raise AudioError(f"{path}: at byte {place}, {name} is {value[:40]!r}, not a whole number above 0")
     return int(value)
 
 
