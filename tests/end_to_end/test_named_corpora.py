@@ -43,7 +43,7 @@ def test_librispeech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(errors["wer"] <= 20 and errors["ref"] >= 20 for errors in wer.values())
 
 
-def test_switchboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switchboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     source = switchboard(tmp_path / "source", calls=5, turns=20)
     prepare = ["switchboard", "--source", str(source / "LDC97S62"), "--also", str(source / "swb_ms98_transcriptions")]
@@ -54,6 +54,11 @@ def test_switchboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The reference has an "uh" of every other turn, which nobody said.
     assert wer["test"]["del"] + wer["test"]["sub"] >= 10
     assert wer["test"]["wer"] <= 50
+    capsys.readouterr()
+    assert main(["score", "exp/run", "--subsets"]) == 0
+    out = capsys.readouterr().out
+    assert "swb" in out
+    assert "callhm" in out
 
 
 def test_download_and_prepare(

@@ -1,8 +1,12 @@
 """Switchboard-1, Fisher and Hub5-2000 from made-up trees of the LDC's layout."""
 
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -10,8 +14,11 @@ from roundelay.core.streams import stream
 from roundelay.speech.audio import read_audio
 from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.calls import find_files
+from roundelay.speech.corpus.fisher import read_fisher
+from roundelay.speech.corpus.hub5 import read_hub5
 from roundelay.speech.corpus.prepared import load_corpus
-from roundelay.speech.corpus.switchboard import KINDS, prepare_switchboard
+from roundelay.speech.corpus.switchboard import KINDS, prepare_switchboard, read_switchboard
+from roundelay.speech.lexicon import Lexicon
 from support.named_corpora import call, switchboard
 
 
@@ -160,3 +167,31 @@ def test_links_are_followed_but_not_in_circles(source: Path, tmp_path: Path) -> 
     (root / "corpus").symlink_to(source)
     (source / "up").symlink_to(root)
     assert len(find_files([root], KINDS)["audio"]) == 4
+
+
+LINE = st.one_of(
+    st.text(max_size=60),
+    st.lists(
+        st.sampled_from(
+            ["sw2001A-ms98-a-0001", "sw_4390", "en_4156", "A", "B:", "A:", "0.5", "1.5", "nan", "-1", "1e9", "<O,sw,M>",
+             "{", "/", "@", "}", "((", "))", "(TH-)", "[laughter-[", "IBM's", ";;", "#"]
+        ),
+        max_size=9,
+    ).map(" ".join),
+)  # fmt: skip
+
+
+@given(st.lists(LINE, max_size=6))
+def test_any_text_gives_segments_or_faults_with_their_line(lines: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "text")
+        path.write_text("\n".join(lines), encoding="utf-8", errors="replace")
+        dictionary = Lexicon({"go": (("g", "ow"),)})
+        for told in (
+            read_switchboard({"sw2001a-ms98-a-trans.text": path}, {}, dictionary, Silent()),
+            read_fisher({"fe_03_00001.txt": path}, {}, Silent()),
+            read_hub5(path, Silent()),
+        ):
+            assert all(fault.startswith(f"{path}:") for fault in told.problems)
+            assert all(segment.words and 0 <= segment.start < segment.end for segment in told.segments)
+            assert all(re.fullmatch(rf"{path}:\d+", segment.where) for segment in told.segments)

@@ -165,6 +165,8 @@ def to_utterances(
             reason = f"{audio[segment.call]} has {counted(channels, 'channel')}"
         elif last > samples + OVERSHOOT_SECONDS * rate or first >= samples:
             reason = f"{audio[segment.call]} ends at {samples / rate:.2f} s"
+        elif last <= first:
+            reason = f"between {segment.start:g} and {segment.end:g} s there is not one sample"
         if reason is not None:
             problems.append(LeftOut(segment.id, f"{segment.id}: {segment.where}: {reason}"))
             continue
