@@ -42,40 +42,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.an4 import prepare_an4
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
+    from roundelay.speech.corpus.named import NAMED, Request, prepare_named
     from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    how = PrepareOptions(
+        on_bad=options.on_bad_audio, on_missing_words=options.on_missing_words, map_to=options.map_to,
+        strip_stress=options.strip_stress, lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
+        workers=options.workers, features=_feature_options(options), speeds=tuple(options.speed),
+        allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds, given_features=options.use_feats,
+        frame_shift_ms=options.frame_shift_ms,
+    )  # fmt: skip
+    splits = tuple(_split(text) for text in options.split or ())
     if options.corpus == "demo":
         corpus = prepare_demo(data, Bar(), seed=options.seed)
+    elif options.corpus in NAMED:
+        request = Request(
+            options.corpus, options.source, tuple(options.also), options.download, options.lexicon, splits,
+            options.vocabulary, options.vocabulary_size, how,
+        )  # fmt: skip
+        corpus = prepare_named(request, data, Bar())
     else:
         if options.source is None:
             raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
-        bad, missing, map_to = options.on_bad_audio, options.on_missing_words, options.map_to
-        if options.corpus == "an4":
-            corpus = prepare_an4(
-                options.source, data, Bar(), on_bad=bad, on_missing_words=missing, map_to=map_to,
-                max_bad_share=options.max_bad_share,
-            )  # fmt: skip
-        else:
-            if options.lexicon is None:
-                raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
-            standard = ["train=train", "dev=dev", "test=test"] if options.corpus == "kaldi" else []
-            splits = dict(_split(text) for text in options.split or standard)
-            prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
-            corpus = prepare(
-                options.source, data, options.lexicon, splits, Bar(),
-                options=PrepareOptions(
-                    on_bad=bad, on_missing_words=missing, map_to=map_to, strip_stress=options.strip_stress,
-                    lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share, workers=options.workers,
-                    features=_feature_options(options), speeds=tuple(options.speed),
-                    allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds,
-                    given_features=options.use_feats, frame_shift_ms=options.frame_shift_ms,
-                ),
-                name=data.name,
-            )  # fmt: skip
+        if options.lexicon is None:
+            raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
+        standard = {split: split for split in ("train", "dev", "test")} if options.corpus == "kaldi" else {}
+        prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
+        corpus = prepare(
+            options.source, data, options.lexicon, dict(splits) or standard, Bar(), options=how, name=data.name
+        )
     rows = [
         (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
         for name, some in corpus.splits.items()
@@ -603,14 +601,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("corpus", choices=["an4", "kaldi", "lhotse", "demo"])
-    sub.add_argument("--source", type=Path, help="the folder that holds the corpus")
+    sub.add_argument(
+        "corpus",
+        choices=["librispeech", "mini-librispeech", "fsdd", "an4", "switchboard", "kaldi", "lhotse", "demo"],
+    )
+    sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
+    sub.add_argument("--download", action="store_true", help="load what is free and missing into the source first")
+    sub.add_argument(
+        "--also", action="append", default=[], type=Path, metavar="DIR", help="switchboard: another folder with parts"
+    )
     sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
-    sub.add_argument("--lexicon", type=Path, help="kaldi, lhotse: pronunciation dictionary, CMU format")
+    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary, CMU format")
     sub.add_argument(
         "--split", action="append", metavar="NAME=FOLDER",
-        help="kaldi: data directories inside the source; lhotse: parts of the manifests",
+        help="kaldi: data directories inside the source; lhotse: parts of the manifests; librispeech: parts, a split "
+        "may be named several times",
     )  # fmt: skip
+    sub.add_argument(
+        "--vocabulary", type=Path, metavar="TEXT",
+        help="recognise the words of this text or list and those trained on; other words of held-out speech are errors",
+    )  # fmt: skip
+    sub.add_argument("--vocabulary-size", type=int, default=0, metavar="N", help="its N most frequent words only")
     sub.add_argument(
         "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
     )

@@ -44,7 +44,7 @@ def write_beeps(folder: Path, seed: int = 0) -> Path:
             words = [str(w) for w in rng.choice(list(WORDS), int(rng.integers(1, 5)))]
             path = folder / "wav" / f"{name}.wav"
             path.parent.mkdir(exist_ok=True)
-            soundfile.write(path, _say(words, rng), RATE, subtype="PCM_16")
+            soundfile.write(path, say(words, rng), RATE, subtype="PCM_16")
             lines["wav.scp"].append(f"{name} wav/{name}.wav")
             lines["text"].append(f"{name} {' '.join(words)}")
             lines["utt2spk"].append(f"{name} {speaker}")
@@ -54,7 +54,8 @@ def write_beeps(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def _say(words: list[str], rng: np.random.Generator) -> Float64:
+def say(words: list[str], rng: np.random.Generator) -> Float64:
+    """The words as samples at RATE."""
     pieces = [_hiss(0.15, rng)]
     for word in words:
         pieces += [_chord(PHONES.index(phone), rng) for phone in WORDS[word]]

@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.an4 import prepare_an4
 from roundelay.speech.corpus.prepared import load_corpus
-from support.corpora import an4
+from support.corpora import an4, speechlike
 
 
 def test_counts(tmp_path: Path) -> None:
@@ -48,3 +49,30 @@ def test_one_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_an4(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a Kaldi data directory"):
         prepare_an4(tmp_path, tmp_path / "data", Silent())
+
+
+def test_as_cmu_gives_it(tmp_path: Path) -> None:
+    source = tmp_path / "source" / "an4"
+    (source / "etc").mkdir(parents=True)
+    (source / "etc" / "an4.dic").write_text("YES  Y EH S\nGO  G OW\n")
+    said = {"fash": "an4_clstk", "fejs": "an4_clstk", "menk": "an4test_clstk"}
+    for speaker, part in said.items():
+        folder = source / "wav" / part / speaker
+        folder.mkdir(parents=True)
+        wave = speechlike(0.5, 16000, speaker)
+        soundfile.write(folder / f"an251-{speaker}-b.sph", wave, 16000, format="NIST", subtype="PCM_16")
+    train = source / "etc" / "an4_train.transcription"
+    train.write_text("<s> YES </s> (an251-fash-b)\n<s> GO </s> (an251-fejs-b)\n")
+    (source / "etc" / "an4_test.transcription").write_text("GO YES (an251-menk-b)\n")
+    corpus = prepare_an4(tmp_path / "source", tmp_path / "data", Silent())
+    assert {split: [(u.id, u.text, u.gender) for u in us] for split, us in corpus.splits.items()} == {
+        "train": [("an4-fash-an251", "YES", "f")],
+        "dev": [("an4-fejs-an251", "GO", "f")],
+        "test": [("an4-menk-an251", "GO YES", "m")],
+    }
+    train.write_text("<s> YES </s>\n<s> GO </s> (an252-fash-b)\n")
+    with pytest.raises(UserError, match=r"an4_train\.transcription:1: not `WORDS"):
+        prepare_an4(tmp_path / "source", tmp_path / "data", Silent())
+    train.write_text("<s> GO </s> (an252-fash-b)\n")
+    with pytest.raises(UserError, match=r"an4-fash-an252: no wav"):
+        prepare_an4(tmp_path / "source", tmp_path / "data", Silent())

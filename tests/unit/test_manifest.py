@@ -49,7 +49,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, some: list[Utteran
 def test_one_line_each_with_lhotse_names(tmp_path: Path) -> None:
     write_manifest(tmp_path / "m.jsonl", [utterance("a-1", "a.wav"), utterance("a-2", "b.wav", text="NO GO")])
     first, second = (json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines())
-    names = "id recording_id path start duration channel sampling_rate num_samples speaker text gender language"
+    names = "id recording_id path start duration channel sampling_rate num_samples speaker text gender language subset"
     assert set(first) == set(names.split())
     assert (second["id"], second["text"]) == ("a-2", "NO GO")
 

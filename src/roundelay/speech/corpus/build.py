@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
+from roundelay.speech.corpus.dictionary import restricted
 from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.lhotse import find_parts, read_part
 from roundelay.speech.corpus.manifest import Utterance
@@ -31,6 +33,11 @@ from roundelay.speech.lexicon import (
     resolve_missing_words,
 )
 from roundelay.speech.speed import perturbed
+
+Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
+"""Which words of the lexicon can be recognised: all, and it must have all words of the transcripts; those of the
+transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
+open, of given words and those of the training transcripts."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,11 @@ class PrepareOptions:
     pipe_seconds: float = 300.0  # that one of them may take
     given_features: bool = False  # take those of feats.scp though there is audio
     frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
+    vocabulary: Vocabulary = "lexicon"
+
+
+DEFAULTS = PrepareOptions()
+OPEN = PrepareOptions(vocabulary="open")
 
 
 def prepare_kaldi(
@@ -171,7 +183,9 @@ def prepare_utterances(
     check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
     check_splits(splits)
     everything = [u for utterances in splits.values() for u in utterances]
-    if options.on_missing_words == "error" and (missing := lexicon.missing_words(everything)):
+    is_open = options.vocabulary == "open" or isinstance(options.vocabulary, frozenset)
+    needed = splits[TRAIN] if is_open else everything
+    if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
         raise missing_words_error(missing, lexicon)
     kept = {split: list(utterances) for split, utterances in splits.items()}
     # Only the training transcripts are changed: the others are also scored (see Corpus.alignable).
@@ -181,6 +195,7 @@ def prepare_utterances(
         reasons = [culprit.reason for culprit in unsayable]
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
     check_shares(gone, kept, options.max_bad_share)
+    lexicon = _chosen_words(lexicon, options.vocabulary, kept[TRAIN], everything, progress)
 
     rate, kept, off = _one_rate(kept, options.on_bad)
     kept[TRAIN] = perturbed(kept[TRAIN], options.speeds if given is None else ())
@@ -214,7 +229,8 @@ def prepare_utterances(
         lexicon=lexicon,
         sampling_rate=rate,
         licence=licence,
-        on_missing_words=options.on_missing_words,
+        # An open vocabulary means: held-out words may be unknown; their utterances are then left out of alignment only.
+        on_missing_words="skip" if is_open and options.on_missing_words == "error" else options.on_missing_words,
         map_to=options.map_to,
         feature_folder=feature_folder,
         audio=given is None or given.with_audio,
@@ -271,6 +287,28 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
                 f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
                 f"{listing([culprit.reason for culprit in culprits])}"
             )
+
+
+def _chosen_words(
+    lexicon: Lexicon,
+    vocabulary: Vocabulary,
+    train: Sequence[Utterance],
+    everything: Sequence[Utterance],
+    progress: Progress,
+) -> Lexicon:
+    """The lexicon with the words that can be recognised (see Vocabulary); says how many have no pronunciation."""
+    if vocabulary in ("lexicon", "open"):
+        return lexicon
+    wanted = {word for u in (everything if vocabulary == "transcripts" else train) for word in u.words}
+    if isinstance(vocabulary, frozenset):
+        wanted |= vocabulary
+    chosen = restricted(lexicon, wanted)
+    absent = len(wanted) - len(chosen.pronunciations)
+    progress.start("choosing the vocabulary")
+    note = f"{counted(len(chosen.pronunciations), 'word')}"
+    progress.advance(0, f"{note}; {absent} more have no pronunciation" if absent else note)
+    progress.finish()
+    return chosen
 
 
 def _one_rate(

@@ -34,6 +34,7 @@ class Utterance:
     gender: str | None = None
     language: str | None = None
     speed: float = 1.0  # that the recording is played at: the utterance lasts duration / speed
+    subset: str | None = None  # part of the corpus that is scored apart: swb, callhm; clean, other
 
     @property
     def words(self) -> list[str]:
@@ -60,10 +61,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "gender": (str, type(None)),
     "language": (str, type(None)),
     "speed": (float, int),
+    "subset": (str, type(None)),
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language", "speed"}
+_OPTIONAL = {"gender", "language", "speed", "subset"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 

@@ -1,0 +1,397 @@
+"""Files from the network, whole and as published, and archives unpacked without letting them out of their folder.
+
+A download goes into FOLDER/NAME.part, beside NAME.part.json, which says what the server called this version of the file
+(ETag or Last-Modified). What broke off is gone on with from its last byte (Range, with If-Range where the server named
+the version); a server that ignores the range, or has another version by now, is read from the start. Only a file of the
+announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every file, the
+published one or that of the first download, so that a file that changes later is noticed.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import ssl
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, unwritable, write_json
+from roundelay.core.progress import Progress
+
+RECORD = "downloads.json"
+ATTEMPTS = 5
+"""Without a byte of progress between them."""
+STALL_SECONDS = 60.0
+_BLOCK = 1 << 20
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file on a server.
+
+    Attributes:
+        digest: `md5:...` or `sha256:...` as published; None: that of the first download is kept and held to.
+    """
+
+    url: str
+    digest: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", maxsplit=1)[-1]
+
+
+def fetch(
+    remote: Remote,
+    folder: Path,
+    progress: Progress,
+    *,
+    attempts: int = ATTEMPTS,
+    stall_seconds: float = STALL_SECONDS,
+) -> Path:
+    """The file in `folder`, downloaded or gone on with unless it is there and its checksum right.
+
+    Args:
+        attempts: in a row that bring no new byte before it is given up.
+        stall_seconds: without a byte before a connection counts as broken.
+
+    Raises:
+        UserError: names the address, what went wrong, and what to do; what was loaded stays for the next call where it
+            is of use.
+    """
+    path = folder / remote.name
+    record = _Record(folder / RECORD)
+    if path.exists():
+        _check_present(path, remote, record, progress)
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _part(path, remote) as part:
+            for last in (False, True):
+                _load(part, remote, progress, attempts, stall_seconds)
+                wanted = remote.digest or record.digest(path)
+                found = _digest(part.path, (wanted or "sha256:").partition(":")[0], progress)
+                if wanted is None or found == wanted:
+                    break
+                part.forget()
+                if last:
+                    raise UserError(
+                        f"{remote.url}: what comes from there is not the file it should be, twice (found {found}, "
+                        f"expected {wanted}). Something on the way alters it, or it was replaced: load it by hand, see "
+                        f"that its checksum is right, and put it at {path}."
+                    )
+            record.keep(path, part.path, found)
+            part.finish()
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path
+
+
+def extract(archive: Path, folder: Path, progress: Progress) -> None:
+    """Unpack a tar archive into `folder`, once; only files and folders, and none outside `folder`.
+
+    It is unpacked beside its place and moved there when all of it is there.
+
+    Raises:
+        UserError: the archive is damaged; a member is a link or a device, or would lie outside `folder`.
+    """
+    record = _Record(archive.with_name(RECORD))
+    if record.extracted(archive, folder):
+        return
+    staging = folder / f".{archive.name}.unpacking"
+    progress.start(f"unpacking {archive.name}")
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _refuse(archive, member)
+                tar.extract(member, staging, filter="data")
+                progress.advance()
+            # The checksum of a packed archive is behind its last member.
+            while tar.fileobj is not None and tar.fileobj.read(_BLOCK):
+                pass
+        _merge(staging, folder)
+        record.keep_extracted(archive, folder)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise UserError(
+            f"{archive}: not a sound archive ({error}). Delete it and run the same command again."
+        ) from error
+    except OSError as error:
+        if type(error).__name__ == "BadGzipFile":
+            raise UserError(f"{archive}: a damaged gzip file. Delete it and run the same command again.") from error
+        raise unwritable(folder, error) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        progress.finish()
+
+
+# ------------------------------------------------------------------------------------------------------------- loading
+
+
+class _Again(Exception):
+    """An attempt broke off; the next may go on. Holds why, for the case that none is left."""
+
+
+@dataclass
+class _Part:
+    """The unfinished file and what is known of it."""
+
+    final: Path
+    file: BinaryIO
+    url: str
+
+    @property
+    def path(self) -> Path:
+        return self.final.with_name(f"{self.final.name}.part")
+
+    @property
+    def note(self) -> Path:
+        return self.final.with_name(f"{self.final.name}.part.json")
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def version(self) -> Mapping[str, Any]:
+        """What the server said of the version that is being loaded; empty when another address was."""
+        if not self.note.is_file():
+            return {}
+        try:
+            found = json.loads(self.note.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            return {}
+        return found if isinstance(found, dict) and found.get("url") == self.url else {}
+
+    def restart(self, version: Mapping[str, Any]) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        write_json(self.note, {"url": self.url, **version})
+
+    def forget(self) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        self.note.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        os.fsync(self.file.fileno())
+        os.replace(self.path, self.final)
+        self.note.unlink(missing_ok=True)
+
+
+@contextmanager
+def _part(path: Path, remote: Remote) -> Iterator[_Part]:
+    """The unfinished file, open for one process at a time."""
+    with open(path.with_name(f"{path.name}.part"), "ab+", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path}: another process is downloading it. Wait for that one, or stop it.") from None
+        yield _Part(path, file, remote.url)
+
+
+def _load(part: _Part, remote: Remote, progress: Progress, attempts: int, stall_seconds: float) -> None:
+    """Load until the file has the announced length."""
+    furthest, in_vain = part.size, 0
+    try:
+        while True:
+            try:
+                return _attempt(part, remote, progress, stall_seconds)
+            except _Again as error:
+                in_vain = 0 if part.size > furthest else in_vain + 1
+                furthest = max(furthest, part.size)
+                if in_vain >= attempts:
+                    raise UserError(
+                        f"{remote.url}: {error}; {attempts} attempts in a row brought nothing new. {part.size} bytes "
+                        f"are kept in {part.path}: run the same command again later to go on, or load the file by hand "
+                        f"and put it at {part.final}."
+                    ) from None
+    finally:
+        progress.finish()
+
+
+def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: float) -> None:
+    version = part.version()
+    # Bytes of an unknown version are of use only where a checksum will tell whether they belong to the rest.
+    if part.size and not (version.get("validator") or (version and remote.digest)):
+        part.forget()
+    begin = part.size
+    headers = {"Accept-Encoding": "identity", "User-Agent": "roundelay"}
+    if begin:
+        headers["Range"] = f"bytes={begin}-"
+        if validator := version.get("validator"):
+            headers["If-Range"] = str(validator)
+    request = urllib.request.Request(remote.url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=stall_seconds) as response:
+            total = _begin(part, response, begin)
+            progress.start(f"downloading {remote.name} (MB)", None if total is None else _megabytes(total))
+            progress.advance(_megabytes(part.size))
+            _copy(part, response, progress, total)
+    except urllib.error.HTTPError as error:
+        with error:
+            _refused(part, remote, error, begin)
+    except TimeoutError:
+        raise _Again(f"no data for {stall_seconds:g} s") from None
+    except urllib.error.URLError as error:
+        raise _Again(f"no connection ({error.reason})") from None
+    except (HTTPException, ConnectionError, ssl.SSLError) as error:
+        raise _Again(f"the connection broke off ({error!r})") from None
+
+
+def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
+    """See where the answer begins, start over if that is the beginning, and return the length of the whole file."""
+    if response.headers.get_content_type() == "text/html":
+        raise UserError(
+            f"{response.url}: a web page comes from there, not the file; a network may want you to log in first. Look"
+            f"at it with a browser, or load the file by hand and put it at {part.final}."
+        )
+    length = response.headers.get("Content-Length", "")
+    here = int(length) if length.isdecimal() else None
+    if response.status == 206:
+        match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if match is None or int(match[1]) != begin:
+            part.forget()
+            raise _Again(f"the server sent another range than bytes {begin} and on")
+        return int(match[2]) if match[2] != "*" else None if here is None else begin + here
+    etag = response.headers.get("ETag", "")
+    # A weak tag (W/) says "much the same file": not enough to join bytes.
+    validator = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified", "")
+    part.restart({"validator": validator, "size": here})
+    return here
+
+
+def _copy(part: _Part, response: HTTPResponse, progress: Progress, total: int | None) -> None:
+    while block := response.read1(_BLOCK):
+        before = part.size
+        view = memoryview(block)
+        while view:
+            view = view[part.file.write(view) :]
+        progress.advance(_megabytes(part.size) - _megabytes(before))
+    if total is not None and part.size < total:
+        raise _Again(f"the connection ended after {part.size} of {total} bytes")
+    if total is not None and part.size > total:
+        size = part.size
+        part.forget()
+        raise _Again(f"the server sent {size} bytes, more than the {total} it announced")
+
+
+def _refused(part: _Part, remote: Remote, error: urllib.error.HTTPError, begin: int) -> None:
+    """What an HTTP error means: try again, nothing left to load, or the end."""
+    if error.code == 416 and begin:
+        if error.headers.get("Content-Range", "").strip() == f"bytes */{begin}":
+            return  # broken off between the last byte and the renaming
+        part.forget()
+        raise _Again("the server's file is shorter than what is here")
+    if error.code in _AGAIN:
+        raise _Again(f"the server answers {error.code} {error.reason}")
+    raise UserError(
+        f"{remote.url}: the server answers {error.code} {error.reason}. Look with a browser whether the file moved; "
+        f"load it by hand and put it at {part.final}, or name the folder of the corpus with `--source`."
+    )
+
+
+def _megabytes(size: int) -> int:
+    return size // 1_000_000
+
+
+# ----------------------------------------------------------------------------------------------------------- checksums
+
+
+class _Record:
+    """downloads.json: by file name its checksum, and size and time of change when it was last checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = read_json(path) if path.is_file() else {}
+        self._entries: dict[str, dict[str, Any]] = found if isinstance(found, dict) else {}
+
+    def digest(self, path: Path) -> str | None:
+        return self._entries.get(path.name, {}).get("digest")
+
+    def unchanged(self, path: Path) -> bool:
+        """Whether the file is as it was when its checksum was last seen to be right."""
+        return self._entries.get(path.name, {}).get("seen") == _seen(path)
+
+    def keep(self, path: Path, file: Path, digest: str) -> None:
+        """Note the checksum of `file`, which is, or is going to be, `path`."""
+        self._entries[path.name] = {"digest": digest, "seen": _seen(file)}
+        write_json(self.path, self._entries)
+
+    def extracted(self, path: Path, folder: Path) -> bool:
+        entry = self._entries.get(path.name, {})
+        return entry.get("extracted") == [str(folder.absolute()), _seen(path)]
+
+    def keep_extracted(self, path: Path, folder: Path) -> None:
+        self._entries.setdefault(path.name, {})["extracted"] = [str(folder.absolute()), _seen(path)]
+        write_json(self.path, self._entries)
+
+
+def _seen(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _check_present(path: Path, remote: Remote, record: _Record, progress: Progress) -> None:
+    wanted = remote.digest or record.digest(path)
+    if wanted is not None and record.digest(path) == wanted and record.unchanged(path):
+        return
+    found = _digest(path, (wanted or "sha256:").partition(":")[0], progress)
+    if wanted is not None and found != wanted:
+        raise UserError(
+            f"{path}: not the file that {remote.url} gives (found {found}, expected {wanted}). Delete it, and run the "
+            "same command again to load it anew."
+        )
+    record.keep(path, path, found)
+
+
+def _digest(path: Path, algorithm: str, progress: Progress) -> str:
+    digest = hashlib.new(algorithm)
+    progress.start(f"checking {path.name.removesuffix('.part')} (MB)", _megabytes(path.stat().st_size))
+    done = 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            progress.advance(_megabytes(done + len(block)) - _megabytes(done))
+            done += len(block)
+    progress.finish()
+    return f"{algorithm}:{digest.hexdigest()}"
+
+
+# ------------------------------------------------------------------------------------------------------------ archives
+
+
+def _refuse(archive: Path, member: tarfile.TarInfo) -> None:
+    name = PurePosixPath(member.name)
+    reason = None
+    if name.is_absolute() or ".." in name.parts:
+        reason = "would lie outside the folder"
+    elif not (member.isfile() or member.isdir()):
+        reason = "is a link or a device"
+    if reason is not None:
+        raise UserError(
+            f"{archive}: its member {member.name!r} {reason}; a corpus needs none such, so this is not the archive it "
+            "should be. Nothing of it was kept."
+        )
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move everything in `source` to `target`, over what is there."""
+    for path in sorted(source.iterdir()):
+        there = target / path.name
+        if path.is_dir() and there.is_dir() and not there.is_symlink():
+            _merge(path, there)
+        else:
+            os.replace(path, there)
