@@ -54,7 +54,7 @@ class ProcsRuntime(Runtime):
 
     Args:
         patience_seconds: how long a learner waits for another before it gives up and says for whom.
-        threads: torch threads per learner; None shares the cores out evenly.
+        threads: torch threads per learner; None shares the cores out evenly, within OMP_NUM_THREADS.
         trace: a folder to record what happens in, for a replay.
         on_death: what the death of a learner means under an asynchronous strategy: another takes its place, the rest
             go on, or `LearnerDied`. Under a synchronous one it always means `LearnerDied`.
@@ -79,7 +79,9 @@ class ProcsRuntime(Runtime):
         for row in self._rows:
             row.vector.copy_(initial)
         arena.table("alive")[:] = 1
-        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // cluster.learners)
+        # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
+        share = len(os.sched_getaffinity(0)) // cluster.learners
+        self._threads = threads or max(1, min(share, torch.get_num_threads()))
         self._trace = trace
         self._recorder: Recorder | None = None
         self._on_death = "stop" if cluster.strategy.traits.synchronous else on_death
