@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from roundelay.core.errors import UserError
-from roundelay.core.progress import Silent
-from roundelay.speech.audio import AudioError, audio_length, check_audio, read_audio
+from roundelay.speech.audio import AudioError, audio_length, bad_audio, read_audio
+from roundelay.speech.culprits import LeftOut
 from support.corpora import RATE, recorded, speechlike, utterance
 
 
@@ -99,34 +98,9 @@ def test_flac_cut_short(tmp_path: Path, share: float) -> None:
     assert "is cut short" in message or "cannot be read as audio" in message
 
 
-class Counting(Silent):
-    """Adds up what it is told."""
-
-    total = done = 0
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.total = total or 0
-
-    def advance(self, n: int = 1, note: str = "") -> None:
-        self.done += n
-
-
-def test_all_culprits_are_counted_and_twenty_shown(tmp_path: Path) -> None:
-    good = recorded(tmp_path, "good")
-    bad = [utterance(f"bad-{i:02d}", f"bad-{i:02d}.wav") for i in range(25)]
-    with pytest.raises(UserError) as error:
-        check_audio([*bad, good], tmp_path, Silent())
-    message = str(error.value)
+def test_all_culprits_are_counted_and_twenty_shown() -> None:
+    message = str(bad_audio([LeftOut(f"bad-{i:02d}", f"bad-{i:02d}: no such file") for i in range(25)], 26))
     assert message.startswith("25 of 26 utterances cannot be used")
     assert re.findall(r"bad-\d\d: ", message) == [f"bad-{i:02d}: " for i in range(20)]
     assert message.endswith("... and 5 more")
     assert "`--on-bad-audio skip`" in message
-
-
-def test_bad_audio_can_be_left_out(tmp_path: Path) -> None:
-    good = [recorded(tmp_path, name) for name in ("a", "b")]
-    progress = Counting()
-    kept, left_out = check_audio([good[0], utterance("c", "c.wav"), good[1]], tmp_path, progress, "skip")
-    assert kept == good
-    assert [(one.id, "no such file" in one.reason) for one in left_out] == [("c", True)]
-    assert progress.done == progress.total == 3

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import soundfile
 
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.culprits import LeftOut, counted, listing
 from roundelay.speech.speed import at_speed
 
 Samples = npt.NDArray[np.float32]
@@ -64,30 +63,6 @@ def audio_length(path: Path) -> tuple[int, int]:
             return int(file.samplerate), int(file.frames)
     except _Unusable as error:
         raise AudioError(f"{path}: {error}") from None
-
-
-def check_audio(
-    utterances: Sequence[Utterance], folder: Path, progress: Progress, on_bad: BadPolicy = "error"
-) -> tuple[list[Utterance], list[LeftOut]]:
-    """Read all audio once; return the utterances that are sound and, under `skip`, those left out with the reason.
-
-    Raises:
-        UserError: under `error`, some audio cannot be used; the first 20 culprits are listed and all are counted.
-    """
-    kept: list[Utterance] = []
-    left_out: list[LeftOut] = []
-    progress.start("checking audio", len(utterances))
-    for utterance in utterances:
-        try:
-            read_audio(utterance, folder)
-            kept.append(utterance)
-        except AudioError as error:
-            left_out.append(LeftOut(utterance.id, str(error)))
-        progress.advance()
-    progress.finish()
-    if left_out and on_bad == "error":
-        raise bad_audio(left_out, len(utterances))
-    return kept, left_out
 
 
 def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
