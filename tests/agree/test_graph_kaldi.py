@@ -21,7 +21,7 @@ from roundelay.speech.decode.graph import Graph, GraphConfig, build_graph
 from roundelay.speech.decode.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import decode
 from roundelay.speech.decode.transducers import BACKOFF, Symbols, lexicon_transducer
-from roundelay.speech.hmm.topology import STATES, PhoneState, Tying
+from roundelay.speech.hmm.topology import SILENCE, PhoneState, Tying, transitions
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
 
 TEXT = sentences(stream(0, "text"), 200)
@@ -58,9 +58,16 @@ def quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
-def kaldi_graph(model: Arpa, context: int, folder: Path) -> Graph:
+def longer_silence(tied: Tying) -> Tying:
+    """The same with five states of silence, the two more with distributions of their own."""
+    more = np.full((*tied.table.shape[:3], 2), -1, np.int32)
+    more[:, SILENCE] = tied.num_pdfs + np.arange(2)
+    return Tying(tied.phones, tied.context, tied.num_pdfs + 2, np.concatenate([tied.table, more], axis=3))
+
+
+def kaldi_graph(model: Arpa, tied: Tying, folder: Path) -> Graph:
     """HCLG with every state that kaldilm makes, minimised by kaldifst."""
-    tied = tying(context)
+    context = tied.context
     symbols, lexicon = lexicon_transducer(LEXICON, LEXICON.phones, 0.5)
     lg = kaldifst.compose(lexicon, kaldi_grammar(model, symbols, folder))
     kaldifst.determinize_star(lg, use_log=True)
@@ -81,7 +88,7 @@ def kaldi_graph(model: Arpa, context: int, folder: Path) -> Graph:
 
 
 def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst, list[PhoneState], int]:
-    """H without self-loops: three labels in, one phone in context out.
+    """H without self-loops: the labels of its states in, one phone in context out.
 
     Args:
         windows: phone ids in context by output label of C; (-i,) is the disambiguation symbol i, place 0 epsilon.
@@ -98,14 +105,15 @@ def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst,
         if len(window) == 1 and window[0] <= 0:
             marks.append(number)
             continue
-        source = hub
         phone = window[min(1, tying.context - 1)]
-        for state in range(STATES):
-            label = labels.setdefault((phone, state, tying.of_window(window, state)), len(labels) + 1)
-            target = hub if state == STATES - 1 else states
-            lines.append((source, f"{source} {target} {label} {number if state == 0 else 0}"))
-            if target != hub:
-                source, states = states, states + 1
+        size = tying.states(phone)
+        label = [
+            labels.setdefault((phone, state, tying.of_window(window, state)), len(labels) + 1) for state in range(size)
+        ]
+        after = [*range(states, states + size - 1), hub]  # where one is after each state
+        states += size - 1
+        lines.append((hub, f"{hub} {after[0]} {label[0]} {number}"))
+        lines += [(after[a], f"{after[a]} {after[b]} {label[b]} 0") for a, b in transitions(size)]
     lines += [(hub, f"{hub} {hub} {len(labels) + 1 + i} {number}") for i, number in enumerate(marks)]
     lines.sort(key=lambda line: line[0] != hub)  # the first line names the start state
     fst = kaldifst.compile("\n".join([*(line for _, line in lines), f"{hub} 0", ""]), acceptor=False)
@@ -143,9 +151,11 @@ def test_word_strings_cost_what_kaldi_says(how: Estimator, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("context", [1, 2, 3], ids=["monophone", "biphone", "triphone"])
 @pytest.mark.parametrize("how", MODELS[1:], ids=str)
-def test_same_words_at_the_same_cost(how: Estimator, context: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("longer", [False, True], ids=["", "longer-silence"])
+def test_same_words_at_the_same_cost(how: Estimator, context: int, longer: bool, tmp_path: Path) -> None:
     model = estimate_with(how, TEXT, LEXICON.words)
-    ours, theirs = build_graph(LEXICON, model, tying(context), GraphConfig()), kaldi_graph(model, context, tmp_path)
+    tied = longer_silence(tying(context)) if longer else tying(context)
+    ours, theirs = build_graph(LEXICON, model, tied, GraphConfig()), kaldi_graph(model, tied, tmp_path)
     for i in range(15):
         rng = stream(i, "speech")
         pdfs = rng.integers(0, ours.num_pdfs, 40).tolist()

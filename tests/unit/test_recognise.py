@@ -31,7 +31,7 @@ class Fake:
         monkeypatch.setattr(
             recognise,
             "load_model",
-            lambda exp: SimpleNamespace(module=SimpleNamespace(frontend=SimpleNamespace(config=exp.name)), prior=prior),
+            lambda exp: SimpleNamespace(module=exp.name, prior=prior),
         )
         monkeypatch.setattr(
             Alignment,
@@ -40,7 +40,7 @@ class Fake:
         )
         monkeypatch.setattr(recognise, "load_corpus", lambda folder: SimpleNamespace(features=lambda: folder.name))
         monkeypatch.setattr(
-            recognise, "log_likelihoods", lambda _module, _store, utterance, name, _prior: self.scores[name].copy()
+            recognise, "log_likelihoods", lambda module, _store, _utterance, _prior: self.scores[module].copy()
         )
 
 

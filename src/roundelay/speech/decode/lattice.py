@@ -2,7 +2,8 @@
 
 kaldi-decoder's lattice is one of states and frames: the same words stand in it in as many ways as they can be aligned.
 Here it becomes a deterministic acceptor of words: every word string whose best path is within `lattice_beam` of the
-best is in it exactly once, with the cost of that path (graph and scaled acoustics together).
+best is in it exactly once, with the cost of that path (graph and scaled acoustics together), and so are some that are
+worse, put together of parts of others.
 
 A lattice file is gzipped text, lattice after lattice: the utterance id on a line; an arc a line, `from to word cost`;
 a final state a line, `state cost`; an empty line. State 0 is the start, costs are in nats, and a path's cost is the sum
@@ -24,6 +25,7 @@ from roundelay.speech.decode.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
 
 LATTICE_BEAM = 6.0
+_MARGIN = 2.0  # of the search's beam beyond that of the lattice
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,19 @@ def word_lattice(
 ) -> WordLattice | None:
     """Decode an utterance to a lattice; None where the search found no path.
 
+    There is no limit to the paths at a frame, so a wide beam takes long: at 11, twenty times as long as a search for
+    the best words limited to 7000 paths. The beam that is used is therefore at most 2 more than `lattice_beam`.
+
     Args:
         loglikes: (T, S) scaled log-likelihoods.
-        beam: of the search. There is no limit to the paths at a frame: a wide beam with a weak model takes long.
-        lattice_beam: word strings worse than the best by more than this are left out.
+        beam: of the search, at most.
+        lattice_beam: arcs that are on no path within this of the best are left out.
 
     Raises:
         ValueError: as `decode`.
     """
     check_scores(graph, loglikes)
+    beam = min(beam, lattice_beam + _MARGIN)
     config = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
     decoder = kaldi_decoder.LatticeSimpleDecoder(graph.fst, config)
     if not decoder.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(loglikes, dtype=np.float32))):
@@ -92,6 +98,13 @@ def word_lattice(
     kaldifst.determinize_star(fst)
     kaldifst.minimize(fst)
     return WordLattice(fst, graph.words) if fst.num_states else None
+
+
+def with_string(best: Sequence[WordString], string: WordString) -> list[WordString]:
+    """The list with a string that another search found, in its place; at the lower cost if it is there already."""
+    rest = [one for one in best if one.words != string.words]
+    cost = min([string.cost, *(one.cost for one in best if one.words == string.words)])
+    return sorted([*rest, WordString(string.words, cost)], key=lambda one: one.cost)
 
 
 def _acceptor(text: str) -> str:

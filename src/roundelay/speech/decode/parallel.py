@@ -12,7 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graph import Graph, load_graph
-from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, word_lattice
+from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.processes import Workers, cores, start_workers
 from roundelay.speech.scoring.ctm import TimedWord
@@ -213,6 +213,8 @@ def _detail(
     lattice = word_lattice(graph, scores, options.beam, options.lattice_beam)
     wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
     best = lattice.best(wanted) if lattice is not None and wanted else []
+    if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+        best = with_string(best, WordString(found.words, found.cost))
     timed: tuple[TimedWord, ...] = ()
     if options.times:
         if pronouncing is None:

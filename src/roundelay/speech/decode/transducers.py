@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import kaldifst
 import numpy as np
+import numpy.typing as npt
 
 from roundelay.speech.decode.fst import ARC, Arcs, Fst
 from roundelay.speech.decode.ngram import BEGIN, END
-from roundelay.speech.hmm.topology import EDGE, STATES, PhoneState, Tying
+from roundelay.speech.hmm.topology import EDGE, PhoneState, Tying, transitions
 from roundelay.speech.lexicon import Lexicon
 
 EPSILON, BACKOFF = "<eps>", "#0"
@@ -106,6 +107,43 @@ def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> 
     Returns:
         The arcs, what their input labels 1, 2, ... are, and how many labels of disambiguation symbols follow them.
     """
+    labels, of_window, marks = _window_labels(windows, tying)
+    of_mark = np.zeros(len(windows), np.int64)
+    of_mark[marks] = len(labels) + 1 + np.arange(len(marks))
+    ilabel, states = clg.arcs["ilabel"], len(clg.final)
+    arcs = clg.arcs.copy()
+    arcs["ilabel"] = np.where(of_window[ilabel, 0] > 0, of_window[ilabel, 0], of_mark[ilabel])
+    sources, links = [clg.source], []
+    sizes = (of_window > 0).sum(1)
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        picked = sizes[ilabel] == size
+        window = ilabel[picked]
+        end = arcs["target"][picked].astype(np.int64)
+        place = {size - 1: end}  # where one is after each state
+        follow = transitions(size)
+        for state in range(size - 2, -1, -1):
+            kinds, kind = np.unique(of_window[:, state + 1 :], axis=0, return_inverse=True)
+            _, first, number = np.unique(
+                end * len(kinds) + kind.reshape(-1)[window], return_index=True, return_inverse=True
+            )
+            place[state] = states + number
+            for after in (b for a, b in follow if a == state):
+                link = np.zeros(len(first), ARC)
+                link["ilabel"], link["target"] = of_window[window[first], after], place[after][first]
+                links.append(link)
+                sources.append(states + np.arange(len(first)))
+            states += len(first)
+        arcs["target"][picked] = place[0]
+    final = np.concatenate([clg.final, np.full(states - len(clg.final), np.inf, np.float32)])
+    result = Arcs(clg.start, final, np.concatenate(sources), np.concatenate([arcs, *links]))
+    return result, labels, len(marks)
+
+
+def _window_labels(
+    windows: Sequence[Sequence[int]], tying: Tying
+) -> tuple[list[PhoneState], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """One label, from 1, for each different (phone, state, pdf); for each window the labels of its states, (windows,
+    W), 0 where it has no more; and which windows are disambiguation symbols."""
     is_mark = np.array([len(window) == 1 and window[0] <= 0 for window in windows])
     is_mark[0] = False
     spoken = np.flatnonzero(~is_mark[1:]) + 1
@@ -113,28 +151,13 @@ def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> 
     phone = window[:, min(1, tying.context - 1)]
     left = window[:, 0] if tying.context > 1 else EDGE
     right = window[:, 2] if tying.context > 2 else EDGE
-    pdf = tying.table[left, phone, right]  # (windows, STATES)
-    kinds, number = np.unique((phone[:, None] * STATES + np.arange(STATES)) * tying.num_pdfs + pdf, return_inverse=True)
-    labels = [
-        (int(k // tying.num_pdfs) // STATES, int(k // tying.num_pdfs) % STATES, int(k % tying.num_pdfs)) for k in kinds
-    ]
-    of_window = np.zeros((len(windows), STATES), np.int64)
-    of_window[spoken] = number.reshape(-1, STATES) + 1
-    of_mark = np.where(is_mark, len(kinds) + np.cumsum(is_mark), 0)
-
-    arcs, says = clg.arcs.copy(), of_window[clg.arcs["ilabel"], 0] > 0
-    chosen = of_window[clg.arcs["ilabel"][says]]
-    target, states = clg.arcs["target"][says].astype(np.int64), len(clg.final)
-    sources, links = [clg.source], []
-    for state in range(STATES - 1, 0, -1):
-        keys, inverse = np.unique(target * (len(kinds) + 1) + chosen[:, state], return_inverse=True)
-        link = np.zeros(len(keys), ARC)
-        link["ilabel"], link["target"] = keys % (len(kinds) + 1), keys // (len(kinds) + 1)
-        links.append(link)
-        sources.append(states + np.arange(len(keys)))
-        target, states = states + inverse, states + len(keys)
-    arcs["target"][says] = target
-    arcs["ilabel"] = np.where(says, of_window[clg.arcs["ilabel"], 0], of_mark[clg.arcs["ilabel"]])
-    final = np.concatenate([clg.final, np.full(states - len(clg.final), np.inf, np.float32)])
-    result = Arcs(clg.start, final, np.concatenate(sources), np.concatenate([arcs, *links]))
-    return result, labels, int(is_mark.sum())
+    pdf = tying.table[left, phone, right]  # (windows, W)
+    key = (phone[:, None] * tying.width + np.arange(tying.width)) * tying.num_pdfs + pdf
+    kinds, number = np.unique(key[pdf >= 0], return_inverse=True)
+    of_window = np.zeros((len(windows), tying.width), np.int64)
+    inner = np.zeros(pdf.shape, np.int64)
+    inner[pdf >= 0] = number + 1
+    of_window[spoken] = inner
+    state = kinds // tying.num_pdfs
+    whats = zip(state // tying.width, state % tying.width, kinds % tying.num_pdfs, strict=True)
+    return [(int(p), int(s), int(d)) for p, s, d in whats], of_window, np.flatnonzero(is_mark)
