@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.kaldi import read_data_dir_by
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, write_prepared
+from roundelay.speech.corpus.prepared import GUESSED_LEXICON, TRAIN, Corpus, check_splits, write_prepared
 from roundelay.speech.culprits import BadPolicy, LeftOut, listing
 from roundelay.speech.fbank import FbankConfig
 from roundelay.speech.features import compute_features
+from roundelay.speech.g2p import guess_missing
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
@@ -26,6 +28,8 @@ from roundelay.speech.lexicon import (
     read_lexicon,
     resolve_missing_words,
 )
+
+G2P_MODEL = "g2p.json.gz"
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ def prepare_utterances(
     check_splits(splits)
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
     everything = [u for utterances in splits.values() for u in utterances]
+    guesses = ""
+    if options.on_missing_words == "guess":
+        # Of the training transcripts only: a word that only a test sentence has is one the recogniser cannot know.
+        missing = lexicon.missing_words(splits[TRAIN])
+        lexicon, guesses = guess_missing(missing, lexicon, data / G2P_MODEL, progress)
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(everything)):
         raise missing_words_error(missing, lexicon)
     kept = {split: list(utterances) for split, utterances in splits.items()}
@@ -137,7 +146,12 @@ def prepare_utterances(
         map_to=options.map_to,
         feature_folder=feature_folder,
         left_out={split: some for split, some in gone.items() if some},
+        guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
     )
+    if guesses:
+        write_text(data / GUESSED_LEXICON, guesses)
+    else:
+        (data / GUESSED_LEXICON).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
     write_prepared(corpus)
     return corpus
 

@@ -3,6 +3,7 @@
 DATA/corpus.json               name, licence, splits in numbers, versions; written last
 DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
+DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
 DATA/fbank40/                  features of all splits (see feature_store)
 """
 
@@ -20,6 +21,7 @@ from roundelay.speech.lexicon import Lexicon, MissingWordPolicy, read_lexicon, r
 
 CORPUS = "corpus.json"
 LEXICON = "lexicon.txt"
+GUESSED_LEXICON = "guessed_lexicon.txt"
 VERSION = 1
 TRAIN = "train"
 
@@ -38,6 +40,7 @@ class Corpus:
     map_to: str | None = None
     feature_folder: str = "fbank40"
     left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
+    guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -96,6 +99,7 @@ def load_corpus(folder: Path) -> Corpus:
             "on_missing_words": summary["on_missing_words"],
             "map_to": summary["map_to"],
             "feature_folder": str(summary["features"]),
+            "guessed": int(summary.get("guessed", 0)),
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
@@ -132,6 +136,7 @@ def write_prepared(corpus: Corpus) -> None:
             "features": corpus.feature_folder,
             "on_missing_words": corpus.on_missing_words,
             "map_to": corpus.map_to,
+            "guessed": corpus.guessed,
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

@@ -37,7 +37,7 @@ from roundelay.speech.decode.fst import (
     write_arrays,
 )
 from roundelay.speech.decode.ngram import BEGIN, END, Arpa, restrict, to_text
-from roundelay.speech.hmm.topology import STATES, PhoneState, Tying
+from roundelay.speech.hmm.topology import PhoneState, Tying, transitions
 from roundelay.speech.lexicon import Lexicon
 
 EPSILON, BACKOFF = "<eps>", "#0"
@@ -91,6 +91,7 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
         UserError: lexicon and language model share no word; phones of lexicon and tying differ.
     """
     config = config or GraphConfig()
+    lexicon = lexicon.in_phones(tying.phones)
     if lexicon.phones != tying.phones:
         differ = sorted(set(lexicon.phones) ^ set(tying.phones))
         raise UserError(
@@ -252,7 +253,7 @@ def grammar_transducer(model: Arpa, symbols: Symbols) -> Fst:
 
 
 def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst, list[PhoneState], int]:
-    """H without self-loops: three labels in, one phone in context out.
+    """H without self-loops: the labels of its states in, one phone in context out.
 
     Args:
         windows: phone ids in context by output label of C; (-i,) is the disambiguation symbol i, place 0 epsilon.
@@ -269,14 +270,15 @@ def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst,
         if len(window) == 1 and window[0] <= 0:
             marks.append(number)
             continue
-        source = hub
         phone = window[min(1, tying.context - 1)]
-        for state in range(STATES):
-            label = labels.setdefault((phone, state, tying.of_window(window, state)), len(labels) + 1)
-            target = hub if state == STATES - 1 else states
-            lines.append((source, f"{source} {target} {label} {number if state == 0 else 0}"))
-            if target != hub:
-                source, states = states, states + 1
+        size = tying.states(phone)
+        label = [
+            labels.setdefault((phone, state, tying.of_window(window, state)), len(labels) + 1) for state in range(size)
+        ]
+        after = [*range(states, states + size - 1), hub]  # where one is after each state
+        states += size - 1
+        lines.append((hub, f"{hub} {after[0]} {label[0]} {number}"))
+        lines += [(after[a], f"{after[a]} {after[b]} {label[b]} 0") for a, b in transitions(size)]
     lines += [(hub, f"{hub} {hub} {len(labels) + 1 + i} {number}") for i, number in enumerate(marks)]
     lines.sort(key=lambda line: line[0] != hub)  # the first line names the start state
     fst = kaldifst.compile("\n".join([*(line for _, line in lines), f"{hub} 0", ""]), acceptor=False)

@@ -1,11 +1,13 @@
 """Phones as hidden Markov models, and which of their states share a distribution.
 
-Every phone, silence as well, is three emitting states from left to right, each with a loop to itself and an arc to the
-next. All transitions cost nothing: at the acoustic scales that decoding needs, transition probabilities move no word.
-A phone is known by its id, 1 to P (silence is 1; 0 stands for the edge of an utterance), its state by 0, 1 or 2, a
-distribution by its pdf id, 0 to S - 1.
+Every phone is three emitting states from left to right, each with a loop to itself and an arc to the next. Silence may
+have another number of them; with more than three, the first is followed by one or more of those between, in order, any
+of which may be left out, and by the last: room for several kinds of noise, and still no longer than three frames. All
+transitions cost nothing: at the acoustic scales that decoding needs, transition probabilities move no word.
+A phone is known by its id, 1 to P (silence is 1; 0 stands for the edge of an utterance), its state by 0, 1, 2 (or
+more in silence), a distribution by its pdf id, 0 to S - 1.
 
-Legend: P phones, S pdfs.
+Legend: P phones, S pdfs, W states of the phone that has most.
 """
 
 from collections.abc import Sequence
@@ -30,13 +32,22 @@ class Tying:
     Attributes:
         phones: the P phones in the order of their ids, silence first.
         context: 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones.
-        table: (P + 1, P + 1, P + 1, 3); the row of phone 0 is never used and holds -1.
+        table: (P + 1, P + 1, P + 1, W); -1 for phone 0, which is never one's own, and for states that a phone has not.
     """
 
     phones: tuple[str, ...]
     context: int
     num_pdfs: int
     table: Int32
+
+    @property
+    def width(self) -> int:
+        """W: states of the phone that has most."""
+        return int(self.table.shape[3])
+
+    def states(self, phone: int) -> int:
+        """How many states a phone has."""
+        return int((self.table[EDGE, phone, EDGE] >= 0).sum())
 
     def pdf(self, left: int, phone: int, right: int, state: int) -> int:
         """The pdf of one state between its neighbours."""
@@ -47,6 +58,15 @@ class Tying:
         left = window[0] if self.context > 1 else EDGE
         right = window[2] if self.context > 2 else EDGE
         return self.pdf(left, window[min(1, self.context - 1)], right, state)
+
+
+def transitions(states: int) -> list[tuple[int, int]]:
+    """Which state may follow which (besides itself) in a phone of so many, in order; it ends after the last."""
+    if states <= STATES:
+        return [(state, state + 1) for state in range(states - 1)]
+    last = states - 1
+    inner = [(state, after) for state in range(1, last) for after in range(state + 1, states)]
+    return [(0, after) for after in range(1, last)] + inner
 
 
 def monophones(phones: Sequence[str]) -> Tying:
