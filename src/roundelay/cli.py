@@ -40,7 +40,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.an4 import prepare_an4
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
     from roundelay.speech.corpus.demo import prepare_demo
-    from roundelay.speech.corpus.prepared import GUESSED_LEXICON
+    from roundelay.speech.corpus.prepared import GUESSED_HELD_OUT, GUESSED_LEXICON
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
     if options.corpus == "demo":
@@ -71,6 +71,9 @@ def _prepare(options: argparse.Namespace) -> None:
     if corpus.guessed:
         guessed = "1 pronunciation was" if corpus.guessed == 1 else f"{corpus.guessed:,} pronunciations were"
         console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
+    if corpus.held_out_words:
+        words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
+        console.print(f"{words} were guessed to align them, not to recognise them; see {data / GUESSED_HELD_OUT}")
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 

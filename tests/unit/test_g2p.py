@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundelay.cli import main
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
 from roundelay.speech.corpus.prepared import load_corpus
 from roundelay.speech.g2p import G2p, g2p_of, guess_missing, hold_out, judge, load_g2p, save_g2p, train_g2p
 from roundelay.speech.letter_phone import align_letters
@@ -251,8 +250,10 @@ def test_a_model_is_kept_for_its_dictionary(lexicon: Lexicon, tmp_path: Path) ->
     assert path.stat().st_mtime_ns != written
 
 
-def test_prepare_guesses_words_of_the_training_transcripts(lexicon: Lexicon, tmp_path: Path) -> None:
-    """What only test sentences say stays unknown: the recogniser cannot know it."""
+def test_prepare_guesses_words_of_the_training_transcripts(
+    lexicon: Lexicon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What only held-out sentences say is guessed to align them; the recogniser's lexicon does not get it."""
     known, alien = sorted(lexicon.words)[:2], "SHOOPEN"
     texts = {
         "train": {"s1-a": f"{known[0]} {alien}", "s1-b": f"{known[1]} 4X", "s2-a": known[0]},
@@ -262,23 +263,25 @@ def test_prepare_guesses_words_of_the_training_transcripts(lexicon: Lexicon, tmp
     source = kaldi_corpus(tmp_path / "source", texts)
     (source / "lang" / "words.dic").write_text(lexicon.to_text())
 
-    def prepare(policy: str) -> None:
-        prepare_kaldi(
-            source, tmp_path / "data", source / "lang" / "words.dic", {s: s for s in texts}, Silent(),
-            options=PrepareOptions(on_missing_words=policy), name="toy",  # type: ignore[arg-type]
-        )  # fmt: skip
+    def prepare(policy: str) -> str:
+        arguments = ["--source", str(source), "--lexicon", str(source / "lang/words.dic"), "--on-missing-words", policy]
+        assert main(["prepare", "kaldi", "--data", str(tmp_path / "data"), *arguments]) == 0
+        return " ".join(capsys.readouterr().out.split())
 
-    prepare("guess")
+    assert "1 pronunciation was guessed from spelling; see" in prepare("guess")
     corpus = load_corpus(tmp_path / "data")
     assert corpus.guessed == 1
     assert set(corpus.lexicon.words) - set(lexicon.words) == {alien}
     assert [u.id for u in corpus.splits["train"]] == ["s1-a", "s2-a"]
     assert [one.id for one in corpus.left_out["train"]] == ["s1-b"]
-    assert corpus.alignable("dev") == corpus.alignable("test") == []
-    assert len(corpus.splits["test"]) == 1
+    assert set(corpus.held_out_words) == {"THOOPISH"}
+    assert corpus.alignable("test") == corpus.splits["test"]
+    assert set(corpus.alignment_lexicon.words) == {*corpus.lexicon.words, "THOOPISH"}
+    assert "THOOPISH TH UW P IH SH # 2 x, first in s3-a" in (tmp_path / "data" / "guessed_held_out.txt").read_text()
     listed = (tmp_path / "data" / "guessed_lexicon.txt").read_text()
     assert "SHOOPEN SH UW P EH N # 1 x, first in s1-a" in listed
     assert ";;; 4X: cannot be guessed (1 x, first in s1-b)" in listed
-    prepare("skip")
-    assert load_corpus(tmp_path / "data").guessed == 0
-    assert not (tmp_path / "data" / "guessed_lexicon.txt").exists()
+    assert "guessed" not in prepare("skip")
+    corpus = load_corpus(tmp_path / "data")
+    assert (corpus.guessed, corpus.held_out_words, corpus.alignable("test")) == (0, {}, [])
+    assert not list((tmp_path / "data").glob("guessed*"))

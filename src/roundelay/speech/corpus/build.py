@@ -15,7 +15,14 @@ from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.kaldi import read_data_dir_by
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.prepared import GUESSED_LEXICON, TRAIN, Corpus, check_splits, write_prepared
+from roundelay.speech.corpus.prepared import (
+    GUESSED_HELD_OUT,
+    GUESSED_LEXICON,
+    TRAIN,
+    Corpus,
+    check_splits,
+    write_prepared,
+)
 from roundelay.speech.culprits import BadPolicy, LeftOut, listing
 from roundelay.speech.fbank import FbankConfig
 from roundelay.speech.features import compute_features
@@ -105,11 +112,16 @@ def prepare_utterances(
     check_splits(splits)
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
     everything = [u for utterances in splits.values() for u in utterances]
-    guesses = ""
+    guesses, held_out_guesses, held_out_words = "", "", {}
     if options.on_missing_words == "guess":
-        # Of the training transcripts only: a word that only a test sentence has is one the recogniser cannot know.
-        missing = lexicon.missing_words(splits[TRAIN])
-        lexicon, guesses = guess_missing(missing, lexicon, data / G2P_MODEL, progress)
+        known = lexicon
+        missing = known.missing_words(splits[TRAIN])
+        lexicon, guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
+        said = {m.word for m in missing}
+        missing = [m for m in known.missing_words(everything) if m.word not in said]
+        wider, held_out_guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        held_out_words = {w: p for w, p in wider.pronunciations.items() if w not in known}
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(everything)):
         raise missing_words_error(missing, lexicon)
     kept = {split: list(utterances) for split, utterances in splits.items()}
@@ -147,11 +159,13 @@ def prepare_utterances(
         feature_folder=feature_folder,
         left_out={split: some for split, some in gone.items() if some},
         guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
+        held_out_words=held_out_words,
     )
-    if guesses:
-        write_text(data / GUESSED_LEXICON, guesses)
-    else:
-        (data / GUESSED_LEXICON).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
+    for file, listed in ((GUESSED_LEXICON, guesses), (GUESSED_HELD_OUT, held_out_guesses)):
+        if listed:
+            write_text(data / file, listed)
+        else:
+            (data / file).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
     write_prepared(corpus)
     return corpus
 

@@ -4,9 +4,11 @@ DATA/corpus.json               name, licence, splits in numbers, versions; writt
 DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
+DATA/guessed_held_out.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 DATA/fbank40/                  features of all splits (see feature_store)
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +19,18 @@ from roundelay.core.files import read_json, write_json
 from roundelay.speech.corpus.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.culprits import LeftOut, listing
 from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.lexicon import Lexicon, MissingWordPolicy, read_lexicon, resolve_missing_words, write_lexicon
+from roundelay.speech.lexicon import (
+    Lexicon,
+    MissingWordPolicy,
+    Pronunciation,
+    read_lexicon,
+    resolve_missing_words,
+    write_lexicon,
+)
 
 CORPUS = "corpus.json"
 LEXICON = "lexicon.txt"
-GUESSED_LEXICON = "guessed_lexicon.txt"
+GUESSED_LEXICON, GUESSED_HELD_OUT = "guessed_lexicon.txt", "guessed_held_out.txt"
 VERSION = 1
 TRAIN = "train"
 
@@ -41,6 +50,7 @@ class Corpus:
     feature_folder: str = "fbank40"
     left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
     guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
+    held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -61,13 +71,21 @@ class Corpus:
             )
         return store
 
+    @property
+    def alignment_lexicon(self) -> Lexicon:
+        """The lexicon, and guesses for words that only the held-out splits have.
+
+        Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
+        """
+        return dataclasses.replace(self.lexicon, pronunciations={**self.lexicon.pronunciations, **self.held_out_words})
+
     def alignable(self, split: str) -> list[Utterance]:
-        """The utterances of a split with transcripts that fit the lexicon, for alignment; score against `splits`.
+        """The utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
 
         Words missing from the lexicon were dealt with in the training split by `prepare`; in the others, by the same
         policy, here: the transcripts that are scored keep them.
         """
-        return resolve_missing_words(self.splits[split], self.lexicon, self.on_missing_words, self.map_to)[0]
+        return resolve_missing_words(self.splits[split], self.alignment_lexicon, self.on_missing_words, self.map_to)[0]
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -106,6 +124,8 @@ def load_corpus(folder: Path) -> Corpus:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
     splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
+    if summary.get("guessed_held_out"):
+        fields["held_out_words"] = read_lexicon(folder / GUESSED_HELD_OUT, silence).pronunciations
     return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
 
 
@@ -137,6 +157,7 @@ def write_prepared(corpus: Corpus) -> None:
             "on_missing_words": corpus.on_missing_words,
             "map_to": corpus.map_to,
             "guessed": corpus.guessed,
+            "guessed_held_out": len(corpus.held_out_words),
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

@@ -131,7 +131,9 @@ def train_alignments(
         frames = all_cepstra(store)
         with atomic_write(scratch / "frames.npy") as file:
             np.save(file, frames, allow_pickle=False)
-        lexicon = corpus.lexicon.by_position() if config.position_dependent else corpus.lexicon
+        lexicon = corpus.alignment_lexicon
+        if config.position_dependent:
+            lexicon = lexicon.by_position()
         material = Material(task.spoken, lexicon, config.silence_probability, scratch / "frames.npy")
         with aligners(material, config.workers) as run:
             school = _School(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [])

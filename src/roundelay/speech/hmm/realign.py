@@ -58,7 +58,7 @@ def realign(
     task = Task.of(corpus, store, made_by, config | {"failure_share": failure_share})
     if (there := task.already(out)) is not None:
         return there
-    lexicon = corpus.lexicon.in_phones(alignment.tying.phones)
+    lexicon = corpus.alignment_lexicon.in_phones(alignment.tying.phones)
     if len(alignment.pdf) != task.frames or alignment.tying.phones != lexicon.phones:
         raise UserError(
             f"{alignment.folder}: an alignment of another corpus than {corpus.folder}. Align this one first."
