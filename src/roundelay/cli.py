@@ -45,6 +45,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
+    from roundelay.speech.corpus.prepared import GUESSED_HELD_OUT, GUESSED_LEXICON
     from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
@@ -85,6 +86,12 @@ def _prepare(options: argparse.Namespace) -> None:
             f"{listing([one.reason for one in culprits])}",
             markup=False,
         )
+    if corpus.guessed:
+        guessed = "1 pronunciation was" if corpus.guessed == 1 else f"{corpus.guessed:,} pronunciations were"
+        console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
+    if corpus.held_out_words:
+        words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
+        console.print(f"{words} were guessed to align them, not to recognise them; see {data / GUESSED_HELD_OUT}")
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 
@@ -179,12 +186,22 @@ def _export_alignment(options: argparse.Namespace) -> None:
 def _align(options: argparse.Namespace) -> None:
     from roundelay.recipes.recipe import load_recipe
     from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.boundaries import synthesised_boundaries
     from roundelay.speech.hmm.flat_start import train_alignments
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
     summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
     console.print(f"{summary}\nalignment is ready in {recipe.alignment}", markup=False)
+    for line in synthesised_boundaries(corpus, recipe.alignment):
+        console.print(line, markup=False)
+
+
+def _realign(options: argparse.Namespace) -> None:
+    from roundelay.realignment import realign_with
+
+    summary = realign_with(options.exp, options.out, Bar(), scale=options.scale, workers=options.workers)
+    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:
@@ -572,6 +589,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     sub.add_argument("overrides", nargs="*", help="section.key=value")
+    _add_realign(command("realign", _realign, "align again with trained networks, to train the next ones on"))
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
@@ -625,7 +643,10 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
     )
-    sub.add_argument("--on-missing-words", choices=["error", "skip", "map"], default="error", help="not in the lexicon")
+    sub.add_argument(
+        "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
+        help="not in the lexicon; guess: pronounced by their spelling, as learned from the lexicon",
+    )  # fmt: skip
     sub.add_argument("--lexicon-case", choices=["keep", "upper", "lower"], default="keep", help="kaldi: of its words")
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
@@ -669,6 +690,13 @@ def _add_import(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--tolerance", type=int, default=0, help="frames that alignment and features may differ by")
     sub.add_argument("--failure-share", type=float, default=0.1, help="of utterances that may be left out")
+
+
+def _add_realign(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories; the log-likelihoods of several are averaged")
+    sub.add_argument("--out", type=Path, required=True, help="the folder of the new alignment")
+    sub.add_argument("--scale", type=float, default=0.5, help="of the log-likelihoods (default: 0.5)")
+    sub.add_argument("--workers", type=int, default=0, help="processes (default: as many as cores)")
 
 
 def _add_train(sub: argparse.ArgumentParser) -> None:

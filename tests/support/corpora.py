@@ -77,8 +77,17 @@ def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: in
 
 def an4() -> Path:
     """The folder of AN4, or a skip that says where it was looked for."""
+    return _real("an4", "train/wav.scp")
+
+
+def english_text() -> Path:
+    """The folder of English text and the CMU dictionary, or a skip."""
+    return _real("english_text", "cmudict.dict.gz")
+
+
+def _real(name: str, has: str) -> Path:
     named = os.environ.get("ROUNDELAY_CORPORA")
     corpora = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "corpora"
-    if not (corpora / "an4" / "train" / "wav.scp").is_file():
-        pytest.skip(f"AN4 is not in {corpora} (set ROUNDELAY_CORPORA to the folder that holds an4/)")
-    return corpora / "an4"
+    if not (corpora / name / has).is_file():
+        pytest.skip(f"{name} is not in {corpora} (set ROUNDELAY_CORPORA to the folder that holds {name}/)")
+    return corpora / name

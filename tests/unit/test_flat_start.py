@@ -13,7 +13,7 @@ from roundelay.core.progress import Silent
 from roundelay.speech.corpus.prepared import Corpus
 from roundelay.speech.decode.search import Float32
 from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.hmm.alignment import Alignment, AlignSummary
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.hmm.realign import realign
 from roundelay.speech.hmm.task import scratch_folder
@@ -182,3 +182,70 @@ def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     with scratch_folder(tmp_path) as folder:
         assert {path.name for path in tmp_path.iterdir()} == {folder.name, f".aligning-{os.getppid()}"}
     assert not folder.exists()
+
+
+def test_words_that_were_not_said_are_named_and_left_out(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
+) -> None:
+    """Every frame of two utterances speaks for silence alone: whoever begins to speak falls out of the widest beam."""
+    corpus, store, _, alignment = made
+    silence = np.unique(alignment.tying.table[:, 1])
+
+    def loglikes_of(name: str) -> Float32:
+        first, frames = store.span(name)
+        scores = np.full((frames, alignment.num_pdfs), -1000.0, np.float32)
+        if name in ("train-3", "dev-1"):
+            scores[:, silence] = 0.0
+        else:
+            scores[np.arange(frames), alignment.pdf[first : first + frames]] = 0.0
+        return scores
+
+    def again(folder: str, share: float) -> AlignSummary:
+        return realign(
+            corpus, store, alignment, loglikes_of, out=tmp_path / folder, progress=Silent(), made_by="silence",
+            failure_share=share, workers=1,
+        )  # fmt: skip
+
+    summary = again("some", 0.1)
+    assert set(summary.failed) == {"train-3", "dev-1"}
+    assert summary.aligned == SIZES | {"train": SIZES["train"] - 1, "dev": SIZES["dev"] - 1}
+    assert "left out: train-3 (no path: speech and words do not match" in str(summary)
+    first, frames = store.span("train-3")
+    assert (Alignment.load(tmp_path / "some").pdf[first : first + frames] == -1).all()
+    with pytest.raises(UserError, match=r"2 utterances of 72 cannot be aligned \(2 x no path\); 1 % may be left out"):
+        again("fewer", 0.01)
+    assert not (tmp_path / "fewer" / "align.json").exists()
+
+
+def test_fewer_tied_states_than_asked_for_are_explained(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment],
+) -> None:
+    summary = made[3].summary
+
+    def told(asked: int) -> str:
+        return str(dataclasses.replace(summary, config={**summary.config, "tied_states": asked}))
+
+    assert "asked for" not in told(summary.num_pdfs)
+    assert "(9999 asked for: no further split leaves 20 frames on both sides and gains 100 nats" in told(9999)
+    assert "(3 asked for: every state of every phone has one at least)" in told(3)
+
+
+def test_held_out_utterances_with_unknown_words_do_not_stop_the_run(tmp_path: Path) -> None:
+    """Who prepared with `skip` has agreed to leave them out; they are named all the same."""
+    corpus, store, _ = toy_corpus(tmp_path)
+    test = [dataclasses.replace(u, text=f"{u.text} ALIEN") for u in corpus.splits["test"][1:]]
+    splits = corpus.splits | {"test": [corpus.splits["test"][0], *test]}
+    summary = train_alignments(
+        dataclasses.replace(corpus, splits=splits, on_missing_words="skip"),
+        store,
+        dataclasses.replace(SMALL, failure_share=0.0),
+        tmp_path / "ali",
+        Silent(),
+    )
+    assert summary.aligned == SIZES | {"test": 1}
+    assert summary.failed == {u.id: "has words that are not in the lexicon" for u in test}
+    guessed = dataclasses.replace(
+        corpus, splits=splits, on_missing_words="guess", held_out_words={"ALIEN": (("AA", "N"),)}
+    )
+    config = dataclasses.replace(SMALL, mono_passes=3, mono_realign=(1, 2), failure_share=1.0)
+    assert train_alignments(guessed, store, config, tmp_path / "guessed", Silent()).failed == {}

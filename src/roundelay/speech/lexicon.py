@@ -18,10 +18,13 @@ from roundelay.core.files import write_text
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import LeftOut, counted, listing
 
-MissingWordPolicy = Literal["error", "skip", "map"]
+MissingWordPolicy = Literal["error", "skip", "map", "guess"]
 LexiconCase = Literal["keep", "upper", "lower"]
 
 Pronunciation = tuple[str, ...]
+
+POSITIONS = BEGIN, END, INSIDE, SINGLE = "_B", "_E", "_I", "_S"
+"""Marks of phones by their place in the word: first of several, last of several, in between, the only one."""
 
 _VARIANT = re.compile(r"(.+)\((\d+)\)")
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -42,10 +45,14 @@ class MissingWord:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All pronunciations of all words; a pronunciation is a tuple of one or more phones."""
+    """All pronunciations of all words; a pronunciation is a tuple of one or more phones.
+
+    `inventory` names phones that exist even if no word has them.
+    """
 
     pronunciations: Mapping[str, tuple[Pronunciation, ...]]
     silence: str = "SIL"
+    inventory: frozenset[str] = frozenset()
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -56,7 +63,7 @@ class Lexicon:
     def phones(self) -> tuple[str, ...]:
         """Silence first, then the phones sorted. The id of a phone is its position + 1; 0 is epsilon."""
         spoken = {phone for variants in self.pronunciations.values() for phones in variants for phone in phones}
-        return (self.silence, *sorted(spoken - {self.silence}))
+        return (self.silence, *sorted((spoken | self.inventory) - {self.silence}))
 
     @cached_property
     def phone_ids(self) -> Mapping[str, int]:
@@ -65,6 +72,35 @@ class Lexicon:
 
     def __contains__(self, word: object) -> bool:
         return word in self.pronunciations
+
+    def by_position(self) -> "Lexicon":
+        """The same words in phones that tell where in the word they are: AH_B, AH_I, AH_E, or AH_S for a word of one.
+
+        Every phone but silence has all four forms, whether a word has them or not.
+
+        Raises:
+            UserError: the phones are such forms already.
+        """
+        if are_by_position(self.phones):
+            raise UserError(
+                f"The phones of the lexicon tell their place in the word already ({', '.join(self.phones[1:5])}, ...): "
+                "leave align.position_dependent off."
+            )
+        inventory = frozenset(f"{p}{mark}" for p in self.phones if p != self.silence for mark in POSITIONS)
+        words = {word: tuple(map(self._marked, variants)) for word, variants in self.pronunciations.items()}
+        return dataclasses.replace(self, pronunciations=words, inventory=inventory)
+
+    def _marked(self, phones: Pronunciation) -> Pronunciation:
+        marks = [SINGLE] if len(phones) == 1 else [BEGIN, *[INSIDE] * (len(phones) - 2), END]
+        return tuple(p if p == self.silence else p + mark for p, mark in zip(phones, marks, strict=True))
+
+    def in_phones(self, phones: Sequence[str]) -> "Lexicon":
+        """This lexicon, or its form by position if that is the one with these phones."""
+        if tuple(phones) != self.phones and are_by_position(phones) and not are_by_position(self.phones):
+            marked = self.by_position()
+            if marked.phones == tuple(phones):
+                return marked
+        return self
 
     def missing_words(self, utterances: Iterable[Utterance]) -> list[MissingWord]:
         """All words of the transcripts that have no pronunciation, the most frequent first."""
@@ -87,6 +123,17 @@ class Lexicon:
             for number, phones in enumerate(self.pronunciations[word], 1):
                 lines.append(f"{word if number == 1 else f'{word}({number})'} {' '.join(phones)}\n")
         return "".join(lines)
+
+
+def are_by_position(phones: Sequence[str]) -> bool:
+    """Whether these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
+    spoken = set(phones[1:])
+    return bool(spoken) and spoken == {base_phone(phone) + mark for phone in spoken for mark in POSITIONS}
+
+
+def base_phone(phone: str) -> str:
+    """The phone without the mark of its position: AH of AH_B."""
+    return phone[:-2] if phone.endswith(POSITIONS) else phone
 
 
 def read_lexicon(
@@ -159,8 +206,9 @@ def resolve_missing_words(
 ) -> tuple[list[Utterance], list[LeftOut]]:
     """Make transcripts fit the lexicon, for training and alignment.
 
-    `skip` leaves out the utterances with missing words, `map` replaces each missing word by `map_to`, itself a word of
-    the lexicon. Never score against the result: a word that the recogniser cannot know is still an error of it.
+    `skip` leaves out the utterances with missing words, and so does `guess`, for guesses are in the lexicon by then
+    (see g2p); `map` replaces each missing word by `map_to`, itself a word of the lexicon. Never score against the
+    result: a word that the recogniser cannot know is still an error of it.
 
     Returns:
         The utterances that are left, and those left out with the reason.
@@ -210,8 +258,9 @@ def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> Use
     absent = [m for m in missing if m.word.casefold() not in folded]
     parts = [
         f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
-        "without their utterances (`--on-missing-words skip`) or with another word in their place (`--on-missing-words "
-        "map --map-to WORD`); when scoring, they stay errors either way:"
+        "without their utterances (`--on-missing-words skip`), with another word in their place (`--on-missing-words "
+        "map --map-to WORD`) or with guessed pronunciations (`--on-missing-words guess`); when scoring, words of no "
+        "training transcript stay errors either way:"
     ]
     if absent:
         parts.append(listing([f"{m.word} ({m.count} x, first in {m.first})" for m in absent], shown=len(absent)))

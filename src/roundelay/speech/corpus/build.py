@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import bad_audio
 from roundelay.speech.corpus.dictionary import restricted
@@ -21,9 +22,18 @@ from roundelay.speech.corpus.lhotse import find_parts, read_part
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
-from roundelay.speech.corpus.prepared import TRAIN, Corpus, check_splits, load_corpus, write_prepared
+from roundelay.speech.corpus.prepared import (
+    GUESSED_HELD_OUT,
+    GUESSED_LEXICON,
+    TRAIN,
+    Corpus,
+    check_splits,
+    load_corpus,
+    write_prepared,
+)
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.features import FeatureConfig, compute_features
+from roundelay.speech.g2p import guess_missing
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
@@ -38,6 +48,8 @@ Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
 """Which words of the lexicon can be recognised: all, and it must have all words of the transcripts; those of the
 transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
 open, of given words and those of the training transcripts."""
+
+G2P_MODEL = "g2p.json.gz"
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,16 @@ def prepare_utterances(
     everything = [u for utterances in splits.values() for u in utterances]
     is_open = options.vocabulary == "open" or isinstance(options.vocabulary, frozenset)
     needed = splits[TRAIN] if is_open else everything
+    guesses, held_out_guesses, held_out_words = "", "", {}
+    if options.on_missing_words == "guess":
+        known = lexicon
+        missing = known.missing_words(splits[TRAIN])
+        lexicon, guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
+        said = {m.word for m in missing}
+        missing = [m for m in known.missing_words(everything) if m.word not in said]
+        wider, held_out_guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        held_out_words = {w: p for w, p in wider.pronunciations.items() if w not in known}
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
         raise missing_words_error(missing, lexicon)
     kept = {split: list(utterances) for split, utterances in splits.items()}
@@ -235,7 +257,14 @@ def prepare_utterances(
         feature_folder=feature_folder,
         audio=given is None or given.with_audio,
         left_out={split: some for split, some in gone.items() if some},
+        guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
+        held_out_words=held_out_words,
     )
+    for file, listed in ((GUESSED_LEXICON, guesses), (GUESSED_HELD_OUT, held_out_guesses)):
+        if listed:
+            write_text(data / file, listed)
+        else:
+            (data / file).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
     write_prepared(corpus)
     return corpus
 

@@ -37,11 +37,11 @@ from roundelay.speech.corpus.build import PrepareOptions, prepare_utterances
 from roundelay.speech.corpus.demo_script import LEXICON, SPEAKERS, Speaker, sentence, spoken
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import Corpus
+from roundelay.speech.hmm.boundaries import PHONE_TIMES
 from roundelay.speech.lexicon import parse_lexicon
 
 RATE = 16000  # Hz
 LICENCE = "Synthetic speech, made on this machine by espeak-ng; for demonstrations, not for reported word error rates."
-PHONE_TIMES = "phone_times.jsonl"
 MADE = "demo.json"
 VERSION = 1
 

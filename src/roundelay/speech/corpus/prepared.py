@@ -5,8 +5,11 @@ DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
 DATA/fbank40/                  features of all splits (see feature_store); DATA/feats/ where they were given
 DATA/piped/                    audio that commands of wav.scp made, where they were allowed
+DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
+DATA/guessed_held_out.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +20,18 @@ from roundelay.core.files import read_json, write_json
 from roundelay.speech.corpus.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.culprits import LeftOut, listing
 from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.lexicon import Lexicon, MissingWordPolicy, read_lexicon, resolve_missing_words, write_lexicon
+from roundelay.speech.lexicon import (
+    Lexicon,
+    MissingWordPolicy,
+    Pronunciation,
+    read_lexicon,
+    resolve_missing_words,
+    write_lexicon,
+)
 
 CORPUS = "corpus.json"
 LEXICON = "lexicon.txt"
+GUESSED_LEXICON, GUESSED_HELD_OUT = "guessed_lexicon.txt", "guessed_held_out.txt"
 VERSION = 1
 TRAIN = "train"
 
@@ -40,6 +51,8 @@ class Corpus:
     feature_folder: str = "fbank40"
     audio: bool = True  # False: features were given, and an utterance's samples are frames
     left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
+    guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
+    held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -64,13 +77,21 @@ class Corpus:
         """What was said, once: copies of an utterance at other speeds say nothing new."""
         return [u.text for u in self.splits[split] if u.speed == 1]
 
+    @property
+    def alignment_lexicon(self) -> Lexicon:
+        """The lexicon, and guesses for words that only the held-out splits have.
+
+        Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
+        """
+        return dataclasses.replace(self.lexicon, pronunciations={**self.lexicon.pronunciations, **self.held_out_words})
+
     def alignable(self, split: str) -> list[Utterance]:
-        """The utterances of a split with transcripts that fit the lexicon, for alignment; score against `splits`.
+        """The utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
 
         Words missing from the lexicon were dealt with in the training split by `prepare`; in the others, by the same
         policy, here: the transcripts that are scored keep them.
         """
-        return resolve_missing_words(self.splits[split], self.lexicon, self.on_missing_words, self.map_to)[0]
+        return resolve_missing_words(self.splits[split], self.alignment_lexicon, self.on_missing_words, self.map_to)[0]
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -103,12 +124,15 @@ def load_corpus(folder: Path) -> Corpus:
             "map_to": summary["map_to"],
             "feature_folder": str(summary["features"]),
             "audio": bool(summary.get("audio", True)),
+            "guessed": int(summary.get("guessed", 0)),
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
     splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
+    if summary.get("guessed_held_out"):
+        fields["held_out_words"] = read_lexicon(folder / GUESSED_HELD_OUT, silence).pronunciations
     return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
 
 
@@ -140,6 +164,8 @@ def write_prepared(corpus: Corpus) -> None:
             "audio": corpus.audio,
             "on_missing_words": corpus.on_missing_words,
             "map_to": corpus.map_to,
+            "guessed": corpus.guessed,
+            "guessed_held_out": len(corpus.held_out_words),
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

@@ -101,6 +101,7 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
         UserError: lexicon and language model share no word; the lexicon has a phone that the tying does not know.
     """
     config = config or GraphConfig()
+    lexicon = lexicon.in_phones(tying.phones)
     if strange := sorted(set(lexicon.phones) - set(tying.phones)):
         raise UserError(
             f"The lexicon has phones that the alignment does not know ({', '.join(strange[:10])}). "

@@ -4,7 +4,7 @@ The graph of an utterance holds every pronunciation of every word and an optiona
 and at the end. It is written down directly, state by state, and needs no transducer algebra:
 
     start -> [SIL] -> word 1 -> [SIL] -> word 2 ... -> [SIL] -> end        words: any of their pronunciations
-    a phone between two neighbours = three states in a row, each with a loop; an arc has the pdf of the state it enters
+    a phone between two neighbours = its states, each with a loop; an arc has the pdf of the state it enters
 
 A phone with several possible neighbours (a word after an optional silence) is there once for each pair of them.
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from roundelay.speech.decode.fst import ARC, Arcs, Fst, from_arrays
 from roundelay.speech.decode.search import search
-from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.lexicon import Lexicon
 
 Float32 = npt.NDArray[np.float32]
@@ -35,12 +35,13 @@ class UtteranceGraph:
     """All ways to say some words.
 
     Attributes:
-        fst: input label = place in `pdfs` + 1, output label = 3 * phone + state + 1.
+        fst: input label = place in `pdfs` + 1, output label = width * phone + state + 1.
         pdfs: (U,) those that occur in the graph, ascending: only their likelihoods are needed.
     """
 
     fst: Fst
     pdfs: Int32
+    width: int = STATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,24 +146,37 @@ def _with_states(
     phone_at: Sequence[int],
     tying: Tying,
 ) -> UtteranceGraph:
-    """Three states for each instance, numbered 1 + 3 i + s; state 0 is the start."""
+    """The states of each instance, one after the other from 1 on; state 0 is the start."""
     keys = np.array(list(number))
     phone = np.array(phone_at)[keys[:, 0]]
-    pdf = tying.table[keys[:, 1], phone, keys[:, 2]].reshape(-1)  # of each state
+    silence = phone == SILENCE
+    size = np.where(silence, tying.states(SILENCE), STATES)
+    first = 1 + np.cumsum(size) - size  # state of each instance
+    owner = np.repeat(np.arange(len(keys)), size)
+    within = np.arange(len(owner)) - (first - 1)[owner]
+    pdf = tying.table[keys[owner, 1], phone[owner], keys[owner, 2], within]
     pdfs, column = np.unique(pdf, return_inverse=True)
-    label = (STATES * phone[:, None] + np.arange(STATES) + 1).reshape(-1)
+    label = tying.width * phone[owner] + within + 1
     state = np.arange(1, len(pdf) + 1)
-    inner = state[state % STATES != 0]  # all but the last of each phone
+    inner = np.concatenate(
+        [
+            (first[some, None, None] + np.array(transitions(count), np.int64).reshape(-1, 2)).reshape(-1, 2)
+            for some, count in ((~silence, STATES), (silence, tying.states(SILENCE)))
+        ]
+    )
     source, target, cost = (np.array(values) for values in zip(*links, strict=True))
-    sources = np.concatenate([state, inner, STATES * (source + 1)])  # the start (-1) becomes state 0
+    left_from = np.where(source < 0, 0, (first + size - 1)[source])  # the start (-1) is state 0
+    sources = np.concatenate([state, inner[:, 0], left_from])
     arcs = np.zeros(len(sources), ARC)
-    arcs["target"] = np.concatenate([state, inner + 1, STATES * target + 1])
+    arcs["target"] = np.concatenate([state, inner[:, 1], first[target]])
     arcs["weight"][len(state) + len(inner) :] = cost
     arcs["ilabel"] = column[arcs["target"] - 1] + 1
     arcs["olabel"] = label[arcs["target"] - 1]
     ends = np.full(len(pdf) + 1, np.inf, np.float32)
-    ends[[STATES * (i + 1) for i in final]] = list(final.values())
-    return UtteranceGraph(from_arrays(Arcs(0, ends, sources.astype(np.int64), arcs)), pdfs.astype(np.int32))
+    for i, weight in final.items():
+        ends[first[i] + size[i] - 1] = weight
+    graph = from_arrays(Arcs(0, ends, sources.astype(np.int64), arcs))
+    return UtteranceGraph(graph, pdfs.astype(np.int32), tying.width)
 
 
 def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Aligned | None:
@@ -180,8 +194,8 @@ def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Ali
             columns, labels = np.array(found[0]) - 1, np.array(found[1]) - 1
             return Aligned(
                 graph.pdfs[columns],
-                (labels // STATES).astype(np.int16),
-                (labels % STATES).astype(np.int8),
+                (labels // graph.width).astype(np.int16),
+                (labels % graph.width).astype(np.int8),
                 -found[3],
             )
     return None

@@ -79,12 +79,24 @@ class AlignSummary:
         """For people."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
+        asked = self.config.get("tied_states")
+        if asked is not None and asked != self.num_pdfs:
+            text += f" ({asked} asked for: {self._why_other()})"
         if self.changed_share is not None:
             text += f", {100 * self.changed_share:.1f} % of frames changed"
         if self.failed:
             more = "" if len(self.failed) <= SHOWN else f" and {len(self.failed) - SHOWN} more (all are in {SUMMARY})"
             text += "; left out: " + ", ".join(f"{u} ({why})" for u, why in list(self.failed.items())[:SHOWN]) + more
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
+
+    def _why_other(self) -> str:
+        """Why there are not as many tied states as were asked for."""
+        if self.num_pdfs > self.config["tied_states"]:
+            return "every state of every phone has one at least"
+        return (
+            f"no further split leaves {self.config['min_leaf_frames']:g} frames on both sides and gains "
+            f"{self.config['min_leaf_gain']:g} nats; see align.min_leaf_frames and align.min_leaf_gain"
+        )
 
 
 @dataclass(frozen=True, eq=False)

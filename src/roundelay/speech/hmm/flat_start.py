@@ -29,11 +29,13 @@ from roundelay.speech.hmm.cepstra import all_cepstra
 from roundelay.speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
-from roundelay.speech.hmm.topology import SILENCE, STATES
+from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from roundelay.speech.hmm.tree import DecisionTree, accumulate, grow, untied, windows
 from roundelay.speech.lexicon import Lexicon
 
 Float32 = npt.NDArray[np.float32]
+
+MOST_SILENCE_STATES = 9
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class AlignConfig:
         settle: last passes without new components.
         scale: acoustic scale of alignment.
         beam, retry_beam: in scaled nats; the second where the first finds no path.
+        position_dependent: phones know their place in the word (AH_B, AH_I, AH_E, AH_S); their shared trees ask for it.
+        silence_states: of silence; more than three give it inner ones that may be left out (see topology).
         failure_share: utterances that may be left out, as a share of all.
         workers: processes, 0 for as many as there are cores; changes no result.
     """
@@ -62,6 +66,8 @@ class AlignConfig:
     tri_passes: int = 14
     tri_realign: tuple[int, ...] = (2, 5, 8, 12)
     settle: int = 6
+    position_dependent: bool = False
+    silence_states: int = STATES
     silence_probability: float = 0.5
     scale: float = 0.1
     beam: float = 15.0
@@ -79,6 +85,7 @@ class AlignConfig:
                 ("tri_gaussians", self.tri_gaussians, self.tri_gaussians >= 1, "1 or more"),
                 ("mono_passes", self.mono_passes, self.mono_passes >= 1, "1 or more"),
                 ("tri_passes", self.tri_passes, self.tri_passes >= 1, "1 or more"),
+                ("silence_states", self.silence_states, 1 <= self.silence_states <= MOST_SILENCE_STATES, "1 to 9"),
                 ("scale", self.scale, self.scale > 0, "above 0"),
                 ("beam", self.beam, self.beam > 0, "above 0"),
                 ("retry_beam", self.retry_beam, self.retry_beam >= self.beam, "at least beam"),
@@ -100,6 +107,9 @@ class AlignConfig:
         """The fields that decide the result, as align.json holds them."""
         fields = json.loads(json.dumps(asdict(self)))
         del fields["workers"]
+        for later, default in (("position_dependent", False), ("silence_states", STATES)):
+            if fields[later] == default:  # as in alignments that were made before there was a choice
+                del fields[later]
         return dict(fields)
 
 
@@ -121,16 +131,21 @@ def train_alignments(
         frames = all_cepstra(store)
         with atomic_write(scratch / "frames.npy") as file:
             np.save(file, frames, allow_pickle=False)
-        material = Material(task.spoken, corpus.lexicon, config.silence_probability, scratch / "frames.npy")
+        lexicon = corpus.alignment_lexicon
+        if config.position_dependent:
+            lexicon = lexicon.by_position()
+        material = Material(task.spoken, lexicon, config.silence_probability, scratch / "frames.npy")
         with aligners(material, config.workers) as run:
             school = _School(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [])
-            school.flat_start(corpus.lexicon)
-            mono = school.train("monophones", untied(corpus.lexicon.phones), config.mono_gaussians)
+            single = untied(lexicon.phones, config.silence_states)
+            school.flat_start(lexicon, single.tying())
+            mono = school.train("monophones", single, config.mono_gaussians)
             statistics = accumulate(*school.contexts())
             tree = grow(
                 statistics,
-                corpus.lexicon.phones,
+                lexicon.phones,
                 config.tied_states,
+                silence_states=config.silence_states,
                 min_frames=config.min_leaf_frames,
                 min_gain=config.min_leaf_gain,
             )
@@ -169,7 +184,7 @@ class _School:
     labels: Labels  # of the training split; rewritten by every alignment
     log: list[dict[str, Any]]
 
-    def flat_start(self, lexicon: Lexicon) -> None:
+    def flat_start(self, lexicon: Lexicon, tying: Tying) -> None:
         """Equal parts for all states of silence, each word's first pronunciation, silence."""
         self.task.complain(self.config.failure_share)
         for spoken in self.task.training:
@@ -178,9 +193,10 @@ class _School:
                 *(lexicon.phone_ids[p] for w in spoken.words for p in lexicon.pronunciations[w][0]),
                 SILENCE,
             ]
-            place = np.arange(spoken.frames) * (STATES * len(phones)) // spoken.frames
-            phone, state = np.array(phones)[place // STATES], place % STATES
-            pdf = STATES * (phone - 1) + state
+            states = [(phone, state) for phone in phones for state in range(tying.states(phone))]
+            place = np.arange(spoken.frames) * len(states) // spoken.frames
+            phone, state = np.array(states)[place].T
+            pdf = tying.table[EDGE, phone, EDGE, state]
             found = Aligned(pdf.astype(np.int32), phone.astype(np.int16), state.astype(np.int8), 0.0)
             self.labels.put(spoken, found)
 

@@ -31,7 +31,7 @@ FEW_FRAMES = 10  # a pdf with fewer is not re-estimated
 LEAST_FRAMES = 3.0  # a component that claims fewer frames is dropped
 SPLIT_FRAMES = 20  # a pdf gets another component only with this many frames for each it has
 VARIANCE_FLOOR = 0.01  # of the variance of all frames
-CHUNK = 512  # frames scored at a time: their scores stay in cache
+CHUNK = 256  # frames scored at a time: their scores stay in cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +62,33 @@ class Mixtures:
         if pdfs is not None:
             starts, ends = starts[pdfs], ends[pdfs]
         sizes = ends - starts
-        bounds = np.cumsum(sizes) - sizes
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        rows = self._linear[np.repeat(starts - bounds, sizes) + np.arange(len(owner))]
+        # Mixtures of one size side by side: they are then one array of three axes, whose reductions numpy does at the
+        # speed of memory, which reduceat does not reach.
+        order = np.argsort(sizes, kind="stable")
+        place = np.argsort(order, kind="stable")
+        starts, ordered = starts[order], sizes[order]
+        bounds = np.cumsum(ordered) - ordered
+        rows = self._linear[np.repeat(starts - bounds, ordered) + np.arange(int(ordered.sum()))]
+        size, first, count = np.unique(ordered, return_index=True, return_counts=True)
         result = np.empty((len(frames), len(sizes)), np.float32)
         for t in range(0, len(frames), CHUNK):
-            # Components first, frames last: the reductions below then run over contiguous rows, twice as fast.
             scores = rows @ _moments(frames[t : t + CHUNK]).T
-            best = np.maximum.reduceat(scores, bounds, axis=0)
-            scores -= best[owner]
-            best += np.log(np.add.reduceat(np.exp(scores, out=scores), bounds, axis=0))
-            result[t : t + CHUNK] = best.T
+            total = np.empty((len(sizes), scores.shape[1]), np.float32)
+            for k, begin, number in zip(size, first, count, strict=True):
+                block = scores[bounds[begin] : bounds[begin] + k * number].reshape(number, k, -1)
+                total[begin : begin + number] = _log_sum(block)
+            result[t : t + CHUNK] = total[place].T
         return result
+
+
+def _log_sum(scores: Float32) -> Float32:
+    """log sum exp over the middle axis, (S, K, T) -> (S, T); overwrites its argument."""
+    if scores.shape[1] == 1:
+        return scores[:, 0]
+    best: Float32 = scores.max(1)
+    scores -= best[:, None]
+    best += np.log(np.exp(scores, out=scores).sum(1))
+    return best
 
 
 def _moments(frames: Float32) -> Float32:
@@ -96,7 +111,7 @@ def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
     mean, variance = used.mean(0, dtype=np.float64), used.var(0, dtype=np.float64)
     floor = VARIANCE_FLOOR * variance
     means, variances = np.tile(mean, (num_pdfs, 1)), np.tile(variance, (num_pdfs, 1))
-    for pdf, rows in enumerate(_rows_of(pdfs, num_pdfs)):
+    for pdf, rows in enumerate(rows_of(pdfs, num_pdfs)):
         if len(rows):
             own = frames[rows].astype(np.float64)
             means[pdf] = own.mean(0)
@@ -111,18 +126,20 @@ Part = tuple[Float64, Float64, Float64]
 
 def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2) -> Mixtures:
     """Some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
-    return joined(reestimate_some(mixtures, frames, pdfs, range(mixtures.num_pdfs), rounds), mixtures.floor)
+    rows = rows_of(pdfs, mixtures.num_pdfs)
+    return joined(reestimate_some(mixtures, frames, rows, range(mixtures.num_pdfs), rounds), mixtures.floor)
 
 
-def reestimate_some(mixtures: Mixtures, frames: Float32, pdfs: Ints, some: range, rounds: int = 2) -> list[Part]:
-    """The same for some pdfs only: each is a problem of its own."""
+def reestimate_some(
+    mixtures: Mixtures, frames: Float32, rows: Sequence[Ints], some: range, rounds: int = 2
+) -> list[Part]:
+    """The same for some pdfs only: each is a problem of its own. `rows` holds the frames of each, as of `rows_of`."""
     parts = []
-    rows_of = _rows_of(pdfs, mixtures.num_pdfs)
     for pdf in some:
         own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
         part = mixtures.weights[own], mixtures.means[own], mixtures.variances[own]
-        if len(rows_of[pdf]) >= FEW_FRAMES:
-            moments = _moments(frames[rows_of[pdf]])
+        if len(rows[pdf]) >= FEW_FRAMES:
+            moments = _moments(frames[rows[pdf]])
             for _ in range(rounds):
                 part = _em(part, moments, mixtures.floor)
         parts.append(part)
@@ -175,7 +192,7 @@ def joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
     return Mixtures(weights, means, variances, np.cumsum([0, *(len(part[0]) for part in parts)]), floor)
 
 
-def _rows_of(pdfs: Ints, num_pdfs: int) -> list[npt.NDArray[np.int64]]:
+def rows_of(pdfs: Ints, num_pdfs: int) -> list[npt.NDArray[np.int64]]:
     """The frames of each pdf."""
     order = np.argsort(pdfs, kind="stable")
     bounds = np.searchsorted(pdfs[order], np.arange(num_pdfs + 1))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from roundelay.core.files import read_json
 from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, utterance_graph
-from roundelay.speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some
+from roundelay.speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some, rows_of
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon import Lexicon
@@ -117,6 +117,8 @@ class Worker:
         self._tying: Tying | None = None
         self._mixtures_file: Path | None = None
         self._mixtures: Mixtures | None = None
+        self._rows_file: Path | None = None
+        self._rows: list[npt.NDArray[np.int64]] = []
 
     def run(self, batch: Batch, what: Pass) -> Outcome:
         """Align a few utterances."""
@@ -128,7 +130,10 @@ class Worker:
     def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
         """EM for some pdfs."""
         assert self._frames is not None
-        return reestimate_some(self._read(mixtures), self._frames, np.load(pdfs, allow_pickle=False), some)
+        read = self._read(mixtures)
+        if pdfs != self._rows_file:
+            self._rows, self._rows_file = rows_of(np.load(pdfs, allow_pickle=False), read.num_pdfs), pdfs
+        return reestimate_some(read, self._frames, self._rows, some)
 
     def _read(self, mixtures: Path) -> Mixtures:
         if self._mixtures is None or mixtures != self._mixtures_file:

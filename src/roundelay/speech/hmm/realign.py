@@ -4,6 +4,7 @@ Legend: T frames of one utterance, S pdfs.
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from roundelay.speech.hmm.task import Labels, Task, scratch_folder
 
 Float32 = npt.NDArray[np.float32]
 
+REALIGN_SCALE = 0.5  # of a network's log-likelihoods: surer than mixtures', whose frames count as independent
+
 
 def realign(
     corpus: Corpus,
@@ -32,7 +35,7 @@ def realign(
     out: Path,
     progress: Progress,
     made_by: str,
-    scale: float = 0.5,
+    scale: float = REALIGN_SCALE,
     beams: tuple[float, ...] = (40.0, 200.0),
     silence_probability: float = 0.5,
     failure_share: float = 0.1,
@@ -49,11 +52,14 @@ def realign(
     Raises:
         UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
     """
+    if not 0 < scale < math.inf:
+        raise UserError(f"Realignment: scale is {scale}: give a number above 0; {REALIGN_SCALE} is usual.")
     config = {"scale": scale, "beams": list(beams), "silence_probability": silence_probability}
     task = Task.of(corpus, store, made_by, config | {"failure_share": failure_share})
     if (there := task.already(out)) is not None:
         return there
-    if len(alignment.pdf) != task.frames or alignment.tying.phones != corpus.lexicon.phones:
+    lexicon = corpus.alignment_lexicon.in_phones(alignment.tying.phones)
+    if len(alignment.pdf) != task.frames or alignment.tying.phones != lexicon.phones:
         raise UserError(
             f"{alignment.folder}: an alignment of another corpus than {corpus.folder}. Align this one first."
         )
@@ -61,7 +67,7 @@ def realign(
     with scratch_folder(out) as scratch:
         tree_file = scratch / "tree.json"
         write_json(tree_file, alignment.tree.to_json())
-        material = Material(task.spoken, corpus.lexicon, silence_probability, None)
+        material = Material(task.spoken, lexicon, silence_probability, None)
         progress.start("realignment", len(task.spoken))
         with aligners(material, workers) as run:
             scores = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)

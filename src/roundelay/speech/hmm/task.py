@@ -71,7 +71,8 @@ class Task:
     def of(cls, corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> "Task":
         spoken: dict[str, Spoken] = {}
         failed: dict[str, str] = {}
-        digest = hashlib.blake2b(corpus.lexicon.to_text().encode(), digest_size=16)
+        lexicon = corpus.alignment_lexicon
+        digest = hashlib.blake2b(lexicon.to_text().encode(), digest_size=16)
         digest.update(json.dumps([store.sampling_rate, dict(store.config)], sort_keys=True).encode())
         for split_name, utterances in corpus.splits.items():
             alignable = {u.id: tuple(u.words) for u in corpus.alignable(split_name)}
@@ -82,7 +83,7 @@ class Task:
                 if words is None:
                     failed[utterance.id] = UNKNOWN_WORDS
                     continue
-                needed = shortest(words, corpus.lexicon)
+                needed = shortest(words, lexicon)
                 if frames < needed:
                     failed[utterance.id] = f"too short: {frames} frames for words that need {needed}"
                 else:

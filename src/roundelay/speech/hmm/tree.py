@@ -5,6 +5,9 @@ ask for are not given by hand but found by clustering the phones' means, every c
 Kaldi's cluster-phones does). A node holds the frames of some contexts as one diagonal Gaussian; of all nodes of all
 trees the one whose best question gains most likelihood is split next, until there are enough leaves:
 
+Phones that differ only by their position in the word (AH_B, AH_I) share their trees, which then may ask for that
+position, of the phone itself and of its neighbours (as Kaldi's shared roots and extra questions).
+
     L(n, x, xx) = -n/2 sum_d (log(2 pi v_d) + 1),   v = xx/n - (x/n)^2        n frames with sum x and sum of squares xx
     gain = L(yes) + L(no) - L(node)
 
@@ -21,20 +24,22 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay.speech.lexicon import POSITIONS, are_by_position, base_phone
 
 Float64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]
 
-LEFT, RIGHT = 0, 2  # where a question looks, as places in a (left, phone, right) window
+LEFT, OWN, RIGHT = 0, 1, 2  # where a question looks, as places in a (left, phone, right) window
+SIDES = {LEFT: "left", OWN: "own", RIGHT: "right"}
 VARIANCE_FLOOR = 1e-3
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Split:
-    """An inner node: does the neighbour at `position` belong to the class? Then go on at `yes`."""
+    """An inner node: does the phone at `position` belong to the class? Then go on at `yes`."""
 
-    position: int  # LEFT or RIGHT
+    position: int  # LEFT, OWN or RIGHT
     phones: frozenset[int]
     yes: int
     no: int
@@ -54,7 +59,7 @@ class DecisionTree:
     Attributes:
         phones: names by id, from id 1, silence first.
         context: 1, 2 or 3, as in `Tying`.
-        roots: node by phone (from phone 1) and state.
+        roots: node by phone (from phone 1) and state; phones that share trees have the same ones.
     """
 
     phones: tuple[str, ...]
@@ -69,7 +74,7 @@ class DecisionTree:
     def tying(self) -> Tying:
         """The table of every context, seen or not."""
         size = len(self.phones) + 1
-        table = np.full((size, size, size, STATES), -1, np.int32)
+        table = np.full((size, size, size, max(len(roots) for roots in self.roots)), -1, np.int32)
         for phone, roots in enumerate(self.roots, 1):
             for state, root in enumerate(roots):
                 pending = [(root, np.ones(size, bool), np.ones(size, bool))]
@@ -78,6 +83,9 @@ class DecisionTree:
                     node = self.nodes[place]
                     if isinstance(node, Leaf):
                         table[:, phone, :, state][np.outer(left, right)] = node.pdf
+                        continue
+                    if node.position == OWN:
+                        pending.append((node.yes if phone in node.phones else node.no, left, right))
                         continue
                     asked = np.isin(np.arange(size), sorted(node.phones))
                     if node.position == LEFT:
@@ -93,8 +101,7 @@ class DecisionTree:
             if isinstance(node, Leaf):
                 nodes.append({"pdf": node.pdf})
             else:
-                side = "left" if node.position == LEFT else "right"
-                nodes.append({"if": side, "in": sorted(node.phones), "yes": node.yes, "no": node.no})
+                nodes.append({"if": SIDES[node.position], "in": sorted(node.phones), "yes": node.yes, "no": node.no})
         return {
             "version": VERSION,
             "phones": list(self.phones),
@@ -114,7 +121,10 @@ class DecisionTree:
                 Leaf(int(node["pdf"]))
                 if "pdf" in node
                 else Split(
-                    {"left": LEFT, "right": RIGHT}[node["if"]], frozenset(node["in"]), int(node["yes"]), int(node["no"])
+                    {side: place for place, side in SIDES.items()}[node["if"]],
+                    frozenset(node["in"]),
+                    int(node["yes"]),
+                    int(node["no"]),
                 )
                 for node in value["nodes"]
             )
@@ -123,20 +133,41 @@ class DecisionTree:
             )
             pdfs = sorted({node.pdf for node in nodes if isinstance(node, Leaf)})  # phones may share one
             below = [n for node in nodes if isinstance(node, Split) for n in (node.yes, node.no)]
-            roots = [n for triple in tree.roots for n in triple]
+            roots = sorted({n for some in tree.roots for n in some})
             # Every node hangs from one other or is a root: no cycle, none lost.
             whole = pdfs == list(range(value["num_pdfs"])) and sorted(below + roots) == list(range(len(nodes)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"not a state tying ({error!r})") from error
-        if not whole or len(tree.roots) != len(tree.phones) or any(len(r) != STATES for r in tree.roots):
+        states = [len(roots) for roots in tree.roots]
+        if not whole or len(states) != len(tree.phones) or states[0] < 1 or any(n != STATES for n in states[1:]):
             raise UserError("not a state tying (its nodes do not belong together)")
         return tree
 
 
-def untied(phones: Sequence[str]) -> DecisionTree:
-    """Monophones as trees that ask nothing: pdf = 3 (phone - 1) + state."""
-    roots = tuple(tuple(STATES * p + s for s in range(STATES)) for p in range(len(phones)))
-    return DecisionTree(tuple(phones), 1, roots, tuple(Leaf(i) for i in range(STATES * len(phones))))
+def sharing(phones: Sequence[str]) -> list[tuple[int, ...]]:
+    """Ids of the phones that share their trees: forms of one phone by its position in the word; silence by itself."""
+    marked = are_by_position(phones)
+    groups: dict[str, list[int]] = {}
+    for number, phone in enumerate(phones, 1):
+        groups.setdefault(base_phone(phone) if marked and number != SILENCE else phone, []).append(number)
+    return [tuple(members) for members in groups.values()]
+
+
+def _roots(phones: Sequence[str], silence_states: int) -> tuple[tuple[tuple[int, ...], ...], list[tuple[int, ...]]]:
+    """(root by phone and state, the phones of each root): roots are nodes 0, 1, ... by sharing phones and state."""
+    by_phone: dict[int, tuple[int, ...]] = {}
+    owners: list[tuple[int, ...]] = []
+    for group in sharing(phones):
+        states = silence_states if SILENCE in group else STATES
+        by_phone.update(dict.fromkeys(group, tuple(range(len(owners), len(owners) + states))))
+        owners += [group] * states
+    return tuple(by_phone[p] for p in range(1, len(phones) + 1)), owners
+
+
+def untied(phones: Sequence[str], silence_states: int = STATES) -> DecisionTree:
+    """Monophones as trees that ask nothing: pdf = 3 (phone - 1) + state, without regard to the position in the word."""
+    roots, owners = _roots(phones, silence_states)
+    return DecisionTree(tuple(phones), 1, roots, tuple(Leaf(i) for i in range(len(owners))))
 
 
 # ---------------------------------------------------------------------------------------------------------- growing
@@ -214,6 +245,7 @@ def grow(
     leaves: int,
     *,
     context: int = 3,
+    silence_states: int = STATES,
     min_frames: float = 50.0,
     min_gain: float = 100.0,
 ) -> DecisionTree:
@@ -224,7 +256,7 @@ def grow(
         min_frames: that a leaf must have.
         min_gain: log-likelihood (nats, over all frames of the node) that a split must bring.
     """
-    questions = _Questions(statistics, len(phones), context, min_frames)
+    questions = _Questions(statistics, phones, context, min_frames)
     # Numbers break ties between equal gains, so that the heap never compares arrays.
     heap: list[tuple[float, int, npt.NDArray[np.int64], int, npt.NDArray[np.bool_]]] = []
     nodes: list[tuple[int, int, int] | None] = []  # (question, yes, no), or None for a leaf
@@ -236,11 +268,12 @@ def grow(
             heapq.heappush(heap, (-gain, len(nodes) - 1, members, question, yes))
         return len(nodes) - 1
 
-    roots = []
-    for phone in range(1, len(phones) + 1):
-        own = [(statistics.contexts[:, 1] == phone) & (statistics.contexts[:, 3] == state) for state in range(STATES)]
-        roots.append(tuple(add(np.flatnonzero(mask), phone != SILENCE) for mask in own))
-    count = STATES * len(phones)
+    roots, owners = _roots(phones, silence_states)
+    for root, group in enumerate(owners):
+        state = roots[group[0] - 1].index(root)
+        own = np.isin(statistics.contexts[:, 1], group) & (statistics.contexts[:, 3] == state)
+        add(np.flatnonzero(own), SILENCE not in group)
+    count = len(owners)
     while count < leaves and heap and -heap[0][0] >= min_gain:
         _, node, members, question, yes = heapq.heappop(heap)
         nodes[node] = question, add(members[yes]), add(members[~yes])
@@ -251,17 +284,23 @@ def grow(
 class _Questions:
     """All questions at once: for a node, the gain of every one is three matrix products."""
 
-    def __init__(self, statistics: Statistics, phones: int, context: int, min_frames: float) -> None:
+    def __init__(self, statistics: Statistics, phones: Sequence[str], context: int, min_frames: float) -> None:
         self.statistics, self.min_frames = statistics, min_frames
         middle = statistics.contexts[:, 3] == STATES // 2
-        counts, means = np.full(phones, 1e-6), np.zeros((phones, statistics.sums.shape[1]))
-        for p in range(phones):
-            own = middle & (statistics.contexts[:, 1] == p + 1)
+        groups = sharing(phones)
+        counts, means = np.full(len(groups), 1e-6), np.zeros((len(groups), statistics.sums.shape[1]))
+        for g, group in enumerate(groups):
+            own = middle & np.isin(statistics.contexts[:, 1], group)
             if own.any():
-                counts[p] = statistics.count[own].sum()
-                means[p] = statistics.sums[own].sum(0) / counts[p]
-        classes = phone_classes(means, counts)
-        self.asked = [(position, members) for position in (LEFT, RIGHT)[: context - 1] for members in classes]
+                counts[g] = statistics.count[own].sum()
+                means[g] = statistics.sums[own].sum(0) / counts[g]
+        sounds = [
+            frozenset(p for g in some for p in (groups[g - 1] if g != EDGE else (EDGE,)))
+            for some in phone_classes(means, counts)
+        ]
+        places = _position_classes(phones)
+        self.asked = [(side, members) for side in (LEFT, RIGHT)[: context - 1] for members in [*sounds, *places]]
+        self.asked += [(OWN, members) for members in places]
         # (Q, C): whether the answer to question q in context c is yes.
         self.answers = np.stack([np.isin(statistics.contexts[:, p], sorted(m)) for p, m in self.asked])
 
@@ -281,6 +320,18 @@ class _Questions:
         return float(gains[question]), question, answers[question] > 0
 
 
+def _position_classes(phones: Sequence[str]) -> list[frozenset[int]]:
+    """Phones at the beginning of a word, at its end, inside, alone; and those two by two. None without marks."""
+    if not are_by_position(phones):
+        return []
+    begin, end, inside, single = (
+        {number for number, phone in enumerate(phones, 1) if number != SILENCE and phone.endswith(mark)}
+        for mark in POSITIONS
+    )
+    pairs = (begin | single, end | single, begin | inside)  # the other three pairs are the other side of these
+    return [frozenset(members) for members in (begin, end, inside, single, *pairs)]
+
+
 def _numbered(
     phones: Sequence[str],
     context: int,
@@ -290,7 +341,7 @@ def _numbered(
 ) -> DecisionTree:
     """Number the leaves by phone, state and place in the tree, so that pdfs of one phone lie together."""
     pdf: dict[int, int] = {}
-    pending = [root for triple in reversed(roots) for root in reversed(triple)]
+    pending = list(dict.fromkeys(root for some in roots for root in some))[::-1]
     while pending:
         place = pending.pop()
         node = nodes[place]

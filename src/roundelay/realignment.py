@@ -1,0 +1,91 @@
+"""Align a corpus again with trained networks: better labels for the next training.
+
+Legend: T frames of one utterance, S tied states.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.acoustic import MODEL, AcousticModel, load_model
+from roundelay.core.configure import build, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay.recipes.recipe import Recipe
+from roundelay.speech.corpus.prepared import load_corpus
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.frames import log_likelihoods
+from roundelay.speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
+from roundelay.speech.hmm.realign import REALIGN_SCALE, realign
+
+Float32 = NDArray[np.float32]
+
+
+def realign_with(
+    runs: Sequence[Path], out: Path, progress: Progress, *, scale: float = REALIGN_SCALE, workers: int = 0
+) -> AlignSummary:
+    """Align all splits of the runs' corpus with their networks, into the folder `out`.
+
+    Of several networks the log-likelihoods are averaged frame by frame, as when they are decoded together. The tied
+    states stay those of the alignment that the first run was trained on, so that `out` takes its place in a recipe.
+
+    Raises:
+        UserError: a run is not finished; runs of different corpora or tied states; `out` holds another alignment, or
+            the one that a run was trained on; too many utterances cannot be aligned.
+    """
+    recipes = [_recipe(exp) for exp in runs]
+    folder = recipes[0].corpus.resolve()
+    if other := [exp for exp, recipe in zip(runs, recipes, strict=True) if recipe.corpus.resolve() != folder]:
+        raise UserError(f"{other[0]}: trained on another corpus than {runs[0]}. Realign with runs of one corpus.")
+    corpus = load_corpus(recipes[0].corpus)
+    alignments = [Alignment.load(recipe.alignment) for recipe in recipes]
+    if own := [a.folder for a in alignments if a.folder.resolve() == out.resolve()]:
+        raise UserError(f"{own[0]}: a run was trained on this alignment, which is kept. Name another --out.")
+    models = [load_model(exp) for exp in runs]
+    for exp, model, alignment in zip(runs, models, alignments, strict=True):
+        if alignment.tree != alignments[0].tree or alignment.num_pdfs != len(model.prior):
+            raise UserError(
+                f"{exp}: its tied states are not those of {alignments[0].folder / SUMMARY}. "
+                "Realign with runs whose alignments come from one tree."
+            )
+    store = corpus.features()
+    return realign(
+        corpus,
+        store,
+        alignments[0],
+        lambda name: averaged([_scores(model, store, name) for model in models]),
+        out=out,
+        progress=progress,
+        made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
+        scale=scale,
+        silence_probability=recipes[0].align.silence_probability,
+        failure_share=recipes[0].align.failure_share,
+        workers=workers,
+    )
+
+
+def averaged(scores: Sequence[Float32]) -> Float32:
+    """The mean of log-likelihoods (T, S) of several networks."""
+    total = scores[0].copy()
+    for other in scores[1:]:
+        total += other
+    total /= np.float32(len(scores))
+    return total
+
+
+def _scores(model: AcousticModel, store: FeatureStore, utterance: str) -> Float32:
+    return log_likelihoods(model.module, store, utterance, model.prior)
+
+
+def _recipe(exp: Path) -> Recipe:
+    if not (exp / "recipe.yaml").is_file():
+        raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
+    return build(Recipe, read_yaml(exp / "recipe.yaml"))
+
+
+def _digest(path: Path) -> str:
+    """Tells a model from the one that another training leaves in the same place."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()

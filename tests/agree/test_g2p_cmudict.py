@@ -1,0 +1,21 @@
+"""Guessed pronunciations of words held out of the CMU dictionary, against those the dictionary has."""
+
+import gzip
+import itertools
+
+import pytest
+
+from roundelay.speech.g2p import hold_out, judge, train_g2p
+from roundelay.speech.lexicon import Lexicon, parse_lexicon
+from support.corpora import english_text
+
+
+@pytest.mark.timeout(900)
+def test_words_held_out() -> None:
+    text = gzip.decompress((english_text() / "cmudict.dict.gz").read_bytes()).decode()
+    rest, held_out = hold_out(parse_lexicon(text, "cmudict", strip_stress=True))
+    some = Lexicon(dict(itertools.islice(held_out.pronunciations.items(), 0, None, 10)))
+    score = judge(train_g2p(rest), some)
+    assert score.words > 500
+    assert score.word_error_rate < 30
+    assert score.phone_error_rate < 8
