@@ -149,7 +149,14 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
     config = recipe.decode
     how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
     options = LanguageOptions(
-        how, config.arpa, config.text, config.join, config.transcript_weight, config.vocabulary, config.lexicon
+        how,
+        config.arpa,
+        config.text,
+        config.join,
+        config.transcript_weight,
+        config.vocabulary,
+        config.lexicon,
+        config.guess,
     )
     transcripts = tuple(corpus.transcripts("train"))
     # The cost of words is put on when the graph is loaded: one graph serves all of them.

@@ -3,12 +3,14 @@
 import gzip
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
+from roundelay.speech.decode import making
 from roundelay.speech.decode.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.estimate import Estimator, estimate
 from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig, load_graph
@@ -75,6 +77,17 @@ def test_graph_of_outside_text(tmp_path: Path) -> None:
     assert find_or_make(asked, tmp_path) == (folder, False)
     text.write_bytes(gzip.compress(b"GO GO GO"))  # the same name, another text: another graph
     assert find_or_make(asked, tmp_path)[0] != folder
+
+
+def test_guesses_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no dictionary has is said as the model says; what the model cannot say is dropped."""
+    heard = SimpleNamespace(pronounce=lambda word: [SimpleNamespace(phones=("T", "OW"))] if word != "XYZ" else [])
+    monkeypatch.setattr(making, "g2p_of", lambda _lexicon, _cache: heard)
+    (tmp_path / "text").write_text("\n".join(" ".join(words) for words in TEXT))
+    asked = job(text=(tmp_path / "text",), vocabulary=9, guess=True)
+    found = making.language_lexicon(asked, tmp_path)
+    assert (found.guessed, found.dropped) == (("MARS",), ("XYZ",))
+    assert found.lexicon.pronunciations["MARS"] == (("T", "OW"),)
 
 
 def test_default_is_the_closed_vocabulary_of_the_corpus(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Decoding:
     vocabulary      so many of the most frequent words of the text, and all of the training transcripts; null: the
                     words of the lexicon
     lexicon         a pronunciation dictionary in CMU's format; null: that of the corpus
+    guess           guess pronunciations of words that neither has, from their spelling
 
     The search:
     scales          acoustic scales tried on dev; `scale` fixes it
@@ -108,6 +109,7 @@ class Decoding:
     arpa: Path | None = None
     vocabulary: int | None = None
     lexicon: Path | None = None
+    guess: bool = False
     splits: tuple[str, ...] = ("dev", "test")
     scales: tuple[float, ...] = SCALES
     scale: float | None = None  # None: the best on dev

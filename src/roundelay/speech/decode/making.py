@@ -11,7 +11,7 @@ makes it, and all of its memory is given back.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,11 +30,13 @@ from roundelay.speech.decode.vocabulary import (
     read_dictionary,
     read_sentences,
 )
+from roundelay.speech.g2p import g2p_of
 from roundelay.speech.hmm.topology import Tying
-from roundelay.speech.lexicon import Lexicon, write_lexicon
+from roundelay.speech.lexicon import Lexicon, Pronunciation, write_lexicon
 from roundelay.speech.processes import start_workers
 
 LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
+G2P_MODEL = "g2p.json.gz"  # beside the graphs: one dictionary serves many
 _LARGE = 20_000  # words of text, above which a process of its own pays
 
 
@@ -51,6 +53,7 @@ class LanguageOptions:
         vocabulary: the most frequent words of the text, so many, and all of the transcripts; None: the words of the
             dictionary.
         dictionary: pronunciations in CMU's format, plain or gzipped; None: those of the corpus.
+        guess: guess the pronunciations of words that no dictionary has, instead of leaving them out.
     """
 
     estimator: Estimator = Estimator()
@@ -60,6 +63,7 @@ class LanguageOptions:
     transcript_weight: int = 1
     vocabulary: int | None = None
     dictionary: Path | None = None
+    guess: bool = False
 
     def __post_init__(self) -> None:
         if self.transcript_weight < 0 or self.join < 0:
@@ -134,7 +138,7 @@ def _make(what: tuple[GraphJob, Path]) -> None:
 def make_graph(job: GraphJob, folder: Path) -> None:
     """Make the graph in this process."""
     begun = os.times().elapsed
-    found = language_lexicon(job)
+    found = language_lexicon(job, folder.parent)
     model, left_out = language_model(job, found.lexicon)
     write_arpa(folder / LM_FILE, model)
     write_lexicon(folder / LEXICON_FILE, found.lexicon)
@@ -154,8 +158,8 @@ def make_graph(job: GraphJob, folder: Path) -> None:
     save_graph(replace(graph, info=info), folder)
 
 
-def language_lexicon(job: GraphJob) -> VocabularyLexicon:
-    """The words that can be recognised and their pronunciations."""
+def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
+    """The words that can be recognised and their pronunciations; a model that guesses these is kept in `graphs`."""
     options = job.options
     if options.vocabulary is None and options.dictionary is None:
         return VocabularyLexicon(job.lexicon)
@@ -167,7 +171,19 @@ def language_lexicon(job: GraphJob) -> VocabularyLexicon:
     said = {word for text in job.transcripts for word in text.split()}
     counts = count_words(sentence for path in options.text for sentence in read_sentences(path))
     words = most_frequent(counts, options.vocabulary, said)
-    return pronounced(words, dictionaries, job.tying.phones)
+    guess = _guesser(dictionaries[0], graphs / G2P_MODEL) if options.guess else None
+    return pronounced(words, dictionaries, job.tying.phones, guess)
+
+
+def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation | None]:
+    """Pronunciations by spelling, learned from a dictionary."""
+    model = g2p_of(dictionary, cache)
+
+    def guess(word: str) -> Pronunciation | None:
+        found = model.pronounce(word)
+        return found[0].phones if found else None
+
+    return guess
 
 
 def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
