@@ -16,6 +16,7 @@ from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
 SMALL = [
+    "training.runtime=sim",
     "align.tied_states=40", "align.mono_gaussians=60", "align.mono_passes=6", "align.mono_realign=[1,2,3,4]",
     "align.tri_gaussians=60", "align.tri_passes=3", "align.tri_realign=[1]", "align.settle=1", "align.workers=1",
     "model.layers=1", "model.width=64", "model.context=3", "training.minibatch=64", "training.precision=fp32",
