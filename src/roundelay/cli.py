@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints. Nothing is computed here."""
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -510,6 +511,27 @@ def _report(options: argparse.Namespace) -> None:
     console.print(f"page written to {page}", markup=False)
 
 
+def _status(options: argparse.Namespace) -> int:
+    from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
+    from roundelay.runtime.base import pause, unix_clock
+
+    while True:
+        found = read_status(options.exp, unix_clock())
+        if options.watch is not None and console.is_terminal:
+            console.clear()
+        if options.json:
+            print(json.dumps(found.to_json()), flush=True)
+        else:
+            for line in headline(found):
+                console.print(line, markup=False)
+            for columns, rows in (host_rows(found), learner_rows(found)):
+                if rows:
+                    print_table(columns, rows)
+        if options.watch is None or found.life is not Life.RUNNING:
+            return 0 if found.life.well else 1
+        pause(options.watch)
+
+
 def _demo(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     runs = {"sgd-1": ["sgd", 1], "adpsgd-random-ring-4": ["adpsgd:random-ring", DEFAULT_LEARNERS]}
@@ -611,11 +633,20 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
     _add_target(sub)
+    _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     return parser
+
+
+def _add_status(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument(
+        "--watch", nargs="?", type=float, const=5.0, metavar="SECONDS", help="again and again (default: every 5 s)"
+    )
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 A run directory holds
     recipe.yaml        the resolved recipe; a directory never changes its recipe
     events.jsonl       a record per line (core/records.py)
+    live.json          what it is doing now, for `roundelay status` (core/live.py)
     checkpoints/       the state after the last epochs (checkpoint.py)
     model.safetensors  the model to use: the mean of all rows, by parameter name
     tensorboard/       the same curves for TensorBoard
@@ -42,6 +43,7 @@ from roundelay.core.records import (
 )
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Learner
+from roundelay.live import LiveFile
 from roundelay.run_directory import Complete, alone, append, claim_directory, commit, machine
 from roundelay.runtime.base import (
     Cluster,
@@ -214,6 +216,10 @@ class _Run:
 
     def go(self) -> Results | None:
         self.started = wall_clock()
+        with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
+            return self._go()
+
+    def _go(self) -> Results | None:
         resumed = self._resume()
         self.writer = SummaryWriter(str(self.exp / "tensorboard"), purge_step=self.now.frames if resumed else None)
         try:
@@ -244,6 +250,7 @@ class _Run:
         segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
         done = min(plan.examples, segment.first_round * plan.minibatch)
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
+        self.live.train(epoch, done)
         self.progress.advance(done)
         try:
             outcome = self.runtime.segment(segment, self._watch())
@@ -262,6 +269,7 @@ class _Run:
         if not outcome.finished:
             self.now.first = outcome.next
             return self._interrupted(epoch)
+        self.live.evaluate()
         loss = self._measure(self.job.held_out)
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
@@ -297,6 +305,7 @@ class _Run:
     def _interrupted(self, epoch: int) -> bool:
         self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
         self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}")
+        self.live.interrupt()
         return False
 
     def _watch(self) -> Callable[[Glance], bool]:
@@ -311,6 +320,7 @@ class _Run:
                 note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
             self.progress.advance(glance.frames - shown, note)
             shown = glance.frames
+            self.live.look(glance)
             return self.interrupt.asked
 
         return look
@@ -387,6 +397,7 @@ class _Run:
         )  # fmt: skip
         self._say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         write_json(self.exp / Results.FILE, results.to_json())  # last: with it the run counts as finished
+        self.live.finish()
         return results
 
     # What is written --------------------------------------------------------------------------------------------------

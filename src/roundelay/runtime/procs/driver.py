@@ -28,6 +28,7 @@ from roundelay.runtime.base import (
     Runtime,
     SegmentPlan,
     Watch,
+    glanced_distance,
     keep_going,
     wall_clock,
 )
@@ -253,7 +254,13 @@ class ProcsRuntime(Runtime):
         counts = self._arena.counts
         statistics = counts.statistics
         staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
-        return Glance(statistics.frames, statistics.mean_loss, staleness, len(self.living()))
+        living = tuple(self.living())
+        holders = self.cluster.strategy.holders(living) if living else ()
+        return Glance(
+            statistics.frames, statistics.mean_loss, staleness, len(living), living=living,
+            learner_frames=tuple(counts.frames.tolist()), lost=tuple(self._lost),
+            consensus_distance=glanced_distance([self._rows[rank].vector for rank in holders]),
+        )  # fmt: skip
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
