@@ -94,7 +94,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, patience: Patience | None = None) -> None:
         self.rank, self.cluster = spec.rank, spec.cluster
-        patience = patience or Patience(spec.rank, spec.patience_seconds)
+        self._patience = patience = patience or Patience(spec.rank, spec.patience_seconds)
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [
@@ -210,6 +210,8 @@ class Worker:
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
+        if drawn is queue.LATER:
+            drawn = self._wait_for_minibatch(group)
         if drawn is not None:
             self.me.drawn(drawn)
         self.trace.note(Kind.DRAW, mine=NONE if drawn is None else drawn.index)
@@ -224,12 +226,24 @@ class Worker:
         arena.queue_lock.acquire()
         try:
             round_ = int(rounds[rank])
+            if arena.table("hold")[0]:
+                return queue.LATER
             if round_ >= arena.table("stop_round")[0]:
                 return None
             rounds[rank] += 1
             return self._plan.piece(round_ * self.cluster.learners + rank)
         finally:
             arena.queue_lock.release()
+
+    def _wait_for_minibatch(self, group: tuple[int, ...]) -> Minibatch | None:
+        """Where they come from another host there may be none at the moment."""
+        pause = 50e-6
+        with self._patience.waiting_for("a minibatch from the host that hands them out") as check:
+            while (drawn := self._next_minibatch(group)) is queue.LATER:
+                check()
+                time.sleep(pause)
+                pause = min(2 * pause, 2e-3)
+        return drawn
 
     def _gradient(self, effect: Grad | GradMean) -> Statistics:
         straggler = self.cluster.straggler(self.rank)
