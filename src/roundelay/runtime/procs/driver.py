@@ -128,7 +128,7 @@ class ProcsRuntime(Runtime):
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
             rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", self._patience_seconds,
-            self._threads, self._trace,
+            self._threads, self._trace, () if self.alone else self.here,
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class ProcsRuntime(Runtime):
                 open_.update(self._command(joined))
             if wall_clock() >= next_look:
                 next_look = wall_clock() + LOOK_SECONDS
-                if watch(self._glance()):
+                if watch(self.glance()):
                     self._stop()
                 now = (len(open_), int(self.arena.counts.steps.sum()))
                 idle, before = (idle + 1 if now == before else 0), now
@@ -288,7 +288,8 @@ class ProcsRuntime(Runtime):
             for rank in self.here:
                 self._redrawn += queue.give_back(self.arena, rank)
 
-    def _glance(self) -> Glance:
+    def glance(self) -> Glance:
+        """How far the segment is."""
         counts = self.arena.counts
         statistics = counts.statistics
         staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
@@ -397,6 +398,22 @@ class ProcsRuntime(Runtime):
     def source(self, rank: int, living: Sequence[int]) -> int:
         """Of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
         return min(self.cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
+
+    def copy(self, rank: int) -> dict[str, Tensor]:
+        """What a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank` remembers, of
+        one moment; (P,) each, by name, and (n,) `scalars`."""
+        found = {}
+        for source in dict.fromkeys((rank, self.cluster.learners if self.cluster.centre else rank)):
+            row = self._rows[source]
+            row.lock.acquire()
+            try:
+                found["row"] = row.vector.clone()
+                if source == rank:
+                    found |= {name: self.arena.vector(name, rank).clone() for name in self.layout.memory}
+                    found["scalars"] = torch.from_numpy(self.arena.scalars[rank].copy())
+            finally:
+                row.lock.release()
+        return found
 
     # State ------------------------------------------------------------------------------------------------------------
 

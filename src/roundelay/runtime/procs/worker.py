@@ -30,6 +30,7 @@ from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
@@ -48,6 +49,7 @@ class WorkerSpec:
     patience_seconds: float
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
+    here: tuple[int, ...] = ()  # ranks on this host; empty: all
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Worker:
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
-        self.means = Means(arena, spec.rank, patience)
+        self.means = Means(arena, spec.rank, patience, spec.here)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
             torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
@@ -139,6 +141,7 @@ class Worker:
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
+        doing, rank = self.arena.table("doing"), self.rank
         while True:
             started = time.monotonic()
             try:
@@ -148,7 +151,9 @@ class Worker:
                 return
             self._settle()
             asked = time.monotonic()
+            doing[:, rank] = *number_of(effect), int(1000 * asked)
             reply = self._perform(effect)
+            doing[0, rank] = 0
             self._account(effect, asked - started, time.monotonic() - asked)
 
     def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
@@ -182,15 +187,15 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
                 statistics = self._gradient(effect)
-                self.means.publish_gradient(float(batch.frames))
+                self.means.publish_gradient(float(batch.frames), group)
                 mean = self.means.collect(group)
                 self._trained = statistics
                 return Gradient(mean, at.version, statistics)
             case Mean(group, vector, weight):
-                self.means.publish(vector, weight)
+                self.means.publish(vector, weight, group)
                 return self.means.collect(group)
             case Mix(weights, readers, vector):
-                self.means.publish(vector, 1.0, readers)
+                self.means.publish(vector, 1.0, readers=readers)
                 return self.means.collect_neighbours(weights)
             case Exchange():
                 return self._exchange(effect)
@@ -274,10 +279,10 @@ class Worker:
         """
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
-            self.means.publish(effect.vector, effect.weight)
+            self.means.publish(effect.vector, effect.weight, effect.group)
             handle.pending = effect
         elif isinstance(effect, Mix):
-            self.means.publish(effect.vector, 1.0, effect.readers)
+            self.means.publish(effect.vector, 1.0, readers=effect.readers)
             handle.pending = effect
         elif isinstance(effect, Exchange) and self.me.put_off is None and self._lives(effect.peer):
             there = partial(self._lives, effect.peer)
