@@ -149,6 +149,36 @@ class Joined:
     copied: int | None  # whose row it began with; None: the centre
 
 
+@dataclass(frozen=True)
+class HostGone:
+    """A host that was lost in this segment, or after the one before it."""
+
+    host: int
+    ranks: tuple[int, ...]
+    reason: str
+    redrawn: int = 0  # minibatches that were leased to it, and that others drew again
+
+
+@dataclass(frozen=True)
+class HostBack:
+    """A host that took a lost one's place."""
+
+    host: int
+    ranks: tuple[int, ...]
+    copied: int | None  # whose row its learners began with; None: the centre
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one host sent to another in a segment, and how long it waited for it."""
+
+    host: int
+    peer: int
+    sent_bytes: int
+    received_bytes: int
+    waited_s: float = 0.0
+
+
 @dataclass
 class Counts:
     """What learners count while they train, by rank; all int64 or float64 arrays."""
@@ -208,6 +238,9 @@ class Outcome:
     lost: tuple[Lost, ...] = ()
     joined: tuple[Joined, ...] = ()
     redrawn: int = 0  # minibatches that whoever drew them did not finish, and others drew again
+    hosts_lost: tuple[HostGone, ...] = ()
+    hosts_joined: tuple[HostBack, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
 
 
 class LearnerDied(Exception):

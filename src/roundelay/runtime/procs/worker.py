@@ -30,6 +30,7 @@ from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
@@ -48,6 +49,7 @@ class WorkerSpec:
     patience_seconds: float
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
+    here: tuple[int, ...] = ()  # ranks on this host; empty: all
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, patience: Patience | None = None) -> None:
         self.rank, self.cluster = spec.rank, spec.cluster
-        patience = patience or Patience(spec.rank, spec.patience_seconds)
+        self._patience = patience = patience or Patience(spec.rank, spec.patience_seconds)
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [
@@ -103,7 +105,7 @@ class Worker:
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
-        self.means = Means(arena, spec.rank, patience)
+        self.means = Means(arena, spec.rank, patience, spec.here)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
             torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
@@ -139,6 +141,7 @@ class Worker:
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
+        doing, rank = self.arena.table("doing"), self.rank
         while True:
             started = time.monotonic()
             try:
@@ -148,7 +151,9 @@ class Worker:
                 return
             self._settle()
             asked = time.monotonic()
+            doing[:, rank] = *number_of(effect), int(1000 * asked)
             reply = self._perform(effect)
+            doing[0, rank] = 0
             self._account(effect, asked - started, time.monotonic() - asked)
 
     def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
@@ -182,15 +187,15 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
                 statistics = self._gradient(effect)
-                self.means.publish_gradient(float(batch.frames))
+                self.means.publish_gradient(float(batch.frames), group)
                 mean = self.means.collect(group)
                 self._trained = statistics
                 return Gradient(mean, at.version, statistics)
             case Mean(group, vector, weight):
-                self.means.publish(vector, weight)
+                self.means.publish(vector, weight, group)
                 return self.means.collect(group)
             case Mix(weights, readers, vector):
-                self.means.publish(vector, 1.0, readers)
+                self.means.publish(vector, 1.0, readers=readers)
                 return self.means.collect_neighbours(weights)
             case Exchange():
                 return self._exchange(effect)
@@ -210,6 +215,8 @@ class Worker:
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
+        if drawn is queue.LATER:
+            drawn = self._wait_for_minibatch(group)
         if drawn is not None:
             self.me.drawn(drawn)
         self.trace.note(Kind.DRAW, mine=NONE if drawn is None else drawn.index)
@@ -224,12 +231,24 @@ class Worker:
         arena.queue_lock.acquire()
         try:
             round_ = int(rounds[rank])
+            if arena.table("hold")[0]:
+                return queue.LATER
             if round_ >= arena.table("stop_round")[0]:
                 return None
             rounds[rank] += 1
             return self._plan.piece(round_ * self.cluster.learners + rank)
         finally:
             arena.queue_lock.release()
+
+    def _wait_for_minibatch(self, group: tuple[int, ...]) -> Minibatch | None:
+        """Where they come from another host there may be none at the moment."""
+        pause = 50e-6
+        with self._patience.waiting_for("a minibatch from the host that hands them out") as check:
+            while (drawn := self._next_minibatch(group)) is queue.LATER:
+                check()
+                time.sleep(pause)
+                pause = min(2 * pause, 2e-3)
+        return drawn
 
     def _gradient(self, effect: Grad | GradMean) -> Statistics:
         straggler = self.cluster.straggler(self.rank)
@@ -260,10 +279,10 @@ class Worker:
         """
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
-            self.means.publish(effect.vector, effect.weight)
+            self.means.publish(effect.vector, effect.weight, effect.group)
             handle.pending = effect
         elif isinstance(effect, Mix):
-            self.means.publish(effect.vector, 1.0, effect.readers)
+            self.means.publish(effect.vector, 1.0, readers=effect.readers)
             handle.pending = effect
         elif isinstance(effect, Exchange) and self.me.put_off is None and self._lives(effect.peer):
             there = partial(self._lives, effect.peer)
