@@ -511,6 +511,33 @@ def _report(options: argparse.Namespace) -> None:
     console.print(f"page written to {page}", markup=False)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from roundelay.runtime.doctor.consult import consult, table
+
+    report = consult(
+        hosts=options.hosts, listen=options.listen, learners=options.learners, parameters=options.parameters,
+        folder=options.exp, patience=options.patience, say=complain,
+    )  # fmt: skip
+    if report is None:
+        return 0
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+        return 0 if report.well else 2
+    for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
+        if findings:
+            console.print(f"{name}:", markup=False)
+        for finding in findings:
+            mark = {"good": "  ok    ", "note": "  note  ", "bad": "  BAD   "}[finding.verdict.value]
+            console.print(f"{mark}{finding.about}: {finding.found}", markup=False)
+            if finding.change:
+                console.print(f"        -> {finding.change}", markup=False)
+    columns, rows = table(report)
+    if rows:
+        print_table(columns, rows, left=2)
+    console.print("Nothing here would keep a run from working." if report.well else "Change what is BAD first.")
+    return 0 if report.well else 2
+
+
 def _status(options: argparse.Namespace) -> int:
     from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
     from roundelay.runtime.base import pause, unix_clock
@@ -633,12 +660,31 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
     _add_target(sub)
+    _add_doctor(command("doctor", _doctor, "examine this host, or all hosts of a run, and say what to change"))
     _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     return parser
+
+
+def _add_doctor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--hosts", nargs="+", metavar="ADDRESS:PORT", help="of hosts where `roundelay doctor --listen` waits already"
+    )
+    sub.add_argument(
+        "--listen", metavar="ADDRESS[:PORT]",
+        help="let another host's doctor come here; with --hosts, or variables of torchrun: where to be reached",
+    )  # fmt: skip
+    sub.add_argument("--learners", type=int, help="on each host (default: LOCAL_WORLD_SIZE, or one for each core)")
+    sub.add_argument("--parameters", type=float, default=12.5e6, help="of the model (default: 12.5e6)")
+    sub.add_argument("--exp", type=Path, default=Path("exp"), help="where run directories go (default: exp)")
+    sub.add_argument(
+        "--patience", type=float, metavar="SECONDS",
+        help="to wait for other hosts (default: 30; with --listen alone 600)",
+    )  # fmt: skip
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
 
 
 def _add_status(sub: argparse.ArgumentParser) -> None:

@@ -74,7 +74,7 @@ class _Namespace:
     def enter(self) -> list[str]:
         """A command prefix that runs what follows in this namespace."""
         user = ["--user", "--preserve-credentials"] if self._user else []
-        return ["nsenter", f"--target={self.process}", *user, "--net", "--mount", "--"]
+        return ["nsenter", f"--target={self.process}", *user, "--net", "--mount", "--wd=.", "--"]
 
     @property
     def user(self) -> list[str]:

@@ -202,6 +202,33 @@ def _listening(text: str, port: int) -> tuple[str, int]:
     return host.strip("[]"), int(number) if colon else port
 
 
+def secret_file(environment: Mapping[str, str] = os.environ) -> str:
+    """The file that the run's secret is read from; empty where it is in the environment itself."""
+    return environment.get(SECRET_FILE, "")
+
+
+def read_by_hand(
+    listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, int], list[tuple[str, int]], bytes]:
+    """Where to listen, where `others` do, and the secret, for a command that is told so by options.
+
+    Raises:
+        UserError: no secret, or no addresses.
+    """
+    secret, there = _read_secret(environment, 0), [_listening(text, 0) for text in others]
+    for text, (_, port) in zip(others, there, strict=True):
+        if not port:
+            raise UserError(f"{text!r}: write ADDRESS:PORT, as the one who listens there says it.")
+    if listen is None and not there:
+        raise UserError("say by --listen ADDRESS where to listen.")
+    return _listening(listen, 0) if listen is not None else (_own_address(there[0][0], 0), 0), there, secret
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Has `torchrun`, or anything else that sets its variables, started this process?"""
+    return "WORLD_SIZE" in environment
+
+
 def _own_address(master: str, rank: int) -> str:
     """The address this host has on its way to `master`. Nothing is sent."""
     try:
