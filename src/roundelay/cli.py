@@ -17,6 +17,7 @@ from roundelay.terminal import Bar, complain, console, print_table, tidy
 
 if TYPE_CHECKING:
     from roundelay.recipes.recipe import Recipe
+    from roundelay.runtime.procs.launch import Place
     from roundelay.speech.features import FeatureConfig
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
@@ -207,7 +208,7 @@ def _realign(options: argparse.Namespace) -> None:
 
 def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
-    for flag in ("strategy", "learners", "runtime", "seed", "on_death"):
+    for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
         value = getattr(options, flag)
         if value is not None:
             given.append(f"training.{flag}={value}")
@@ -219,13 +220,43 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import make_job
+    """On one host, or, under torchrun's variables, on one of several."""
+    from roundelay.runtime.procs.launch import Slots, lend, read_place
+
+    place = read_place(options.listen)
+    if place is None:
+        return _train_here(options, None)
+    if place.local_rank:
+        return lend(place)
+    if options.learners not in (None, place.learners):
+        raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
+    options.learners = place.learners
+    slots, status = Slots(place), 1
+    try:
+        status = _train_here(options, place)
+    except UserError:
+        status = 2
+        raise
+    finally:
+        slots.release(status)
+    return status
+
+
+def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
+    from roundelay.acoustic import make_job, make_terms
     from roundelay.recipes.recipe import load_recipe
+    from roundelay.runtime.procs.serving import serve
     from roundelay.training import Interrupt, train
 
     recipe = load_recipe(options.recipe, _overrides(options))
-    job = make_job(recipe, options.exp)
+    job = make_job(recipe, options.exp, place)
     cluster = job.cluster
+    if place is not None and not place.conducts:
+        interrupt = Interrupt()
+        with _ctrl_c(interrupt):
+            terms = make_terms(recipe, cluster.strategy)
+            serve(cluster, place, terms, lambda text: console.print(text, markup=False), lambda: interrupt.asked)
+        return 0
     console.print(
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
         f"{job.minibatch} frames a round ({job.minibatch // cluster.learners} a learner), seed {cluster.seed} "
@@ -787,6 +818,12 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--resume", action="store_true", help="only go on with what is there; never begin a run")
     sub.add_argument("--on-death", choices=["replace", "go-on", "shrink", "stop"], help="what a learner's death means")
     sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
+    sub.add_argument("--listen", metavar="ADDRESS[:PORT]", help="of this host, for the others (docs/hosts.md)")
+    sub.add_argument(
+        "--host-patience", type=float, metavar="S", help="silence after which a host is dead (default: 10)"
+    )
+    sub.add_argument("--wire", choices=["fp32", "bf16"], help="of exchanges between hosts (default: fp32)")
+    sub.add_argument("--fragments", type=int, metavar="K", help="an exchange between hosts carries 1/K of the row")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
 
 

@@ -31,10 +31,13 @@ from roundelay.core.records import (
     Evaluation,
     Exchanges,
     Finished,
+    HostJoined,
+    HostLost,
     Interrupted,
     LearnerJoined,
     LearnerLost,
     LearnersChanged,
+    Links,
     Record,
     Results,
     RunStarted,
@@ -337,6 +340,10 @@ class _Run:
             self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason, replaced=lost.replaced))
         for joined in outcome.joined:
             self._say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
+        for gone in outcome.hosts_lost:
+            self._say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, redrawn=gone.redrawn))
+        for back in outcome.hosts_joined:
+            self._say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
         self._say(
             Segment(
                 **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
@@ -347,6 +354,9 @@ class _Run:
         histogram, largest, mean = staleness_summary(counts)
         self._say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
         self._say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
+        if outcome.traffic:
+            links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
+            self._say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
         self.now.stale_largest = max(self.now.stale_largest, largest)
         self.now.stale_sum += float(counts.stale_sum.sum())
         self.now.stale_count += int(counts.staleness.sum())

@@ -78,8 +78,9 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """The whole tree, at once."""
-        os.killpg(self.running[host].pid, signal.SIGKILL)
-        self.running[host].communicate()
+        process = self.running.pop(host)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
     def end(self, host: int) -> tuple[int, str]:
         """Exit status, and what it said, once it has ended."""

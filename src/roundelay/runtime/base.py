@@ -241,6 +241,7 @@ class Outcome:
     hosts_lost: tuple[HostGone, ...] = ()
     hosts_joined: tuple[HostBack, ...] = ()
     traffic: tuple[Traffic, ...] = ()
+    refused: int = 0  # connections from outside that were closed because of what came over them, since the start
 
 
 class LearnerDied(Exception):

@@ -31,7 +31,7 @@ def open_door(place: Place, terms: Terms) -> Door:
         UserError: the address is not one of this host, or taken.
     """
     try:
-        listener = Listener(place.listen, place.secret, {"role": "host"}, terms.host_patience)
+        listener = Listener(place.listen, place.secret, {"what": "host"}, terms.host_patience)
     except OSError as error:
         host, port = place.listen
         raise UserError(

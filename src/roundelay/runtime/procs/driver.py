@@ -129,7 +129,7 @@ class ProcsRuntime(Runtime):
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
             rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", self._patience_seconds,
-            self._threads, self._trace, () if self.alone else self.here,
+            self._threads, self._trace, here=None if self.alone else self.here,
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------

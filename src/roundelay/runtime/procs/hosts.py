@@ -126,6 +126,7 @@ class HostsRuntime(Runtime):
             redrawn=outcome.redrawn + sum(remote.redrawn for remote in others) + sum(gone.redrawn for gone in lost),
             hosts_lost=lost,
             hosts_joined=joined,
+            refused=self._door.listener.tally.strangers + self._door.listener.tally.malformed,
             traffic=(*self._meter.since(), *(one for remote in others for one in remote.traffic)),
         )
 

@@ -83,7 +83,7 @@ class Line:
 
 
 class Door:
-    """Takes in links, and gives each to whoever it is for: what `role` it has in its hello."""
+    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -106,7 +106,7 @@ class Door:
             link = self.listener.accept(None)
             if link is None:
                 return
-            role = str(link.hello.get("role"))
+            role = str(link.hello.get("what"))
             with self._lock:
                 take = self._takers.get(role)
                 if take is None:

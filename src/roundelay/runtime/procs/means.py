@@ -49,8 +49,12 @@ class Means:
 
     SOURCES = ("gradient", "mail 0", "mail 1")
 
-    def __init__(self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] = ()) -> None:
-        self._far = set(range(arena.layout.learners)) - set(here) if here else set()
+    def __init__(
+        self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] | None = None, posts: bool = False
+    ) -> None:
+        """`here` are the learners of this host (None: all); if it `posts`, host_means.py is at work."""
+        self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
+        self._posts = posts
         self._arena, self._rank, self._patience = arena, rank, patience
         self._published, self._reduced = arena.table("published"), arena.table("reduced")
         self._alive, self._source = arena.table("alive"), arena.table("source")
@@ -84,7 +88,7 @@ class Means:
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
         number = int(self._published[self._rank]) + 1
         parity = number % 2
-        if self._far:
+        if self._posts:
             self._wait((self._rank,), "posted", number - 2)
             letters = self._arena.table("readers")[parity, self._rank]
             letters[:] = 0

@@ -32,7 +32,7 @@ class Mesh:
 
     def _take(self, link: Link) -> None:
         try:
-            self._add(str(link.hello["role"]), int(link.hello["host"]), link)
+            self._add(str(link.hello["what"]), int(link.hello["host"]), link)
         except (KeyError, TypeError, ValueError):
             link.close()
 
@@ -51,7 +51,7 @@ class Mesh:
         """
         for host in range(self._host):
             for role in (CHAIN, POST) if host == self._host - 1 else (POST,):
-                link = Link.connect(addresses[host], secret, {"role": role, "host": self._host}, seconds)
+                link = Link.connect(addresses[host], secret, {"what": role, "host": self._host}, seconds)
                 link.patience = patience
                 self._add(role, host, link)
         later = range(self._host + 1, len(addresses))

@@ -119,7 +119,7 @@ class _Host:
         """
         place, deadline = self._place, wall_clock() + seconds
         hello = {
-            "role": CONTROL, "ranks": [place.ranks[0], len(place.ranks)], "learners": place.learners,
+            "what": CONTROL, "ranks": [place.ranks[0], len(place.ranks)], "learners": place.learners,
             "agreement": self._terms.agreement, "address": self._door.listener.address,
         }  # fmt: skip
         while True:

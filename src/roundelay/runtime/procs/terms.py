@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import Cluster
 from roundelay.runtime.procs.driver import OnDeath
+from roundelay.strategies.base import Strategy
 
 CONTROL = "control"
 """The role of a host's first link to the conductor."""
@@ -40,16 +40,16 @@ class Terms:
     fragments: int = 1
 
 
-def check_hosts(cluster: Cluster, on_death: str, record: bool = False) -> None:
+def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     """Can this be trained on several hosts?
 
     Raises:
         UserError: no; says why, and what can.
     """
-    label = cluster.strategy.label
+    label = strategy.label
     if record:
         raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
-    if cluster.strategy.traits.synchronous and on_death not in ("auto", "stop"):
+    if strategy.traits.synchronous and on_death not in ("auto", "stop"):
         raise UserError(
             f"training.on_death is {on_death!r}: under {label} on several hosts the death of a learner ends the run, "
             "with a complete checkpoint. Choose stop; the same command goes on from there, also with fewer learners."

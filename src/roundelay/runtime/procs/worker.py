@@ -49,7 +49,7 @@ class WorkerSpec:
     patience_seconds: float
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
-    here: tuple[int, ...] = ()  # ranks on this host; empty: all
+    here: tuple[int, ...] | None = None  # the learners of this host; None: all
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Worker:
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
-        self.means = Means(arena, spec.rank, patience, spec.here)
+        posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
+        self.means = Means(arena, spec.rank, patience, spec.here, posts)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
             torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
