@@ -40,7 +40,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
-from support.namespaces import Hosts, why_not  # noqa: E402  of the tests
+from support.namespaces import Hosts, why_not
 
 MODES = {
     "1gbit": ("never-talk", "adpsgd", "adpsgd+wire=bf16", "adpsgd+fragments=8", "ssgd", "ddp", "decent-dp"),

@@ -55,7 +55,7 @@ class LiveFile:
         hosts = list(glance.hosts)
         living = None if glance.living is None else list(glance.living)
         known = self._now
-        self._changed |= (known.lost, known.living) != (lost, living)
+        self._changed |= known.loss is None or (known.lost, known.living) != (lost, living)
         self._changed |= [host.alive for host in known.hosts] != [host.alive for host in hosts]
         self._now = dataclasses.replace(
             known, epoch_frames=self._done + glance.frames, loss=glance.loss, staleness=glance.staleness,

@@ -225,10 +225,17 @@ class Hosts:
         return process
 
     def small_disk(self, host: int, folder: Path, size: str) -> None:
-        """Put a disk of `size` (`2m`) under a folder, for this host alone. It needs root outside, or a kernel that
-        lets users mount memory disks."""
+        """Put a disk of `size` (`2m`) under a folder, for this host alone."""
         folder.mkdir(parents=True, exist_ok=True)
         self._hosts[host].run(f"mount -t tmpfs -o size={size} tmpfs {folder}")
+
+    def enlarge_disk(self, host: int, folder: Path, size: str) -> None:
+        """Give the small disk more room."""
+        self._hosts[host].run(f"mount -o remount,size={size} {folder}")
+
+    def inside(self, host: int, folder: Path) -> Path:
+        """A folder as that host sees it."""
+        return Path(f"/proc/{self._hosts[host].process}/root/{folder}")
 
     def processes(self, host: int) -> list[int]:
         """Everything that runs on a host."""

@@ -77,11 +77,11 @@ def test_a_running_run_says_how_far_it_is_and_who_is_lost(tmp_path: Path) -> Non
 def test_hosts_are_named_where_there_are_several(tmp_path: Path) -> None:
     hosts = [
         HostSeen(name="north", ranks=[0, 1]),
-        HostSeen(name="south", ranks=[2], alive=False, heard_s=12.0, sent_bytes=50_000_000, waited_s=1.5),
+        HostSeen(name="south", ranks=[2], alive=False, heard_s=12.0, sent_bytes=50_000_000),
     ]
     found = read_status(write(tmp_path, dataclasses.replace(ME, hosts=hosts, living=[0, 1])), NOW)
     assert [row[1] for row in learner_rows(found)[1]] == ["north", "north", "south"]
-    assert host_rows(found)[1][1] == ("south", "2", "lost", "12.0 s ago", "50.0", "0.0", "1.5 s")
+    assert host_rows(found)[1][1] == ("south", "2", "lost", "12.0 s ago", "50.0", "0.0")
     assert [one.rank for one in found.lost] == [2]
 
 

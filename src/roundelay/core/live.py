@@ -27,9 +27,8 @@ class HostSeen:
     ranks: list[int]  # of its learners
     alive: bool = True
     heard_s: float = 0.0  # seconds since it was last heard of
-    sent_bytes: int = 0  # to it, in this segment
+    sent_bytes: int = 0  # to it, by the host that leads, since they met
     received_bytes: int = 0
-    waited_s: float = 0.0  # by its learners for exchanges over the network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,12 +210,11 @@ def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
 def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
     """Columns and a row for each host, where there are several."""
     hosts: list[HostSeen] = status.live.hosts if status.live is not None else []
-    columns = ["host", "learners", "state", "last heard", "MB sent", "MB received", "waited"]
+    columns = ["host", "learners", "state", "last heard", "MB sent to it", "MB received"]
     return columns if hosts else [], [
         (
             host.name, ", ".join(map(str, host.ranks)), "lives" if host.alive else "lost",
             f"{seconds(host.heard_s)} ago", f"{host.sent_bytes / 1e6:,.1f}", f"{host.received_bytes / 1e6:,.1f}",
-            seconds(host.waited_s),
         )
         for host in hosts
     ]  # fmt: skip

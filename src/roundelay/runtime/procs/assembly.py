@@ -5,11 +5,12 @@ conductor calls a few times a second from its main thread, so that nothing chang
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from roundelay.core.errors import UserError
+from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.procs import bulk, waiting
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -183,6 +184,21 @@ class Assembly:
     def inside(self) -> list[Remote]:
         """Hosts that take part."""
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
+
+    def seen(self, traffic: Mapping[int, tuple[int, int]]) -> tuple[HostSeen, ...]:
+        """Every host as it looks from here, this one first; `traffic`: bytes sent to it and received from it, by
+        host."""
+        found = [HostSeen(name=self._door.listener.address[0], ranks=list(self._place.ranks))]
+        now = wall_clock()
+        for host, remote in sorted(self._remotes.items()):
+            sent, received = traffic.get(host, (0, 0))
+            found.append(
+                HostSeen(
+                    name=remote.address[0], ranks=list(remote.ranks), alive=remote.standing == "in",
+                    heard_s=round(now - remote.line.heard, 3), sent_bytes=sent, received_bytes=received,
+                )
+            )  # fmt: skip
+        return tuple(found)
 
     def _heard(self, remote: Remote, message: Message) -> None:
         """From the thread of that host's link."""

@@ -299,7 +299,7 @@ class ProcsRuntime(Runtime):
         return Glance(
             statistics.frames, statistics.mean_loss, staleness, len(living), living=living,
             learner_frames=tuple(counts.frames.tolist()), lost=tuple(self._lost),
-            consensus_distance=glanced_distance([self._rows[rank].vector for rank in holders]),
+            consensus_distance=glanced_distance([self._rows[rank].vector for rank in holders]) if self.alone else None,
         )  # fmt: skip
 
     def _stop(self) -> None:

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from torch import Tensor
 
+from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -235,7 +236,7 @@ class HostsRuntime(Runtime):
         def look(glance: Glance) -> bool:
             self._hosts.attend()
             self._judge()
-            if watch(glance) or self._stopping:
+            if watch(dataclasses.replace(glance, hosts=self._seen())) or self._stopping:
                 self._stop()
             plan = self._plan
             for remote in self._hosts.inside():
@@ -246,6 +247,13 @@ class HostsRuntime(Runtime):
             return False
 
         return look
+
+    def _seen(self) -> tuple[HostSeen, ...]:
+        traffic: dict[int, tuple[int, int]] = {}
+        for host, sent, received, _ in self._readings():
+            before = traffic.get(host, (0, 0))
+            traffic[host] = before[0] + sent, before[1] + received
+        return self._hosts.seen(traffic)
 
     def _late_learners(self, remote: Remote, late: bool) -> Iterable[int]:
         """Learners of a host that could begin at once: all, when it has just come, or newcomers."""

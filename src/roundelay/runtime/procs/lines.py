@@ -32,6 +32,8 @@ class Line:
         self._sending = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
+        self.heard = time.monotonic()
+        """When the other end last said anything, a heartbeat too."""
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send a message.
@@ -59,6 +61,7 @@ class Line:
         try:
             while not self._closed.is_set():
                 message = self.link.receive(self._patience)
+                self.heard = time.monotonic()
                 if message.kind != "beat":
                     handle(message)
         except LinkTimeout:
