@@ -32,7 +32,7 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.procs import bulk, queue, waiting
-from roundelay.runtime.procs.assembly import Assembly, open_door
+from roundelay.runtime.procs.assembly import Arrivals, Assembly, open_door
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.host_means import HostMeans, tables
 from roundelay.runtime.procs.launch import Place
@@ -69,6 +69,7 @@ class HostsRuntime(Runtime):
         self._stock: Stock | None = None
         self._why = ""
         self._door = open_door(place, terms)
+        arrivals = Arrivals(self._door, terms.host_patience)
         try:
             self.crew = ProcsRuntime(
                 cluster, terms.patience_seconds, terms.threads, on_death=terms.on_death, here=place.ranks,
@@ -78,7 +79,7 @@ class HostsRuntime(Runtime):
             self._door.close()
             raise
         self.parameters, self._arena = self.crew.parameters, self.crew.arena
-        self._hosts = Assembly(self.crew, self._door, place, terms, self._heard, self._left)
+        self._hosts = Assembly(self.crew, self._door, arrivals, place, terms, self._heard, self._left)
         self._mesh: Mesh | None = Mesh(self._door, OWN) if self._synchronous else None
         self._meter = Meter(OWN, self._readings)
         try:

@@ -87,6 +87,7 @@ class _Host:
         self._door = open_door(place, terms)
         try:
             self._line = self._find(seconds)
+            self._line.beat()
             self._line.listen(self._heard, self._gone)
             self._build()
         except BaseException:
