@@ -32,6 +32,8 @@ END = -3
 """Nothing more to draw, for all of a group."""
 TRAINED = -4
 """A claim on a minibatch that is trained and about to be counted."""
+REQUEST_BYTES = 1024
+"""Of a learner's request that concerns another host."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Layout:
             "queue": ((1,), i),  # next minibatch of an asynchronous segment
             "stop_round": ((1,), i),
             "returned": ((1 + 2 * self.learners,), i),  # how many, then which minibatches to draw again
+            "ferry_asked": (one, i), "ferry_done": (one, i), "ferry_version": (one, i),  # see quay.py
+            "ferry_text": ((self.learners, REQUEST_BYTES // 8), i),
             "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
             "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),
             "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.rows), i),
