@@ -18,7 +18,7 @@ from roundelay.runtime.procs.lines import Door, Line, until
 from roundelay.runtime.procs.remotes import Remote
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.terms import CONTROL, Terms, differences, fingerprint
-from roundelay.runtime.procs.wire import Link, LinkError, Listener, Message
+from roundelay.runtime.procs.wire import Address, Link, LinkError, Listener, Message
 
 GOODBYE_SECONDS = 5.0
 """How long the conductor waits for the others to hear that the run has ended."""
@@ -73,14 +73,16 @@ class Assembly:
         door, arrivals: where they knock, and who has.
         handle: called for each message of a host, from that host's thread.
         left: called when a host is gone, from any thread; how many minibatches come back from it.
+        moved: called with the addresses of all hosts when one is lost or comes.
     """
 
     def __init__(
         self, crew: ProcsRuntime, door: Door, arrivals: Arrivals, place: Place, terms: Terms,
         handle: Callable[[Remote, Message], None], left: Callable[[Remote], int],
+        moved: Callable[[Sequence[Address]], None],
     ) -> None:  # fmt: skip
         self._crew, self._door, self._place, self._terms = crew, door, place, terms
-        self._handle, self._left = handle, left
+        self._handle, self._left, self._moved = handle, left, moved
         self.gate = threading.RLock()
         self._arrivals = arrivals
         self._remotes: dict[int, Remote] = {}
@@ -189,11 +191,11 @@ class Assembly:
 
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
-    def addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[Address]:
         """Where hosts listen, in rank order; nowhere, ("", 0), where none is."""
         found = [self._door.listener.address] + [("", 0)] * (len(self.hosts) - 1)
-        for host, remote in self._remotes.items():
-            found[host] = remote.address
+        for remote in self.all():
+            found[remote.host] = remote.address
         return found
 
     # What is going on -------------------------------------------------------------------------------------------------
@@ -270,6 +272,7 @@ class Assembly:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = self._crew.arena.table("alive").tolist(), self.addresses()
+        self._moved(where)
         for remote in self.inside():
             remote.tell("living", generation=self._generation, alive=alive, addresses=where)
 
