@@ -267,7 +267,8 @@ class Assembly:
                     self._crew.arena.table("alive")[list(remote.ranks)] = 1
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
-            now: list[object] = [*self._crew.arena.table("alive").tolist(), *self.addresses()]
+            inside = [remote.host for remote in self.inside()]
+            now: list[object] = [self._crew.arena.table("alive").tolist(), self.addresses(), inside]
             if now == self._told:
                 return
             self._told, self._generation = now, self._generation + 1
