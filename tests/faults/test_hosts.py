@@ -1,6 +1,7 @@
 """Hosts that die, come back, or lose the one that conducts. By kill -9 of a host's whole process tree."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -56,7 +57,7 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
         outcome = runtime.segment(plan(ENDLESS, 3), story)
         assert not outcome.finished
         assert [(gone.host, gone.ranks) for gone in outcome.hosts_lost] == [(1, (1, 2))]
-        assert "closed" in outcome.hosts_lost[0].reason
+        assert re.search("closed|broken", outcome.hosts_lost[0].reason)
         assert outcome.redrawn > 0
         assert outcome.counts.frames.sum() == outcome.next // 3 * MINIBATCH
         after = runtime.segment(plan(10, 3, epoch=1))
@@ -96,7 +97,7 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
 
 def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:
     hosts = Hosts("ssgd", (1, 2), slow=0.01)
-    named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*closed")
+    named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*(closed|broken)")
     with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime, named:
         runtime.segment(
             plan(ENDLESS, 3),

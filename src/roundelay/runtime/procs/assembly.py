@@ -19,7 +19,7 @@ from roundelay.runtime.procs.lines import Door, Line, until
 from roundelay.runtime.procs.remotes import Remote
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.terms import CONTROL, Terms, differences, fingerprint
-from roundelay.runtime.procs.wire import Link, LinkError, Listener, Message
+from roundelay.runtime.procs.wire import Address, Link, LinkError, Listener, Message
 
 GOODBYE_SECONDS = 5.0
 """How long the conductor waits for the others to hear that the run has ended."""
@@ -45,23 +45,47 @@ def open_door(place: Place, terms: Terms) -> Door:
     return Door(listener)
 
 
+class Arrivals:
+    """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
+
+    def __init__(self, door: Door, patience: float) -> None:
+        self._patience = patience
+        self._lines: SimpleQueue[Line] = SimpleQueue()
+        door.give(CONTROL, self._take)
+
+    def _take(self, link: Link) -> None:
+        line = Line(link, self._patience)
+        line.beat()
+        self._lines.put(line)
+
+    def next(self, seconds: float = 0.0) -> Line | None:
+        """The next, if there is one within so many seconds."""
+        try:
+            return self._lines.get(timeout=seconds) if seconds else self._lines.get_nowait()
+        except Empty:
+            return None
+
+
 class Assembly:
     """All other hosts.
 
     Args:
         crew: the learners of this host; what is known of the others is written into its arena.
+        door, arrivals: where they knock, and who has.
         handle: called for each message of a host, from that host's thread.
         left: called when a host is gone, from any thread; how many minibatches come back from it.
+        moved: called with the addresses of all hosts when one is lost or comes.
     """
 
     def __init__(
-        self, crew: ProcsRuntime, door: Door, place: Place, terms: Terms,
+        self, crew: ProcsRuntime, door: Door, arrivals: Arrivals, place: Place, terms: Terms,
         handle: Callable[[Remote, Message], None], left: Callable[[Remote], int],
+        moved: Callable[[Sequence[Address]], None],
     ) -> None:  # fmt: skip
         self._crew, self._door, self._place, self._terms = crew, door, place, terms
-        self._handle, self._left = handle, left
+        self._handle, self._left, self._moved = handle, left, moved
         self.gate = threading.RLock()
-        self._arrivals: SimpleQueue[Link] = SimpleQueue()
+        self._arrivals = arrivals
         self._remotes: dict[int, Remote] = {}
         self.hosts: list[tuple[int, ...]] = [place.ranks]
         """The ranks of each host, in rank order."""
@@ -70,7 +94,6 @@ class Assembly:
         self._told: list[object] = []  # who lives, and where, as all were told
         self._generation = 0
         self._begun = False  # all have come
-        door.give(CONTROL, self._arrivals.put)
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -83,8 +106,9 @@ class Assembly:
         learners, deadline = self._crew.cluster.learners, wall_clock() + self._terms.patience_seconds
         came: list[Remote] = []
         while len(self._remotes) < len(self.hosts) - 1 or len(self.inside()) < len(self.hosts) - 1 or not self._begun:
-            with suppress(Empty):
-                remote = self._examine(self._arrivals.get(timeout=0.05))
+            line = self._arrivals.next(0.05)
+            if line is not None:
+                remote = self._examine(line)
                 for old in [old for old in came if set(old.ranks) & set(remote.ranks)]:
                     self.dismiss(old, "it was started again")  # before it was missed
                 came.append(remote)
@@ -112,21 +136,21 @@ class Assembly:
             "their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?"
         )
 
-    def _examine(self, link: Link) -> Remote:
+    def _examine(self, line: Line) -> Remote:
         """A host that has come and is one of this run's.
 
         Raises:
             UserError: it is not; it is told why.
         """
-        hello, learners = link.hello, self._crew.cluster.learners
+        hello, learners = line.link.hello, self._crew.cluster.learners
         try:
             first, count = (int(number) for number in hello["ranks"])
             address = (str(hello["address"][0]), int(hello["address"][1]))
             all_, found = int(hello["learners"]), differences(self._terms.agreement, hello["agreement"])
         except (KeyError, TypeError, ValueError, IndexError):
-            link.close()
-            raise UserError(f"{link.peer} came with the right secret, but does not say what it is.") from None
-        remote = Remote(-1, tuple(range(first, first + count)), Line(link, self._terms.host_patience), address)
+            line.close()
+            raise UserError(f"{line.link.peer} came with the right secret, but does not say what it is.") from None
+        remote = Remote(-1, tuple(range(first, first + count)), line, address)
         if all_ != learners:
             why = f"{learners} learners here, {all_} there"
         elif found:
@@ -168,11 +192,11 @@ class Assembly:
 
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
-    def addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[Address]:
         """Where hosts listen, in rank order; nowhere, ("", 0), where none is."""
         found = [self._door.listener.address] + [("", 0)] * (len(self.hosts) - 1)
-        for host, remote in self._remotes.items():
-            found[host] = remote.address
+        for remote in self.all():
+            found[remote.host] = remote.address
         return found
 
     # What is going on -------------------------------------------------------------------------------------------------
@@ -248,9 +272,8 @@ class Assembly:
 
     def attend(self) -> None:
         """Let those in who are ready, look at who has come, and tell everybody who lives."""
-        with suppress(Empty):
-            while self._begun:
-                self._come_back(self._arrivals.get_nowait())
+        while self._begun and (line := self._arrivals.next()) is not None:
+            self._come_back(line)
         with self.gate:
             for remote in self.all():
                 if remote.standing == "new" and remote.initial is not None and not remote.welcomed:
@@ -260,19 +283,21 @@ class Assembly:
                     self._crew.arena.table("alive")[list(remote.ranks)] = 1
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
-            now: list[object] = [*self._crew.arena.table("alive").tolist(), *self.addresses()]
+            inside = [remote.host for remote in self.inside()]
+            now: list[object] = [self._crew.arena.table("alive").tolist(), self.addresses(), inside]
             if now == self._told:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = self._crew.arena.table("alive").tolist(), self.addresses()
+        self._moved(where)
         for remote in self.inside():
             remote.tell("living", generation=self._generation, alive=alive, addresses=where)
 
-    def _come_back(self, link: Link) -> None:
+    def _come_back(self, line: Line) -> None:
         """A host comes that was lost, or is not missed yet."""
         traits, label = self._crew.cluster.strategy.traits, self._crew.cluster.strategy.label
         with suppress(UserError):  # whoever is refused has been told why
-            remote = self._examine(link)
+            remote = self._examine(line)
             if remote.ranks not in self.hosts:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             if traits.synchronous or self._terms.on_death == "stop":
@@ -313,9 +338,8 @@ class Assembly:
         for remote in self.all():
             self.dismiss(remote, "the run has ended")
         self._begun = False
-        with suppress(Empty):
-            while True:
-                self._arrivals.get_nowait().close()
+        while (line := self._arrivals.next()) is not None:
+            line.close()
 
     # For the records --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ Legend: P parameters, L learners.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -70,12 +70,15 @@ class ProcsRuntime(Runtime):
         replacements: how many may be started in all; after them the rest go on.
         here: ranks of the learners to lead, where others are on other hosts; None: all.
         extra: further integer tables of the arena, by name and shape.
+        cross: called with the path of the arena and its layout before learners start; what each of them is told of how
+            to reach other hosts, by rank.
     """
 
     def __init__(
         self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None,
         on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
         here: Sequence[int] | None = None, extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        cross: Callable[[str, Layout], Mapping[int, str]] | None = None,
     ) -> None:  # fmt: skip
         cluster.strategy.check(cluster.learners)
         self.cluster, self.alone = cluster, here is None
@@ -111,6 +114,7 @@ class ProcsRuntime(Runtime):
             facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
             self._recorder = Recorder(trace, facts, self.state())
         try:
+            self._crossings = {} if cross is None else cross(self._path, self.layout)
             self._start()
         except BaseException:
             self.close()
@@ -126,10 +130,15 @@ class ProcsRuntime(Runtime):
             raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
         self._started = True
 
+    @property
+    def _path(self) -> str:
+        """Of the arena, for other processes."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
-            rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", self._patience_seconds,
-            self._threads, self._trace, here=None if self.alone else self.here,
+            rank, self.cluster, self.layout, self._path, self._patience_seconds, self._threads, self._trace,
+            here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""),
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------

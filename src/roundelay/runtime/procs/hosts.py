@@ -33,7 +33,8 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.procs import bulk, queue, waiting
-from roundelay.runtime.procs.assembly import Assembly, open_door
+from roundelay.runtime.procs.assembly import Arrivals, Assembly, open_door
+from roundelay.runtime.procs.crossing import Crossing
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.host_means import HostMeans, tables
 from roundelay.runtime.procs.launch import Place
@@ -70,20 +71,26 @@ class HostsRuntime(Runtime):
         self._stock: Stock | None = None
         self._why = ""
         self._door = open_door(place, terms)
+        arrivals = Arrivals(self._door, terms.host_patience)
+        self._crossing = Crossing(place, terms, self._door)
         try:
             self.crew = ProcsRuntime(
                 cluster, terms.patience_seconds, terms.threads, on_death=terms.on_death, here=place.ranks,
-                extra=tables(cluster.learners),
+                extra=tables(cluster.learners), cross=self._crossing.open,
             )  # fmt: skip
         except BaseException:
+            self._crossing.close()
             self._door.close()
             raise
         self.parameters, self._arena = self.crew.parameters, self.crew.arena
-        self._hosts = Assembly(self.crew, self._door, place, terms, self._heard, self._left)
+        self._hosts = Assembly(
+            self.crew, self._door, arrivals, place, terms, self._heard, self._left, self._crossing.peers
+        )
         self._mesh: Mesh | None = Mesh(self._door, OWN) if self._synchronous else None
         self._meter = Meter(OWN, self._readings)
         try:
             self._hosts.gather()
+            self._crossing.settle(OWN, self._hosts.hosts)
             if self._mesh is not None:
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
                 self._mesh.dial(self._hosts.addresses(), place.secret, terms.host_patience, terms.patience_seconds)
@@ -95,6 +102,7 @@ class HostsRuntime(Runtime):
     def _readings(self) -> Iterator[Reading]:
         for remote in self._hosts.all():
             yield remote.host, remote.line.link.sent_bytes, remote.line.link.received_bytes, 0.0
+        yield from self._crossing.readings()
         if self._mesh is not None:
             yield from self._mesh.readings()
 
@@ -280,6 +288,8 @@ class HostsRuntime(Runtime):
                 raise TimeoutError(f"{text} (on host {remote.host})\n{self.who_waits()}\n")
             if problem:
                 raise RuntimeError(f"host {remote.host} failed:\n{text}")
+        if self._crossing.error:
+            raise RuntimeError(f"an exchange with another host failed:\n{self._crossing.error}")
         if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
             raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})\n{self.who_waits()}\n")
 
@@ -347,6 +357,7 @@ class HostsRuntime(Runtime):
         if self._mesh is not None:
             self._mesh.close()
         self.crew.close()
+        self._crossing.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

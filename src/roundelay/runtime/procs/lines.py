@@ -44,13 +44,19 @@ class Line:
         with self._sending:
             self.link.send(kind, header, payload)
 
+    def beat(self) -> None:
+        """From now on the other end hears that this one lives."""
+        self._start(self._beat)
+
     def listen(self, handle: Handle, gone: Gone) -> None:
-        """Beat, and call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other
-        end is, on a thread of this line's own; not after `close`."""
-        for work, arguments in ((self._beat, ()), (self._hear, (handle, gone))):
-            thread = threading.Thread(target=work, args=arguments, daemon=True, name=f"line {self.link.peer}")
-            self._threads.append(thread)
-            thread.start()
+        """Call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other end is, on
+        a thread of this line's own; not after `close`."""
+        self._start(self._hear, handle, gone)
+
+    def _start(self, work: Callable[..., None], *arguments: Callable[..., None]) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True, name=f"line {self.link.peer}")
+        self._threads.append(thread)
+        thread.start()
 
     def _beat(self) -> None:
         with suppress(LinkError):

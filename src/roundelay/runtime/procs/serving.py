@@ -14,6 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.procs import bulk, queue, waiting
 from roundelay.runtime.procs.assembly import open_door
+from roundelay.runtime.procs.crossing import Crossing
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from roundelay.runtime.procs.host_means import HostMeans, tables
 from roundelay.runtime.procs.hosts import hold, let_go
@@ -85,8 +86,10 @@ class _Host:
         self._meter = Meter(0, self._readings)
         self.crew: ProcsRuntime | None = None
         self._door = open_door(place, terms)
+        self._crossing = Crossing(place, terms, self._door)
         try:
             self._line = self._find(seconds)
+            self._line.beat()
             self._line.listen(self._heard, self._gone)
             self._build()
         except BaseException:
@@ -108,6 +111,7 @@ class _Host:
         self._door.close()
         if self.crew is not None:
             self.crew.close()
+        self._crossing.close()
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class _Host:
         terms = self._terms
         self.crew = ProcsRuntime(
             self._cluster, terms.patience_seconds, terms.threads, on_death=terms.on_death, here=self._place.ranks,
-            extra=tables(self._cluster.learners),
+            extra=tables(self._cluster.learners), cross=self._crossing.open,
         )  # fmt: skip
         self._arena = self.crew.arena
         initial = fingerprint(self._arena.vector("row", self.crew.here[0]))
@@ -200,6 +204,7 @@ class _Host:
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
                 self._arena.table("alive")[rank] = lives
+        self._crossing.peers([(str(host), int(port)) for host, port in header["addresses"]])
 
     def _say_state(self) -> None:
         assert self.crew is not None
@@ -236,6 +241,7 @@ class _Host:
                     self._host, self._hosts = int(header["host"]), [tuple(ranks) for ranks in header["hosts"]]
                     bulk.enter_integers(self._arena, self._place.ranks, header["integers"])
                     self._meter = Meter(self._host, self._readings)
+                    self._crossing.settle(self._host, self._hosts)
                     if self._synchronous:
                         self._mesh = Mesh(self._door, self._host)
                     self._send("prepared")
@@ -253,6 +259,7 @@ class _Host:
 
     def _readings(self) -> Iterator[Reading]:
         yield 0, self._line.link.sent_bytes, self._line.link.received_bytes, 0.0
+        yield from self._crossing.readings()
         if self._mesh is not None:
             yield from self._mesh.readings()
 
@@ -334,6 +341,8 @@ class _Host:
         if report is not None:
             self._send("report", part=self._part, **report)
         self._say_state()
+        if self._crossing.error:
+            raise RuntimeError(f"an exchange with another host failed:\n{self._crossing.error}")
         if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
             raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
         return False

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.procs.cargo import Precision
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
@@ -36,7 +37,7 @@ class Terms:
     on_death: OnDeath = "replace"
     agreement: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
-    wire: str = "fp32"
+    wire: Precision = "fp32"
     fragments: int = 1
 
 

@@ -47,6 +47,9 @@ AT_THE_DOOR = 64
 MOST_PIECES = 256
 """Of one message in one system call."""
 
+RTO_MAX_MS = 44
+"""Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
+
 _FRAME = struct.Struct("!4sBBIQ")
 _NONCE = 32
 _PROOF = 32
@@ -129,19 +132,20 @@ class Link:
     @classmethod
     def connect(
         cls, address: Address, secret: bytes, hello: dict[str, Any], patience: float, tally: Tally | None = None,
-        largest: int = PAYLOAD_BYTES,
+        largest: int = PAYLOAD_BYTES, within: float | None = None,
     ) -> Self:  # fmt: skip
-        """A link to whoever listens at `address`, tried again and again for `patience` seconds.
+        """A link to whoever listens at `address`, tried again and again for `within` seconds.
 
         Args:
             hello: what this end says of itself.
-            patience: also how long the other may stand still in the middle of a frame.
+            patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
 
         Raises:
             LinkTimeout: nobody listens there, or nothing answers.
             LinkClosed, Stranger, BadFrame: somebody does, but not one of ours; or it takes us for a stranger.
         """
-        deadline, pause = time.monotonic() + patience, 0.02
+        seconds = patience if within is None else within
+        deadline, pause = time.monotonic() + seconds, 0.02
         while True:
             try:
                 socket_ = socket.create_connection(address, timeout=max(0.01, deadline - time.monotonic()))
@@ -149,7 +153,7 @@ class Link:
             except OSError as error:
                 if time.monotonic() + pause >= deadline:
                     where = f"{address[0]}:{address[1]}"
-                    raise LinkTimeout(f"nobody answers at {where} ({error}) for {patience:.0f} s") from error
+                    raise LinkTimeout(f"nobody answers at {where} for {seconds:.0f} s ({error})") from error
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
         try:
@@ -157,7 +161,7 @@ class Link:
         except OSError as error:
             socket_.close()
             raise LinkClosed(f"{address[0]}:{address[1]} has closed the link ({error})") from error
-        link.prove(partial(link._introduce, secret, hello), patience)
+        link.prove(partial(link._introduce, secret, hello), seconds)
         return link
 
     def prove(self, how: Callable[[float], None], seconds: float) -> None:
@@ -482,6 +486,8 @@ def _tune(socket_: socket.socket, patience: float) -> None:
         (socket.TCP_USER_TIMEOUT, max(1000, int(2 * patience * 1000))),
     ):  # fmt: skip
         socket_.setsockopt(socket.IPPROTO_TCP, option, value)
+    with suppress(OSError):  # older kernels: a link that was cut for 10 s may take 20 to go on
+        socket_.setsockopt(socket.IPPROTO_TCP, RTO_MAX_MS, 1000)
 
 
 def _name(socket_: socket.socket) -> str:
