@@ -241,10 +241,11 @@ def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared:
         said = training.said(0).read_text()
         assert "learner 1 died: its host 1 is lost" in said
         assert "The same command resumes from" in said
-        alone = hosts.start(0, [*training.command(), "--learners", "1"], cwd=prepared, stdout=subprocess.DEVNULL, env={
-            name: value for name, value in training.environment(0).items() if name in ("PYTHONPATH", "OMP_NUM_THREADS")
-        })  # fmt: skip
-        assert alone.wait(100) == 0
+        fewer = dataclasses.replace(training, options=["--strategy", "ssgd", "--learners", "1"]).command()
+        unset = {name: value for name, value in training.environment(0).items() if name in ("PYTHONPATH",)}
+        with open(training.said(0), "a") as file:
+            alone = hosts.start(0, fewer, cwd=prepared, stdout=file, stderr=file, env=unset)
+        assert alone.wait(100) == 0, training.words()
         events = training.events()
     assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(2, 1)]
     assert results(prepared / "synchronous").epochs == EPOCHS
