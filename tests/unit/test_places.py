@@ -100,7 +100,7 @@ def test_the_other_local_ranks_end_with_the_status_of_the_first() -> None:
     ]
     statuses: list[int] = []
     threads = [
-        threading.Thread(target=lambda place=place: statuses.append(lend(place, 30)))  # type: ignore[misc]
+        threading.Thread(target=lambda place=place: statuses.append(lend(place, 30)))
         for place in places[1:]
         if place is not None
     ]
