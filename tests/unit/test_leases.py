@@ -109,8 +109,11 @@ def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(aren
     assert again["settled"] == []
     # What a dead learner worked on is not trained, and what nobody draws any more neither.
     queue.give_back(arena, 1)
-    assert sorted(queue.clear_stock(arena)) == [1, 2, 3]
-    assert queue.in_stock(arena) == 0
+    last = stock.report()
+    assert last is not None
+    assert last["settled"] == []
+    queue.clear_stock(arena)
+    assert queue.draw(arena, 0, PLAN) is queue.LATER
 
 
 def test_while_a_dead_learner_has_counted_by_half_there_is_no_report(arena: Arena) -> None:
