@@ -260,6 +260,8 @@ class _Run:
         except LearnerDied as error:
             if self._can_go_on():
                 raise
+            lost = LearnerLost(**self._time(), rank=error.rank, reason=error.reason, frames_lost=error.frames)
+            self._say(lost)
             raise self._bereaved(error, epoch) from error
         except TimeoutError as error:
             raise UserError(

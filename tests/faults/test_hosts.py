@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,50 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
         assert (after.counts.frames > 0).all()
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_was_left(host: int) -> None:
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+
+        def kill() -> None:
+            victim = runtime.process_ids()[0] if host == 0 else _learners(hosts.running[1].pid)[0]
+            os.kill(victim, signal.SIGKILL)
+
+        before: list[int] = []
+
+        def trained(glance: Glance) -> bool:
+            if glance.learners_alive < 2:
+                return False
+            before.append(int(runtime.crew.arena.counts.steps[host]))
+            return before[-1] > before[0]
+
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, kill),
+            (lambda glance: glance.learners_alive == 1, nothing),
+            (trained, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert [(lost.rank, lost.replaced) for lost in outcome.lost] == [(host, True)]
+        assert [(joined.rank, joined.copied) for joined in outcome.joined] == [(host, host)]
+        assert outcome.hosts_lost == ()
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+
+
+def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 2})
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        session = hosts.running[1].pid
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: os.killpg(session, signal.SIGSTOP)),
+            (lambda glance: glance.learners_alive == 1, lambda: os.killpg(session, signal.SIGCONT)),
+            (lambda glance: glance.learners_alive == 2, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert "no heartbeat for 2 s" in outcome.hosts_lost[0].reason
+        assert [back.ranks for back in outcome.hosts_joined] == [(1,)]
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+
+
 def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:
     hosts = Hosts("ssgd", (1, 2), slow=0.01)
     named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*(closed|broken)")
@@ -156,6 +201,15 @@ def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:
         for descriptor in descriptors:
             assert select.select([descriptor], [], [], 30)[0], "a process outlived the run by 30 s"
             os.close(descriptor)
+
+
+def _learners(host: int) -> list[int]:
+    """Of a host process: the children of its fork server."""
+    parents = {}
+    for pid in _processes({host}):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parents.get(parent) == host]
 
 
 def _processes(sessions: set[int]) -> list[int]:

@@ -89,6 +89,9 @@ class Host:
         self.listener.close()
         self._porter.join()
         self.server.close()
+        for worker in self.workers.values():
+            worker.arena.close()
+        self.arena.close()
 
 
 def start(rank: int, parameters: int = LONG) -> Tensor:

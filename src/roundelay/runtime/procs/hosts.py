@@ -18,6 +18,7 @@ from types import TracebackType
 
 from torch import Tensor
 
+from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
     Cluster,
@@ -148,15 +149,22 @@ class HostsRuntime(Runtime):
         for remote in self._hosts.inside():
             self._order(remote, plan, living)
         self._own_part(plan, look, living)
-        while any(remote.busy for remote in self._hosts.inside()):
-            time.sleep(0.02)
-            look(self.crew.glance())
-            self.crew.hear_newcomers()
-            if self._more_for(self.crew.ready()):
-                self._own_part(plan, look, self._wanted())
-        look(self.crew.glance())
+        self._wait_for_others(plan, look)
         if not self.crew.living():
             raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()))
+
+    def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
+        """Learners here have ended."""
+        try:
+            while any(remote.busy for remote in self._hosts.inside()):
+                time.sleep(0.02)
+                look(self.crew.glance())
+                self.crew.hear_newcomers()
+                if self._more_for(self.crew.ready()):
+                    self._lead(plan, look, self._wanted())
+            look(self.crew.glance())
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
 
     def _wanted(self) -> list[int]:
         """Learners that are to take part: those that live, and newcomers that are ready."""
@@ -169,12 +177,19 @@ class HostsRuntime(Runtime):
 
     def _order(self, remote: Remote, plan: SegmentPlan, living: list[int]) -> None:
         with self._hosts.gate:
-            remote.busy = remote.tell(
-                "part", part=self._parts, segment=self._segments, plan=plan.to_json(), last_round=plan.end_round,
-                living=living,
-            )  # fmt: skip
+            remote.busy = remote.standing == "in"
+        remote.tell(  # whoever does not hear it is lost, and will be noticed
+            "part", part=self._parts, segment=self._segments, plan=plan.to_json(), last_round=plan.end_round,
+            living=living,
+        )  # fmt: skip
 
     def _own_part(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
+        try:
+            self._lead(plan, look, living)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
+
+    def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
         if self._synchronous:
             assert self._mesh is not None
             means = HostMeans(
@@ -192,8 +207,8 @@ class HostsRuntime(Runtime):
             stock.stop()
             self._stock = None
         assert self._book is not None
-        queue.clear_stock(self._arena)
         report = stock.report()
+        queue.clear_stock(self._arena)
         self._book.settle(OWN, report["settled"] if report else ())
         self._book.give_back(OWN)
 
@@ -217,18 +232,18 @@ class HostsRuntime(Runtime):
                 self._stopping = True
             if header.get("part") != self._parts or book is None or not remote.busy:
                 return
-            match message.kind:
-                case "want":
-                    indices, more = book.draw(remote.host, int(header["wanted"]))
-                    remote.tell("leases", part=self._parts, indices=indices, more=more)
-                case "report" | "done":
-                    book.settle(remote.host, header["settled"])
-                    if header["counts"]:
-                        enter(self._arena.counts, remote.ranks, header["counts"], self._bases.get(remote.host))
-                    if message.kind == "done":
-                        book.give_back(remote.host)
-                        remote.note(header)
-                        remote.busy = False
+            if message.kind in ("report", "done"):
+                book.settle(remote.host, header["settled"])
+                enter(self._arena.counts, remote.ranks, header["counts"], self._bases.get(remote.host))
+                if message.kind == "done":
+                    book.give_back(remote.host)
+                    remote.note(header)
+                    remote.busy = False
+                return
+            if message.kind != "want":
+                return
+            indices, more = book.draw(remote.host, int(header["wanted"]))
+        remote.tell("leases", part=header["part"], indices=indices, more=more)
 
     def _left(self, remote: Remote) -> int:
         """A host is lost: what it was leased is drawn again, what it has counted stays."""
@@ -285,13 +300,13 @@ class HostsRuntime(Runtime):
             if problem == "died":
                 raise LearnerDied(int(remote.answer["rank"]), f"{text} (on host {remote.host})", frames)
             if problem == "timeout":
-                raise TimeoutError(f"{text} (on host {remote.host})\n{self.who_waits()}\n")
+                raise TimeoutError(f"{text} (on host {remote.host})")
             if problem:
                 raise RuntimeError(f"host {remote.host} failed:\n{text}")
         if self._crossing.error:
             raise RuntimeError(f"an exchange with another host failed:\n{self._crossing.error}")
         if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
-            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})\n{self.who_waits()}\n")
+            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
 
     def who_waits(self) -> str:
         """What every learner is doing, as far as it is known here, in a table."""
@@ -322,6 +337,13 @@ class HostsRuntime(Runtime):
         if wanted:
             self._hosts.ask("give", "what its learners' rows are", names=wanted)
             self._stale.difference_update(wanted)
+        if self._synchronous and self._hosts.lost:
+            gone = self._hosts.lost[0]
+            raise UserError(
+                f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "
+                f"{self.cluster.strategy.label} cannot go on without it. The last checkpoint is complete: the same "
+                "command resumes, also with fewer learners."
+            )
 
     def state(self) -> ClusterState:
         self._fetch("row", *self.crew.layout.memory)

@@ -258,25 +258,35 @@ class Slots:
             try:
                 self._socket.bind(_slot_name(place))
             except OSError as error:
+                self._socket.close()
                 raise UserError(
                     f"rank {place.ranks[0]}: another run on this host has the same MASTER_ADDR and MASTER_PORT "
                     f"({place.address}:{place.port}). Wait for its end, or choose another MASTER_PORT."
                 ) from error
             self._socket.listen(len(place.ranks))
 
+    @property
+    def waiting(self) -> int:
+        """How many wait, as far as is known."""
+        return len(self._waiting)
+
+    def look(self) -> None:
+        """Who has come?"""
+        if self._socket is not None:
+            self._socket.setblocking(False)
+            with suppress(OSError):
+                while True:
+                    self._waiting.append(self._socket.accept()[0])
+
     def release(self, status: int) -> None:
         """Tell the others how this ended. Who is killed tells them too: by saying nothing."""
-        if self._socket is None:
-            return
-        self._socket.setblocking(False)
-        with suppress(OSError):
-            while True:
-                self._waiting.append(self._socket.accept()[0])
+        self.look()
         for waiting in self._waiting:
             with suppress(OSError):
                 waiting.sendall(bytes([status & 255]))
             waiting.close()
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
 
 def lend(place: Place, patience: float = 300.0) -> int:

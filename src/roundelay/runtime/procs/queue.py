@@ -99,14 +99,12 @@ def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
     return found + [index for index in notes if index >= 0]
 
 
-def clear_stock(arena: Arena) -> list[int]:
+def clear_stock(arena: Arena) -> None:
     """Take out all that nobody draws any more."""
     arena.queue_lock.acquire()
     try:
-        found = untrained(arena, ())
         arena.table("stock")[0] = arena.table("stock")[1]
         arena.table("returned")[0] = 0
-        return found
     finally:
         arena.queue_lock.release()
 

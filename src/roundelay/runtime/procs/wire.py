@@ -452,8 +452,8 @@ class Listener:
             self._at_the_door.pop(link, None)
             if self._closed:
                 link.close()
-        if not link.closed:
-            self._admitted.put(link)
+            if not link.closed:
+                self._admitted.put(link)
 
     def close(self) -> None:
         """Nobody can connect any more; links that were accepted stay. Safe to call twice."""
