@@ -29,12 +29,13 @@ from roundelay.core.records import (
     of_kind,
 )
 from support.beeps import RECIPE, write_beeps
-from support.host_training import PORT, HostTraining
+from support.host_training import PORT, TOO_LONG, HostTraining
 from support.namespaces import Hosts, NoNamespaces, why_no_cables, why_not
 
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
 
+pytestmark = pytest.mark.timeout(300)  # they take some ten seconds each, but machines are busy at times
 EPOCHS, PATIENCE = 2, 10.0
 ASYNCHRONOUS = ("--strategy", "adpsgd", "--on-death", "go-on")
 SLOW = ("--straggler", "0:+0.03", "--straggler", "1:+0.03")
@@ -245,7 +246,7 @@ def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared:
         unset = {name: value for name, value in training.environment(0).items() if name in ("PYTHONPATH",)}
         with open(training.said(0), "a") as file:
             alone = hosts.start(0, fewer, cwd=prepared, stdout=file, stderr=file, env=unset)
-        assert alone.wait(100) == 0, training.words()
+        assert alone.wait(TOO_LONG) == 0, training.words()
         events = training.events()
     assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(2, 1)]
     assert results(prepared / "synchronous").epochs == EPOCHS
