@@ -45,7 +45,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
-    from roundelay.speech.corpus.prepared import GUESSED_HELD_OUT, GUESSED_LEXICON
+    from roundelay.speech.corpus.prepared import HELD_OUT_LEXICON, GUESSED_LEXICON
     from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
@@ -91,7 +91,7 @@ def _prepare(options: argparse.Namespace) -> None:
         console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
     if corpus.held_out_words:
         words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
-        console.print(f"{words} were guessed to align them, not to recognise them; see {data / GUESSED_HELD_OUT}")
+        console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 

@@ -23,7 +23,7 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
 from roundelay.speech.corpus.prepared import (
-    GUESSED_HELD_OUT,
+    HELD_OUT_LEXICON,
     GUESSED_LEXICON,
     TRAIN,
     Corpus,
@@ -37,7 +37,9 @@ from roundelay.speech.g2p import guess_missing
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
+    MissingWord,
     MissingWordPolicy,
+    Pronunciation,
     missing_words_error,
     read_lexicon,
     resolve_missing_words,
@@ -197,15 +199,15 @@ def prepare_utterances(
     everything = [u for utterances in splits.values() for u in utterances]
     is_open = options.vocabulary == "open" or isinstance(options.vocabulary, frozenset)
     needed = splits[TRAIN] if is_open else everything
-    guesses, held_out_guesses, held_out_words = "", "", {}
+    known = lexicon
+    guesses, held_out_listed, held_out_words = "", "", dict[str, tuple[Pronunciation, ...]]()
     if options.on_missing_words == "guess":
-        known = lexicon
-        missing = known.missing_words(splits[TRAIN])
+        missing = _to_guess(known, options.vocabulary, splits)
         lexicon, guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
         # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
         said = {m.word for m in missing}
         missing = [m for m in known.missing_words(everything) if m.word not in said]
-        wider, held_out_guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        wider, held_out_listed = guess_missing(missing, known, data / G2P_MODEL, progress)
         held_out_words = {w: p for w, p in wider.pronunciations.items() if w not in known}
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
         raise missing_words_error(missing, lexicon)
@@ -218,6 +220,13 @@ def prepare_utterances(
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
     check_shares(gone, kept, options.max_bad_share)
     lexicon = _chosen_words(lexicon, options.vocabulary, kept[TRAIN], everything, progress)
+    known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
+    held_out_words |= {word: known.pronunciations[word] for word in known_words}
+    held_out_listed += "".join(
+        f"{word} {' '.join(phones)} # of the dictionary, but not of the vocabulary\n"
+        for word in known_words
+        for phones in known.pronunciations[word]
+    )
 
     rate, kept, off = _one_rate(kept, options.on_bad)
     kept[TRAIN] = perturbed(kept[TRAIN], options.speeds if given is None else ())
@@ -260,7 +269,7 @@ def prepare_utterances(
         guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
         held_out_words=held_out_words,
     )
-    for file, listed in ((GUESSED_LEXICON, guesses), (GUESSED_HELD_OUT, held_out_guesses)):
+    for file, listed in ((GUESSED_LEXICON, guesses), (HELD_OUT_LEXICON, held_out_listed)):
         if listed:
             write_text(data / file, listed)
         else:
@@ -316,6 +325,17 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
                 f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
                 f"{listing([culprit.reason for culprit in culprits])}"
             )
+
+
+def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
+    """The words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
+
+    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed.
+    """
+    closed = vocabulary == "transcripts"
+    missing = lexicon.missing_words([u for name, some in splits.items() if closed or name == TRAIN for u in some])
+    listed = vocabulary - {m.word for m in missing} if isinstance(vocabulary, frozenset) else frozenset[str]()
+    return missing + [MissingWord(word, 0, "the vocabulary") for word in sorted(listed) if word not in lexicon]
 
 
 def _chosen_words(
