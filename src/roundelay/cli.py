@@ -45,7 +45,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
-    from roundelay.speech.corpus.prepared import HELD_OUT_LEXICON, GUESSED_LEXICON
+    from roundelay.speech.corpus.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
     from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")

@@ -23,8 +23,8 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
 from roundelay.speech.corpus.prepared import (
-    HELD_OUT_LEXICON,
     GUESSED_LEXICON,
+    HELD_OUT_LEXICON,
     TRAIN,
     Corpus,
     check_splits,
