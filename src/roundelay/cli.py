@@ -647,7 +647,10 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
         help="not in the lexicon; guess: pronounced by their spelling, as learned from the lexicon",
     )  # fmt: skip
-    sub.add_argument("--lexicon-case", choices=["keep", "upper", "lower"], default="keep", help="kaldi: of its words")
+    sub.add_argument(
+        "--lexicon-case", choices=["keep", "upper", "lower"],
+        help="kaldi: of the dictionary's words (default: as in the transcripts, if these are all in one)",
+    )  # fmt: skip
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
     sub.add_argument(

@@ -10,9 +10,10 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions
-from roundelay.speech.corpus.dictionary import read_dictionary, read_vocabulary
+from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.lexicon import read_lexicon
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech
 
@@ -124,8 +125,8 @@ def test_the_most_frequent_words(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(UserError, match="no words"):
         read_vocabulary(tmp_path / "empty")
-    with pytest.raises(UserError, match="no such file; a pronunciation dictionary"):
-        read_dictionary(tmp_path / "none")
+    with pytest.raises(UserError, match="no such file; a pronunciation lexicon"):
+        read_lexicon(tmp_path / "none")
 
 
 def test_faults_are_listed_together(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from roundelay.speech.lexicon import (
     MissingWord,
     MissingWordPolicy,
     Pronunciation,
+    case_of,
     missing_words_error,
     read_lexicon,
     resolve_missing_words,
@@ -66,7 +67,7 @@ class PrepareOptions:
     speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
-    lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
+    lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one
     allow_pipes: bool = False  # run the commands of wav.scp
     pipe_seconds: float = 300.0  # that one of them may take
     given_features: bool = False  # take those of feats.scp though there is audio
@@ -119,10 +120,11 @@ def prepare_kaldi(
     if given and len(given) < len(read):
         odd = [split for split, one in read.items() if one.matrices is None]
         raise UserError(f"{source}: features are given (feats.scp), but not for {', '.join(odd)}; give all or none.")
+    utterances = {split: one.utterances for split, one in read.items()}
     return prepare_utterances(
         data,
-        {split: one.utterances for split, one in read.items()},
-        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
+        utterances,
+        _read_lexicon(lexicon, options, utterances),
         progress,
         options=options,
         name=name,
@@ -159,10 +161,11 @@ def prepare_lhotse(
     if TRAIN not in chosen:
         raise UserError(f"{source}: none of the parts {there} is named train; say which, e.g. `--split train=PART`.")
     read = {split: read_part(parts[part], source, options.on_bad) for split, part in chosen.items()}
+    chosen_utterances = {split: utterances for split, (utterances, _) in read.items()}
     return prepare_utterances(
         data,
-        {split: utterances for split, (utterances, _) in read.items()},
-        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
+        chosen_utterances,
+        _read_lexicon(lexicon, options, chosen_utterances),
         progress,
         options=options,
         name=name,
@@ -325,6 +328,11 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
                 f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
                 f"{listing([culprit.reason for culprit in culprits])}"
             )
+
+
+def _read_lexicon(path: Path, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
+    case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)
+    return read_lexicon(path, strip_stress=options.strip_stress, case=case)
 
 
 def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
