@@ -593,7 +593,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
-    sub.add_argument("--set", action="append", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe")
+    sub.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe"
+    )
     sub.add_argument(
         "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
         help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
