@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench format clean help
+.PHONY: demo test check bench bench-hosts faults format clean help
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train one learner and four, print the table, write the page
 	$(BIN)/roundelay demo
@@ -46,6 +46,13 @@ bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it;
 	$(BIN)/python benchmarks/talk.py $(ARGS)
 	$(BIN)/python benchmarks/data_wait.py
 
+bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts made of network namespaces
+	$(BIN)/python benchmarks/two_hosts.py $(ARGS)
+	$(BIN)/python benchmarks/two_hosts.py --straggler $(ARGS)
+
+faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts made of network namespaces
+	$(BIN)/python benchmarks/faults.py $(ARGS)
+
 format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -56,7 +63,7 @@ clean: ## delete caches, builds and our own .venv (never data/, exp/ or demo/)
 	$(if $(OURS),rm -rf $(VENV))
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # One stamp for each set of packages, inside the environment, so that deleting the environment forgets them too.
 # Another torch is another stamp and drops the rest, since their packages were chosen beside the old one.

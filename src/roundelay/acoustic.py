@@ -4,6 +4,7 @@ Legend: P parameters, S tied states.
 """
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,10 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
-from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.driver import OnDeath, ProcsRuntime
+from roundelay.runtime.procs.hosts import HostsRuntime
+from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.terms import Terms, check_hosts
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.augment import AugmentConfig, SpecAugment
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
@@ -32,8 +36,9 @@ from roundelay.speech.frames import FrameExamples, log_prior
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.sequences import SequenceExamples
-from roundelay.strategies import make_strategy
+from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
+from roundelay.strategies.hadpsgd import HAdPsgd
 from roundelay.training import AfterDeath, Job
 
 TRAIN, HELD_OUT = "train", "dev"
@@ -122,8 +127,30 @@ def _on_death(wanted: str, strategy: Strategy) -> str:
     return possible[0] if wanted == "auto" else wanted
 
 
-def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
-    """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`.
+def _several_hosts(recipe: Recipe, place: Place, strategy: Strategy) -> Strategy:
+    """The strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
+
+    Raises:
+        UserError: it cannot be trained like this.
+    """
+    training = recipe.training
+    if training.runtime != "procs":
+        raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
+    check_hosts(strategy, training.on_death, training.record)
+    if isinstance(strategy, HAdPsgd):
+        if "node_size" not in {**training.options, **parse_strategy(training.strategy)[1]}:
+            strategy = dataclasses.replace(strategy, node_size=len(place.ranks))
+        if place.ranks[0] % strategy.node_size:
+            raise UserError(
+                f"{strategy.name}.node_size is {strategy.node_size}, but a host begins with learner {place.ranks[0]}: "
+                "a node must be on one host. Give a node_size that divides the learners of every host."
+            )
+    return strategy
+
+
+def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None) -> Job:
+    """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place` says
+    which of several hosts this is.
 
     Raises:
         UserError: what the recipe names is missing or does not fit together.
@@ -146,6 +173,8 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
     if training.record and training.runtime == "sim":
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = make_strategy(training.strategy, training.options)
+    if place is not None and not place.alone:
+        strategy = _several_hosts(recipe, place, strategy)
     strategy.check(training.learners)
     on_death = _on_death(training.on_death, strategy)
     cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
@@ -157,16 +186,15 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost)
+        if place is not None and not place.alone:
+            return HostsRuntime(cluster, place, make_terms(recipe, strategy))
         trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(
-            cluster, training.patience_seconds, trace=trace,
-            on_death="replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop",
-        )  # fmt: skip
+        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, on_death=learners_deaths(on_death))
 
     def with_learners(learners: int) -> Job:
         kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)
         changed = dataclasses.replace(training, learners=learners, stragglers=kept)
-        return make_job(dataclasses.replace(recipe, training=changed), exp)
+        return make_job(dataclasses.replace(recipe, training=changed), exp, place)
 
     return Job(
         cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
@@ -174,6 +202,24 @@ def make_job(recipe: Recipe, exp: Path | None = None) -> Job:
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
         save_model=lambda x, path: save_model(task, x, path), complete=complete, with_learners=with_learners,
         after_death=after_death,
+    )  # fmt: skip
+
+
+def learners_deaths(on_death: str) -> OnDeath:
+    """What they mean to the runtime."""
+    return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
+
+
+def make_terms(recipe: Recipe, strategy: Strategy) -> Terms:
+    """How hosts deal with each other; what must be the same on all of them is the recipe, and how much data it
+    names."""
+    training, corpus = recipe.training, load_corpus(recipe.corpus)
+    agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
+    if isinstance(strategy, HAdPsgd):
+        agreement["nodes of"] = strategy.node_size
+    return Terms(
+        training.patience_seconds, training.host_patience, learners_deaths(_on_death(training.on_death, strategy)),
+        json.loads(json.dumps(agreement)), wire=training.wire, fragments=training.fragments,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints. Nothing is computed here."""
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from roundelay.terminal import Bar, complain, console, print_table, tidy
 
 if TYPE_CHECKING:
     from roundelay.recipes.recipe import Recipe
+    from roundelay.runtime.procs.launch import Place
     from roundelay.speech.features import FeatureConfig
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
@@ -206,7 +208,7 @@ def _realign(options: argparse.Namespace) -> None:
 
 def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
-    for flag in ("strategy", "learners", "runtime", "seed", "on_death"):
+    for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
         value = getattr(options, flag)
         if value is not None:
             given.append(f"training.{flag}={value}")
@@ -218,13 +220,43 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import make_job
+    """On one host, or, under torchrun's variables, on one of several."""
+    from roundelay.runtime.procs.launch import Slots, lend, read_place
+
+    place = read_place(options.listen)
+    if place is None:
+        return _train_here(options, None)
+    if place.local_rank:
+        return lend(place)
+    if options.learners not in (None, place.learners):
+        raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
+    options.learners = place.learners
+    slots, status = Slots(place), 1
+    try:
+        status = _train_here(options, place)
+    except UserError:
+        status = 2
+        raise
+    finally:
+        slots.release(status)
+    return status
+
+
+def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
+    from roundelay.acoustic import make_job, make_terms
     from roundelay.recipes.recipe import load_recipe
+    from roundelay.runtime.procs.serving import serve
     from roundelay.training import Interrupt, train
 
     recipe = load_recipe(options.recipe, _overrides(options))
-    job = make_job(recipe, options.exp)
+    job = make_job(recipe, options.exp, place)
     cluster = job.cluster
+    if place is not None and not place.conducts:
+        interrupt = Interrupt()
+        with _ctrl_c(interrupt):
+            terms = make_terms(recipe, cluster.strategy)
+            serve(cluster, place, terms, lambda text: console.print(text, markup=False), lambda: interrupt.asked)
+        return 0
     console.print(
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
         f"{job.minibatch} frames a round ({job.minibatch // cluster.learners} a learner), seed {cluster.seed} "
@@ -510,6 +542,54 @@ def _report(options: argparse.Namespace) -> None:
     console.print(f"page written to {page}", markup=False)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from roundelay.runtime.doctor.consult import consult, table
+
+    report = consult(
+        hosts=options.hosts, listen=options.listen, learners=options.learners, parameters=options.parameters,
+        folder=options.exp, patience=options.patience, say=complain,
+    )  # fmt: skip
+    if report is None:
+        return 0
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+        return 0 if report.well else 2
+    for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
+        if findings:
+            console.print(f"{name}:", markup=False)
+        for finding in findings:
+            mark = {"good": "  ok    ", "note": "  note  ", "bad": "  BAD   "}[finding.verdict.value]
+            console.print(f"{mark}{finding.about}: {finding.found}", markup=False)
+            if finding.change:
+                console.print(f"        -> {finding.change}", markup=False)
+    columns, rows = table(report)
+    if rows:
+        print_table(columns, rows, left=2)
+    console.print("Nothing here would keep a run from working." if report.well else "Change what is BAD first.")
+    return 0 if report.well else 2
+
+
+def _status(options: argparse.Namespace) -> int:
+    from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
+    from roundelay.runtime.base import pause, unix_clock
+
+    while True:
+        found = read_status(options.exp, unix_clock())
+        if options.watch is not None and console.is_terminal:
+            console.clear()
+        if options.json:
+            print(json.dumps(found.to_json()), flush=True)
+        else:
+            for line in headline(found):
+                console.print(line, markup=False)
+            for columns, rows in (host_rows(found), learner_rows(found)):
+                if rows:
+                    print_table(columns, rows)
+        if options.watch is None or found.life is not Life.RUNNING:
+            return 0 if found.life.well else 1
+        pause(options.watch)
+
+
 def _demo(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     runs = {"sgd-1": ["sgd", 1], "adpsgd-random-ring-4": ["adpsgd:random-ring", DEFAULT_LEARNERS]}
@@ -613,11 +693,39 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
     _add_target(sub)
+    _add_doctor(command("doctor", _doctor, "examine this host, or all hosts of a run, and say what to change"))
+    _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     return parser
+
+
+def _add_doctor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--hosts", nargs="+", metavar="ADDRESS:PORT", help="of hosts where `roundelay doctor --listen` waits already"
+    )
+    sub.add_argument(
+        "--listen", metavar="ADDRESS[:PORT]",
+        help="let another host's doctor come here; with --hosts, or variables of torchrun: where to be reached",
+    )  # fmt: skip
+    sub.add_argument("--learners", type=int, help="on each host (default: LOCAL_WORLD_SIZE, or one for each core)")
+    sub.add_argument("--parameters", type=float, default=12.5e6, help="of the model (default: 12.5e6)")
+    sub.add_argument("--exp", type=Path, default=Path("exp"), help="where run directories go (default: exp)")
+    sub.add_argument(
+        "--patience", type=float, metavar="SECONDS",
+        help="to wait for other hosts (default: 30; with --listen alone 600)",
+    )  # fmt: skip
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+
+
+def _add_status(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument(
+        "--watch", nargs="?", type=float, const=5.0, metavar="SECONDS", help="again and again (default: every 5 s)"
+    )
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:
@@ -715,6 +823,12 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--resume", action="store_true", help="only go on with what is there; never begin a run")
     sub.add_argument("--on-death", choices=["replace", "go-on", "shrink", "stop"], help="what a learner's death means")
     sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
+    sub.add_argument("--listen", metavar="ADDRESS[:PORT]", help="of this host, for the others (docs/hosts.md)")
+    sub.add_argument(
+        "--host-patience", type=float, metavar="S", help="silence after which a host is dead (default: 10)"
+    )
+    sub.add_argument("--wire", choices=["fp32", "bf16"], help="of exchanges between hosts (default: fp32)")
+    sub.add_argument("--fragments", type=int, metavar="K", help="an exchange between hosts carries 1/K of the row")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
 
 

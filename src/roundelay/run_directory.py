@@ -20,7 +20,7 @@ from roundelay.core.records import Record, Results, to_line
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
-MANNERS: tuple[str, ...] = ("training.on_death ", "training.patience_seconds ")
+MANNERS: tuple[str, ...] = ("training.on_death ", "training.patience_seconds ", "training.host_patience ")
 RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
 

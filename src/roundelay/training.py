@@ -3,6 +3,7 @@
 A run directory holds
     recipe.yaml        the resolved recipe; a directory never changes its recipe
     events.jsonl       a record per line (core/records.py)
+    live.json          what it is doing now, for `roundelay status` (core/live.py)
     checkpoints/       the state after the last epochs (checkpoint.py)
     model.safetensors  the model to use: the mean of all rows, by parameter name
     tensorboard/       the same curves for TensorBoard
@@ -30,10 +31,13 @@ from roundelay.core.records import (
     Evaluation,
     Exchanges,
     Finished,
+    HostJoined,
+    HostLost,
     Interrupted,
     LearnerJoined,
     LearnerLost,
     LearnersChanged,
+    Links,
     Record,
     Results,
     RunStarted,
@@ -42,6 +46,7 @@ from roundelay.core.records import (
 )
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Learner
+from roundelay.live import LiveFile
 from roundelay.run_directory import Complete, alone, append, claim_directory, commit, machine
 from roundelay.runtime.base import (
     Cluster,
@@ -214,6 +219,10 @@ class _Run:
 
     def go(self) -> Results | None:
         self.started = wall_clock()
+        with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
+            return self._go()
+
+    def _go(self) -> Results | None:
         resumed = self._resume()
         self.writer = SummaryWriter(str(self.exp / "tensorboard"), purge_step=self.now.frames if resumed else None)
         try:
@@ -244,12 +253,15 @@ class _Run:
         segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
         done = min(plan.examples, segment.first_round * plan.minibatch)
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
+        self.live.train(epoch, done)
         self.progress.advance(done)
         try:
             outcome = self.runtime.segment(segment, self._watch())
         except LearnerDied as error:
             if self._can_go_on():
                 raise
+            lost = LearnerLost(**self._time(), rank=error.rank, reason=error.reason, frames_lost=error.frames)
+            self._say(lost)
             raise self._bereaved(error, epoch) from error
         except TimeoutError as error:
             raise UserError(
@@ -262,6 +274,7 @@ class _Run:
         if not outcome.finished:
             self.now.first = outcome.next
             return self._interrupted(epoch)
+        self.live.evaluate()
         loss = self._measure(self.job.held_out)
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
@@ -297,6 +310,7 @@ class _Run:
     def _interrupted(self, epoch: int) -> bool:
         self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
         self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}")
+        self.live.interrupt()
         return False
 
     def _watch(self) -> Callable[[Glance], bool]:
@@ -311,6 +325,7 @@ class _Run:
                 note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
             self.progress.advance(glance.frames - shown, note)
             shown = glance.frames
+            self.live.look(glance)
             return self.interrupt.asked
 
         return look
@@ -327,6 +342,10 @@ class _Run:
             self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason, replaced=lost.replaced))
         for joined in outcome.joined:
             self._say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
+        for gone in outcome.hosts_lost:
+            self._say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, redrawn=gone.redrawn))
+        for back in outcome.hosts_joined:
+            self._say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
         self._say(
             Segment(
                 **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
@@ -337,6 +356,9 @@ class _Run:
         histogram, largest, mean = staleness_summary(counts)
         self._say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
         self._say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
+        if outcome.traffic:
+            links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
+            self._say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
         self.now.stale_largest = max(self.now.stale_largest, largest)
         self.now.stale_sum += float(counts.stale_sum.sum())
         self.now.stale_count += int(counts.staleness.sum())
@@ -387,6 +409,7 @@ class _Run:
         )  # fmt: skip
         self._say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         write_json(self.exp / Results.FILE, results.to_json())  # last: with it the run counts as finished
+        self.live.finish()
         return results
 
     # What is written --------------------------------------------------------------------------------------------------

@@ -228,6 +228,15 @@ def test_a_group_goes_on_without_a_member_that_died(name: str, task: Task, at: f
     assert runtime.segment(plan(5, 4, epoch=1)).counts.frames.sum() == 5 * MINIBATCH
 
 
+def test_a_member_that_died_and_came_back_is_not_waited_for_before_all_begin_again() -> None:
+    """Learner 3 computes while 2 dies and is back; the group is whole again, but 2 is not in it yet."""
+    slow = (Handicap(3, seconds=1.0),)
+    virtual = replace(dying(4, (2, 0.35), joins=((2, 0.5),)), stragglers=slow)
+    _, outcome = simulate("hadpsgd", virtual, 20)
+    assert outcome.counts.frames.sum() == 20 * MINIBATCH
+    assert [lost.rank for lost in outcome.lost] == [2]
+
+
 def test_when_all_are_dead_the_run_ends() -> None:
     with pytest.raises(LearnerDied):
         simulate("adpsgd", dying(2, (0, 0.5), (1, 0.7)))

@@ -28,8 +28,16 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
     total = float(sum(weights))
     if total <= 0:
         raise ValueError("a weighted mean needs a positive total weight")
-    scratch = torch.empty_like(out)
     out.zero_()
-    for vector, weight in zip(vectors, weights, strict=True):
-        if weight:
-            out.add_(torch.mul(vector, weight / total, out=scratch))
+    add_shares_(out, vectors, [weight / total for weight in weights])
+
+
+def add_shares_(out: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:
+    """out <- out + sum_i s_i v_i, all (C,): a part of `weighted_mean_`, for a sum that is taken in several places.
+
+    Begun at zero and taken part by part in the same order it has the same bits.
+    """
+    scratch = torch.empty_like(out)
+    for vector, share in zip(vectors, shares, strict=True):
+        if share:
+            out.add_(torch.mul(vector, share, out=scratch))

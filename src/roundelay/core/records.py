@@ -124,6 +124,35 @@ class LearnerJoined(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostLost(Record):
+    """A host was killed, or could not be reached any more, with all its learners; asynchronous strategies go on."""
+
+    host: int
+    ranks: list[int]
+    reason: str
+    redrawn: int = 0  # minibatches it had drawn and not trained, which others drew again
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostJoined(Record):
+    """A host took a lost one's place."""
+
+    host: int
+    ranks: list[int]
+    copied: int | None  # whose parameters its learners began with; null: the centre's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links(Record):
+    """What went between hosts in one segment. Each of `links` is one direction of view: `host` says what it sent to
+    `peer` and received from it, in bytes, and for how many seconds its learners' requests to `peer` were under way."""
+
+    epoch: int
+    links: list[dict[str, float]]  # host, peer, sent_bytes, received_bytes, waited_s
+    refused: int = 0  # connections closed so far because of what came over them: strangers, malformed frames
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearnersChanged(Record):
     """The run went on from a checkpoint with another number of learners."""
 
@@ -161,7 +190,7 @@ class Finished(Record):
 
 KINDS: tuple[type[Record], ...] = (
     RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, LearnerJoined,
-    LearnersChanged, Interrupted, Decoded, Finished,
+    HostLost, HostJoined, Links, LearnersChanged, Interrupted, Decoded, Finished,
 )  # fmt: skip
 
 

@@ -42,6 +42,11 @@ class Training:
                     it), or stop. Synchronous: stop (the default), or go on from the last checkpoint with one learner
                     fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
+
+    On several hosts (docs/hosts.md):
+    host_patience   seconds of silence after which a host counts as dead
+    wire            how rows are exchanged between hosts: fp32, or bf16 with error feedback
+    fragments       an exchange between hosts carries one such part of the row, in turn
     """
 
     strategy: str = "sgd"
@@ -59,12 +64,19 @@ class Training:
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
     record: bool = False
+    host_patience: float = 10.0
+    wire: Literal["fp32", "bf16"] = "fp32"
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
         if not self.patience_seconds > 0:
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
+        if not self.host_patience > 0:
+            raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
+        if self.fragments < 1:
+            raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
         if self.minibatch < max(1, self.learners):
             raise UserError(
                 f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."

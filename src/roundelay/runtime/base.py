@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from torch import Tensor
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.live import HostSeen
 from roundelay.core.rates import Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
@@ -32,6 +33,16 @@ STALENESS_BINS = 64
 def wall_clock() -> float:
     """Seconds on a clock that never goes back. The only clock the rest of the house reads."""
     return time.monotonic()
+
+
+def unix_clock() -> float:
+    """Seconds since 1970, for people and other hosts: it may be set back."""
+    return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Do nothing for a while."""
+    time.sleep(seconds)
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,36 @@ class Joined:
     copied: int | None  # whose row it began with; None: the centre
 
 
+@dataclass(frozen=True)
+class HostGone:
+    """A host that was lost in this segment, or after the one before it."""
+
+    host: int
+    ranks: tuple[int, ...]
+    reason: str
+    redrawn: int = 0  # minibatches that were leased to it, and that others drew again
+
+
+@dataclass(frozen=True)
+class HostBack:
+    """A host that took a lost one's place."""
+
+    host: int
+    ranks: tuple[int, ...]
+    copied: int | None  # whose row its learners began with; None: the centre
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one host sent to another in a segment, and how long it waited for it."""
+
+    host: int
+    peer: int
+    sent_bytes: int
+    received_bytes: int
+    waited_s: float = 0.0
+
+
 @dataclass
 class Counts:
     """What learners count while they train, by rank; all int64 or float64 arrays."""
@@ -197,6 +238,10 @@ class Outcome:
     lost: tuple[Lost, ...] = ()
     joined: tuple[Joined, ...] = ()
     redrawn: int = 0  # minibatches that whoever drew them did not finish, and others drew again
+    hosts_lost: tuple[HostGone, ...] = ()
+    hosts_joined: tuple[HostBack, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+    refused: int = 0  # connections from outside that were closed because of what came over them, since the start
 
 
 class LearnerDied(Exception):
@@ -223,13 +268,18 @@ class ClusterState:
 
 @dataclass(frozen=True)
 class Glance:
-    """How far a segment is; shown in the progress bar."""
+    """How far a segment is; shown in the progress bar, and by `roundelay status`."""
 
     frames: int
     loss: float
     staleness: float
     learners_alive: int
     virtual_seconds: float | None = None
+    living: tuple[int, ...] | None = None  # ranks, where learners are real
+    learner_frames: tuple[int, ...] = ()  # by rank, where they are real
+    lost: tuple[Lost, ...] = ()  # in this segment
+    consensus_distance: float | None = None  # see `glanced_distance`
+    hosts: tuple[HostSeen, ...] = ()  # where there are several
 
 
 Watch = Callable[[Glance], bool]
@@ -239,6 +289,21 @@ Watch = Callable[[Glance], bool]
 def keep_going(_: Glance) -> bool:
     """Nobody watches."""
     return False
+
+
+GLANCED, PIECES = 16_384, 8
+
+
+def glanced_distance(rows: Sequence[Tensor]) -> float:
+    """The consensus distance of rows (P,) over some of their parameters, in a fraction of a millisecond. They may be
+    written meanwhile: near the truth is near enough for a look."""
+    if len(rows) < 2:
+        return 0.0
+    parameters = len(rows[0])
+    size = min(parameters, GLANCED // PIECES)
+    starts = range(0, parameters - size + 1, max(1, (parameters - size) // (PIECES - 1)))
+    some = torch.stack([torch.cat([row[i : i + size] for i in starts]) for row in rows])
+    return float(some.sub_(some.mean(0)).square_().mean().sqrt())
 
 
 @dataclass

@@ -32,6 +32,10 @@ END = -3
 """Nothing more to draw, for all of a group."""
 TRAINED = -4
 """A claim on a minibatch that is trained and about to be counted."""
+STOCK = 1024
+"""Minibatches a host may have drawn from the run's queue, on other hosts, for its learners to draw."""
+REQUEST_BYTES = 1024
+"""Of a learner's request that concerns another host."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,12 @@ class Layout:
             "queue": ((1,), i),  # next minibatch of an asynchronous segment
             "stop_round": ((1,), i),
             "returned": ((1 + 2 * self.learners,), i),  # how many, then which minibatches to draw again
+            "stock": ((2 + STOCK,), i),  # of a host among several: drawn, put in, then a ring of minibatches
+            "more": ((1,), i),  # may more be put into the stock? Who finds it empty waits then
+            "hold": ((1,), i),  # synchronous learners begin no round while it is set
+            "doing": ((3, self.learners), i),  # the effect a learner is in, whom or what it is about, since when (ms)
+            "ferry_asked": (one, i), "ferry_done": (one, i), "ferry_version": (one, i),  # see quay.py
+            "ferry_text": ((self.learners, REQUEST_BYTES // 8), i),
             "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
             "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),
             "count_stale_sum": (one, i), "count_exchanges": ((self.learners, self.rows), i),

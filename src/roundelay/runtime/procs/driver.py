@@ -4,12 +4,16 @@ A learner that dies under an asynchronous strategy is replaced: a new process bu
 seconds, and is a newcomer until it takes the dead one's place. It then begins with the row of a living holder, or with
 the centre, and with that learner's memory. Nobody waits for a newcomer.
 
+Of several hosts each has a runtime like this, which leads the learners that are `here`; the others' rows and tables are
+mirrors, or unused. What they do together is for hosts.py and serving.py to say, by `begin`, `part` and `outcome`, of
+which a segment is made.
+
 Legend: P parameters, L learners.
 """
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +32,7 @@ from roundelay.runtime.base import (
     Runtime,
     SegmentPlan,
     Watch,
+    glanced_distance,
     keep_going,
     wall_clock,
 )
@@ -42,6 +47,10 @@ from roundelay.runtime.trace import Kind, NoTrace, Recorder, TraceWriter
 PARENT = -1
 LOOK_SECONDS = 0.2
 """How often the parent looks at its learners."""
+
+
+def do_nothing() -> None:
+    """Nobody has anything to prepare."""
 
 
 OnDeath = Literal["replace", "go-on", "stop"]
@@ -59,28 +68,36 @@ class ProcsRuntime(Runtime):
         on_death: what the death of a learner means under an asynchronous strategy: another takes its place, the rest
             go on, or `LearnerDied`. Under a synchronous one it always means `LearnerDied`.
         replacements: how many may be started in all; after them the rest go on.
+        here: ranks of the learners to lead, where others are on other hosts; None: all.
+        extra: further integer tables of the arena, by name and shape.
+        cross: called with the path of the arena and its layout before learners start; what each of them is told of how
+            to reach other hosts, by rank.
     """
 
     def __init__(
         self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None,
         on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
+        here: Sequence[int] | None = None, extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        cross: Callable[[str, Layout], Mapping[int, str]] | None = None,
     ) -> None:  # fmt: skip
         cluster.strategy.check(cluster.learners)
-        self.cluster = cluster
+        self.cluster, self.alone = cluster, here is None
+        self.here = tuple(range(cluster.learners) if here is None else here)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
         scalars = len(cluster.optimizer.scalars)
-        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars)
+        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
         self._descriptor = create_file(self.layout)
-        self._arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
+        self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         initial = learner.initial()
         for row in self._rows:
-            row.vector.copy_(initial)
+            if row.rank in self.here or row.rank == cluster.learners:  # pages never touched cost nothing
+                row.vector.copy_(initial)
         arena.table("alive")[:] = 1
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
-        share = len(os.sched_getaffinity(0)) // cluster.learners
+        share = len(os.sched_getaffinity(0)) // len(self.here)
         self._threads = threads or max(1, min(share, torch.get_num_threads()))
         self._trace = trace
         self._recorder: Recorder | None = None
@@ -89,7 +106,7 @@ class ProcsRuntime(Runtime):
         self._lost: list[Lost] = []
         self._joined: list[Joined] = []
         self._redrawn = 0
-        self._members: list[Member] = []
+        self._members: dict[int, Member] = {}
         self._newcomers: dict[int, bool] = {}  # by rank: is it ready to take its place?
         self._orders: dict[str, Any] = {}  # of the running segment
         self._started = False
@@ -97,62 +114,92 @@ class ProcsRuntime(Runtime):
             facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
             self._recorder = Recorder(trace, facts, self.state())
         try:
+            self._crossings = {} if cross is None else cross(self._path, self.layout)
             self._start()
         except BaseException:
             self.close()
             raise
 
     def _start(self) -> None:
-        learners = range(self.cluster.learners)
-        for rank in learners:
-            self._members.append(start_member(self._spec(rank)))
-        for rank, answer in self._collect(learners, keep_going).items():
+        for rank in self.here:
+            self._members[rank] = start_member(self._spec(rank))
+        for rank, answer in self._collect(self.here, keep_going).items():
             if answer.problem:
                 raise RuntimeError(f"learner {rank} could not start:\n{answer.text}")
         if self._lost:
             raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
         self._started = True
 
+    @property
+    def _path(self) -> str:
+        """Of the arena, for other processes."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
-            rank, self.cluster, self.layout, f"/proc/{os.getpid()}/fd/{self._descriptor}", self._patience_seconds,
-            self._threads, self._trace,
+            rank, self.cluster, self.layout, self._path, self._patience_seconds, self._threads, self._trace,
+            here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""),
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
-        started, arena, learners = wall_clock(), self._arena, self.cluster.learners
+        started = wall_clock()
+        self.begin(plan)
+        self.part(plan, watch)
+        while not self.cluster.strategy.traits.synchronous and self._left_over():
+            self.part(plan, watch)  # minibatches came back from the dead after the living had finished
+        synchronous, arena = self.cluster.strategy.traits.synchronous, self.arena
+        end = int(arena.table("round").max()) * self.cluster.learners if synchronous else int(arena.table("queue")[0])
+        return self.outcome(plan, end, wall_clock() - started)
+
+    def begin(self, plan: SegmentPlan) -> None:
+        """Set all counts and tables for a new segment."""
+        arena = self.arena
         arena.counts.clear()
         for name, value in (
             ("queue", plan.first), ("round", plan.first_round), ("stop_round", plan.end_round), ("claim", NONE),
-            ("returned", 0),
+            ("returned", 0), ("hold", 0),
         ):  # fmt: skip
             arena.table(name)[:] = value
+        if not self.alone:
+            queue.open_stock(arena)
         self._lost, self._joined, self._redrawn = [], [], 0
-        synchronous = self.cluster.strategy.traits.synchronous
-        while True:
-            for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
-                arena.table(name)[:] = value
-            self._hear_newcomers()
-            self._orders = {
-                "do": "segment", **plan.to_json(), "living": sorted({*self.living(), *self._ready()}),
-            }  # fmt: skip
-            self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
-            self._admit()
-            answers = self._collect(self._command(self.living()), watch)
-            self._orders = {}
-            self._judge(answers)
-            if self._recorder:
-                self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self._lost))
-            if synchronous or not self._left_over():
-                break  # else: minibatches came back from the dead after the living had finished; train them too
-        end = int(arena.table("round").max()) * learners if synchronous else int(arena.table("queue")[0])
+
+    def part(
+        self, plan: SegmentPlan, watch: Watch = keep_going, living: Sequence[int] | None = None,
+        prepare: Callable[[], None] = do_nothing,
+    ) -> None:  # fmt: skip
+        """Let all learners run until there is nothing more to draw.
+
+        Args:
+            living: of all hosts, where there are several; newcomers that are not among them wait.
+            prepare: called when tables are set and before learners begin.
+
+        Raises:
+            LearnerDied, TimeoutError, RuntimeError: it cannot go on.
+        """
+        for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
+            self.arena.table(name)[:] = value
+        self.hear_newcomers()
+        wanted = sorted({*self.living(), *self.ready()}) if living is None else list(living)
+        self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
+        self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
+        self._admit(wanted)
+        prepare()
+        answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
+        self._orders = {}
+        self._judge(answers)
+        if self._recorder:
+            self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self._lost))
+
+    def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
+        """What the segment did, which stopped before minibatch `end`."""
         return Outcome(
-            counts=arena.counts.copy(),
+            counts=self.arena.counts.copy(),
             next=end,
-            finished=end >= plan.end_round * learners,
-            wall_seconds=wall_clock() - started,
+            finished=end >= plan.end_round * self.cluster.learners,
+            wall_seconds=seconds,
             lost=tuple(self._lost),
             joined=tuple(self._joined),
             redrawn=self._redrawn,
@@ -161,8 +208,10 @@ class ProcsRuntime(Runtime):
     def _left_over(self) -> bool:
         """Is there anything to draw? Those who can are done, but minibatches may have come back from the dead, and all
         nodes may have lost somebody."""
-        arena, end = self._arena, self._arena.table("stop_round")[0] * self.cluster.learners
-        return bool(arena.table("returned")[0] or arena.table("queue")[0] < end)
+        arena, end = self.arena, self.arena.table("stop_round")[0] * self.cluster.learners
+        if arena.table("returned")[0] or arena.table("queue")[0] < end:
+            return True
+        return not self.alone and bool(arena.table("more")[0] or queue.in_stock(arena))
 
     def _command(self, ranks: Iterable[int]) -> list[int]:
         """Give the segment's orders to `ranks`; those they were sent to."""
@@ -198,14 +247,14 @@ class ProcsRuntime(Runtime):
                     self._hear(rank, answer)
             open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._newcomers}
             if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
-                joined = self._admit()
+                joined = self._admit(self.here)
                 self._orders["living"] = self.living()
                 open_.update(self._command(joined))
             if wall_clock() >= next_look:
                 next_look = wall_clock() + LOOK_SECONDS
-                if watch(self._glance()):
+                if watch(self.glance()):
                     self._stop()
-                now = (len(open_), int(self._arena.counts.steps.sum()))
+                now = (len(open_), int(self.arena.counts.steps.sum()))
                 idle, before = (idle + 1 if now == before else 0), now
                 if idle * LOOK_SECONDS > 2 * self._patience_seconds:  # looks, not seconds: being suspended is no idling
                     raise TimeoutError(
@@ -240,25 +289,32 @@ class ProcsRuntime(Runtime):
                 raise RuntimeError(f"learner {answer.rank} failed:\n{answer.text}")
         if self._lost and (self._on_death == "stop" or not self.living()):
             first = self._lost[0]
-            raise LearnerDied(first.rank, first.reason, int(self._arena.counts.frames.sum()))
+            raise LearnerDied(first.rank, first.reason, int(self.arena.counts.frames.sum()))
         late = [answer.text for answer in answers.values() if answer.problem == "timeout"]
         if late:
             raise TimeoutError("; ".join(late))
         if not self.cluster.strategy.traits.synchronous:
             # Nobody draws now. A node that lost a member has left what it worked on, and what it was to work on next.
-            for rank in range(self.cluster.learners):
-                self._redrawn += queue.give_back(self._arena, rank)
+            for rank in self.here:
+                self._redrawn += queue.give_back(self.arena, rank)
 
-    def _glance(self) -> Glance:
-        counts = self._arena.counts
+    def glance(self) -> Glance:
+        """How far the segment is."""
+        counts = self.arena.counts
         statistics = counts.statistics
         staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
-        return Glance(statistics.frames, statistics.mean_loss, staleness, len(self.living()))
+        living = tuple(self.living())
+        holders = self.cluster.strategy.holders(living) if living else ()
+        return Glance(
+            statistics.frames, statistics.mean_loss, staleness, len(living), living=living,
+            learner_frames=tuple(counts.frames.tolist()), lost=tuple(self._lost),
+            consensus_distance=glanced_distance([self._rows[rank].vector for rank in holders]) if self.alone else None,
+        )  # fmt: skip
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
         is past it."""
-        arena, learners = self._arena, self.cluster.learners
+        arena, learners = self.arena, self.cluster.learners
         arena.queue_lock.acquire()
         try:
             synchronous = self.cluster.strategy.traits.synchronous
@@ -270,16 +326,16 @@ class ProcsRuntime(Runtime):
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def process_ids(self) -> list[int]:
-        """Of the learners, by rank; a newcomer's where a learner is being replaced."""
-        return [member.process.pid or 0 for member in self._members]
+        """Of the learners here, by rank; a newcomer's where a learner is being replaced."""
+        return [self._members[rank].process.pid or 0 for rank in self.here]
 
     def living(self) -> list[int]:
-        """Ranks whose learners take part."""
-        return [rank for rank in range(self.cluster.learners) if self._arena.table("alive")[rank]]
+        """Ranks whose learners take part, on all hosts."""
+        return [rank for rank in range(self.cluster.learners) if self.arena.table("alive")[rank]]
 
     def _bury(self, rank: int) -> None:
         """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
-        member, arena = self._members[rank], self._arena
+        member, arena = self._members[rank], self.arena
         if member.buried:
             return
         member.buried = True
@@ -289,7 +345,7 @@ class ProcsRuntime(Runtime):
         reason = member.reason()
         if self._newcomers.pop(rank, None) is not None:
             reason += ", before it could take the place of one lost earlier"
-        torn = mend(self._rows)
+        torn = mend(row for row in self._rows if row.rank in self.here or row.rank == self.cluster.learners)
         if torn:
             reason += " in the middle of writing a row"
         replaced = self._replace(rank)
@@ -312,7 +368,8 @@ class ProcsRuntime(Runtime):
         self._newcomers[rank] = False
         return True
 
-    def _hear_newcomers(self) -> None:
+    def hear_newcomers(self) -> None:
+        """Has any of them built its learner?"""
         for rank, answer in self._listen(set(self._newcomers), 0.0).items():
             self._hear(rank, answer)
 
@@ -324,53 +381,73 @@ class ProcsRuntime(Runtime):
         else:
             self._newcomers[rank] = True
 
-    def _ready(self) -> list[int]:
+    def ready(self) -> list[int]:
+        """Newcomers that have."""
         return [rank for rank, ready in self._newcomers.items() if ready]
 
-    def _admit(self) -> list[int]:
-        """Newcomers that are ready take their places; who did."""
-        ready = self._ready()
+    def _admit(self, wanted: Sequence[int]) -> list[int]:
+        """Those of `wanted` that are newcomers and ready take their places; who did."""
+        ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
-            source = self._source(rank)
+            near = [other for other in self.living() if other in self.here]
+            # Where nobody else lives on this host: the row that the dead one has left, at worst half a step further on.
+            source = self.source(rank, near) if near else rank
             row, notes = self._rows[rank], TraceWriter(self._trace, rank) if self._trace else None
             if notes:
                 notes.note(Kind.BEGIN, mine=self._orders["number"])
                 row.trace = notes
-            memory = [(self._arena.vector(n, rank), self._arena.vector(n, source)) for n in self.layout.memory]
-            scalars = torch.from_numpy(self._arena.scalars)
+            memory = [(self.arena.vector(n, rank), self.arena.vector(n, source)) for n in self.layout.memory]
+            scalars = torch.from_numpy(self.arena.scalars)
             memory.append((scalars[rank], scalars[source]))
-            adopt(row, self._rows[source], memory)
-            if self.cluster.centre:
+            if source != rank:
+                adopt(row, self._rows[source], memory)
+            if self.cluster.centre and 0 in self.here:  # else it fetches the centre itself
                 adopt(row, self._rows[-1])
             if notes:
                 row.trace = NoTrace()
                 notes.close()
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
             del self._newcomers[rank]
-            self._arena.table("alive")[rank] = 1  # last: now others exchange with its row
+            self.arena.table("alive")[rank] = 1  # last: now others exchange with its row
         return ready
 
-    def _source(self, rank: int) -> int:
-        """The living holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
-        return min(self.cluster.strategy.holders(tuple(self.living())), key=lambda other: abs(other - rank))
+    def source(self, rank: int, living: Sequence[int]) -> int:
+        """Of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
+        return min(self.cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
+
+    def copy(self, rank: int) -> dict[str, Tensor]:
+        """What a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank` remembers, of
+        one moment; (P,) each, by name, and (n,) `scalars`."""
+        found = {}
+        for source in dict.fromkeys((rank, self.cluster.learners if self.cluster.centre else rank)):
+            row = self._rows[source]
+            row.lock.acquire()
+            try:
+                found["row"] = row.vector.clone()
+                if source == rank:
+                    found |= {name: self.arena.vector(name, rank).clone() for name in self.layout.memory}
+                    found["scalars"] = torch.from_numpy(self.arena.scalars[rank].copy())
+            finally:
+                row.lock.release()
+        return found
 
     # State ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> ClusterState:
         """A copy; a dead learner is given the state another would take its place with."""
         living = self.living()
-        source = [rank if rank in living else self._source(rank) for rank in range(self.cluster.learners)]
+        source = [rank if rank in living else self.source(rank, living) for rank in range(self.cluster.learners)]
         names = ("row", *self.layout.memory)
-        vectors = {name: self._arena.stacked(name, source) for name in names}
+        vectors = {name: self.arena.stacked(name, source) for name in names}
         if self.cluster.centre:
             vectors["centre"] = self.centre()[None].clone()
             for rank in set(range(self.cluster.learners)) - set(living):
                 vectors["row"][rank] = vectors["centre"][0]
         if self.layout.scalars:
-            vectors["scalars"] = torch.from_numpy(self._arena.scalars[source])
+            vectors["scalars"] = torch.from_numpy(self.arena.scalars[source])
         return ClusterState(
             vectors=vectors,
-            integers={name: self._arena.table(name).tolist() for name in ("steps", "versions")},
+            integers={name: self.arena.table(name).tolist() for name in ("steps", "versions")},
         )
 
     def load(self, state: ClusterState) -> None:
@@ -378,21 +455,21 @@ class ProcsRuntime(Runtime):
             self._recorder.load(state)
         for name in ("row", *self.layout.memory):
             for rank in range(self.cluster.learners):
-                self._arena.vector(name, rank).copy_(state.vectors[name][rank])
+                self.arena.vector(name, rank).copy_(state.vectors[name][rank])
         if self.cluster.centre:
             self.centre().copy_(state.vectors["centre"][0])
         if self.layout.scalars:
-            self._arena.scalars[:] = state.vectors["scalars"].numpy()
+            self.arena.scalars[:] = state.vectors["scalars"].numpy()
         for name in ("steps", "versions"):
-            self._arena.table(name)[:] = state.integers[name]
+            self.arena.table(name)[:] = state.integers[name]
 
     def rows(self) -> Tensor:
-        return self._arena.stacked("row", self.cluster.strategy.holders(tuple(self.living())))
+        return self.arena.stacked("row", self.cluster.strategy.holders(tuple(self.living())))
 
     def centre(self) -> Tensor:
         return self._rows[-1].vector
 
     def close(self) -> None:
         end(self._members, set(self._newcomers))
-        self._members, self._newcomers = [], {}
-        self._arena.close()
+        self._members, self._newcomers = {}, {}
+        self.arena.close()

@@ -16,6 +16,11 @@ until the next mean).
 Everybody who may wait for whom counts the same means: members of disjoint groups each their own, but who mixes with
 neighbours must take part in everything the neighbours take part in.
 
+Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
+(host_means.py). Then a mean of everybody is complete when `wide` says so; means of everybody have numbers of their
+own, which `everybody` counts; and what a learner says of its mail, it says anew only when that thread has read it
+(`posted`).
+
 Legend: P parameters.
 """
 
@@ -44,7 +49,12 @@ class Means:
 
     SOURCES = ("gradient", "mail 0", "mail 1")
 
-    def __init__(self, arena: Arena, rank: int, patience: Patience) -> None:
+    def __init__(
+        self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] | None = None, posts: bool = False
+    ) -> None:
+        """`here` are the learners of this host (None: all); if it `posts`, host_means.py is at work."""
+        self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
+        self._posts = posts
         self._arena, self._rank, self._patience = arena, rank, patience
         self._published, self._reduced = arena.table("published"), arena.table("reduced")
         self._alive, self._source = arena.table("alive"), arena.table("source")
@@ -58,11 +68,11 @@ class Means:
         """The parent has set all counts to 0."""
         self._readers = [(), ()]
 
-    def publish_gradient(self, weight: float) -> None:
+    def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
         """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
-        self._announce(0, weight)
+        self._announce(0, weight, (), group)
 
-    def publish(self, vector: Tensor, weight: float, readers: Sequence[int] = ()) -> None:
+    def publish(self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = ()) -> None:
         """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
         others who will read it in a mean of neighbours."""
         number = int(self._published[self._rank]) + 1
@@ -73,14 +83,22 @@ class Means:
             for part in chunks(vector.numel()):
                 mail[part].copy_(vector[part])
         self._readers[parity] = readers
-        self._announce(1 + parity, weight)
+        self._announce(1 + parity, weight, readers, group)
 
-    def _announce(self, source: int, weight: float) -> None:
-        parity = (int(self._published[self._rank]) + 1) % 2
+    def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
+        number = int(self._published[self._rank]) + 1
+        parity = number % 2
+        if self._posts:
+            self._wait((self._rank,), "posted", number - 2)
+            letters = self._arena.table("readers")[parity, self._rank]
+            letters[:] = 0
+            letters[list(readers)] = 1
         self._source[parity, self._rank] = source
         self._arena.weights[parity, self._rank] = weight
         # Last: the others act on it (x86 and the system calls of our locks keep order).
-        self._published[self._rank] += 1
+        self._published[self._rank] = number
+        if not self._far.isdisjoint(group):
+            self._arena.table("everybody")[self._rank] += 1
 
     def collect(self, group: Sequence[int]) -> Tensor:
         """The mean over `group`, (P,), once all have published.
@@ -90,6 +108,8 @@ class Means:
             TimeoutError: somebody did not come; says who.
         """
         arena, number = self._arena, int(self._published[self._rank])
+        if not self._far.isdisjoint(group):
+            return self._collect_everybody(group)
         self._wait(group, "published", number)
         mean = arena.vector("mean", group[0])
         vectors = self._laid_out(group, number)
@@ -100,6 +120,20 @@ class Means:
         self._reduced[self._rank] = number
         self._wait(group, "reduced", number)
         return mean
+
+    def _collect_everybody(self, group: Sequence[int]) -> Tensor:
+        """The same for a group with members on other hosts."""
+        wide, number, pause = self._arena.table("wide"), int(self._arena.table("everybody")[self._rank]), 20e-6
+        with self._patience.waiting_for(f"mean {number} of learners {tuple(group)} on all hosts") as check:
+            while wide[0] < number:
+                for rank in group:
+                    if not self._alive[rank] and wide[0] < number:
+                        raise MemberLost(rank)
+                check()
+                time.sleep(pause)
+                pause = min(pause * 2, 500e-6)
+        self._reduced[self._rank] = self._published[self._rank]
+        return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
         """The mean of the neighbours in `weights`, (P,), once they have published.

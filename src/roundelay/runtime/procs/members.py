@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -63,17 +64,17 @@ def start_member(spec: WorkerSpec) -> Member:
     return Member(process, mine, ours)
 
 
-def end(members: list[Member], at_once: set[int]) -> None:
+def end(members: Mapping[int, Member], at_once: set[int]) -> None:
     """Stop all processes: those of the ranks `at_once`, which would not listen yet, by a kill."""
-    for rank, member in enumerate(members):
+    for rank, member in members.items():
         if rank in at_once:
             member.process.kill()
         elif member.process.is_alive():
             with suppress(OSError):
                 member.pipe.send_bytes(b'{"do": "quit"}')
-    for member in members:
+    for member in members.values():
         member.lifeline.close()
-    for member in members:
+    for member in members.values():
         member.process.join(timeout=10)
         if member.process.is_alive():
             member.process.kill()

@@ -12,13 +12,20 @@ from collections.abc import Sequence
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
-from roundelay.runtime.procs.arena import EMPTY, END, NONE, TRAINED, Arena
+from roundelay.runtime.procs.arena import EMPTY, END, NONE, STOCK, TRAINED, Arena
+
+LATER = Minibatch(0, NONE, 0, 0)
+"""Nothing to draw just now; ask again."""
+ELSEWHERE = 1 << 62
+"""Where the queue of a host among several stands: nothing is left in it, and everything was drawn from it."""
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """The next minibatch, claimed by `rank`; None at the end of the segment."""
+    """The next minibatch, claimed by `rank`; None at the end of the segment; LATER where the host waits for more."""
     arena.queue_lock.acquire()
     try:
+        if _short(arena, 1):
+            return LATER
         return _take(arena, "claim", rank, plan)
     finally:
         arena.queue_lock.release()
@@ -35,6 +42,8 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
         if assigned[rank] == NONE:
             # All of the group, unless one died while it drew for the others.
             free = [member for member in group if assigned[member] == NONE]
+            if _short(arena, len(free)):
+                return LATER
             batches = [_take(arena, "assigned", member, plan) for member in free]
             for member, batch in zip(free, batches, strict=True):
                 if batch is None:
@@ -49,6 +58,57 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
         arena.queue_lock.release()
 
 
+def _short(arena: Arena, needed: int) -> bool:
+    """Under the lock: are there fewer than `needed` minibatches, but more to come?"""
+    if not arena.table("more")[0]:
+        return False
+    return int(arena.table("returned")[0]) + in_stock(arena) < needed
+
+
+def in_stock(arena: Arena) -> int:
+    """Minibatches put in and not drawn yet."""
+    stock = arena.table("stock")
+    return int(stock[1] - stock[0])
+
+
+def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
+    """Put minibatches, drawn from the run's queue, into the stock; is that all?"""
+    stock = arena.table("stock")
+    arena.queue_lock.acquire()
+    try:
+        for index in indices:
+            stock[2 + stock[1] % STOCK] = index
+            stock[1] += 1
+        arena.table("more")[0] = more
+    finally:
+        arena.queue_lock.release()
+
+
+def open_stock(arena: Arena) -> None:
+    """At the beginning of a segment on a host among several: everything comes through the stock."""
+    arena.table("stock")[:2] = 0
+    arena.table("queue")[0], arena.table("more")[0] = ELSEWHERE, 1
+
+
+def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
+    """Under the lock: what lies in the stock, was put back, or is with one of `ranks`."""
+    stock, returned = arena.table("stock"), arena.table("returned")
+    found = [int(stock[2 + number % STOCK]) for number in range(int(stock[0]), int(stock[1]))]
+    found += [int(index) for index in returned[1 : 1 + returned[0]]]
+    notes = [int(arena.table(name)[rank]) for name in ("claim", "assigned") for rank in ranks]
+    return found + [index for index in notes if index >= 0]
+
+
+def clear_stock(arena: Arena) -> None:
+    """Take out all that nobody draws any more."""
+    arena.queue_lock.acquire()
+    try:
+        arena.table("stock")[0] = arena.table("stock")[1]
+        arena.table("returned")[0] = 0
+    finally:
+        arena.queue_lock.release()
+
+
 def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | None:
     """Under the lock: note the next minibatch for `rank` in `table`, then take it out."""
     queue, note, returned = arena.table("queue"), arena.table(table), arena.table("returned")
@@ -56,6 +116,12 @@ def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | N
         batch = plan.piece(int(returned[returned[0]]))
         note[rank] = batch.index
         returned[0] -= 1
+        return batch
+    stock = arena.table("stock")
+    if stock[0] < stock[1]:
+        batch = plan.piece(int(stock[2 + stock[0] % STOCK]))
+        note[rank] = batch.index
+        stock[0] += 1
         return batch
     while queue[0] < arena.table("stop_round")[0] * plan.learners:
         batch = plan.piece(int(queue[0]))
@@ -92,7 +158,7 @@ def give_back(arena: Arena, rank: int) -> int:
             _enter(arena, rank)
         for note in (arena.table("claim"), arena.table("assigned")):
             index = int(note[rank])
-            waiting = returned[1 : 1 + returned[0]]
+            waiting = untrained(arena, ())
             if index >= 0 and index < arena.table("queue")[0] and index not in waiting:
                 returned[0] += 1
                 returned[returned[0]] = index

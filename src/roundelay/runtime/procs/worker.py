@@ -22,6 +22,7 @@ import torch
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange, fetch
@@ -30,6 +31,8 @@ from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.quay import Quay
+from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
@@ -48,6 +51,15 @@ class WorkerSpec:
     patience_seconds: float
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
+    here: tuple[int, ...] | None = None  # the learners of this host; None: all
+    ferry: str = ""  # path of the pipe that wakes what carries requests to other hosts
+
+    def __post_init__(self) -> None:
+        if self.here is not None and self.trace is not None:
+            raise UserError(
+                "a run on several hosts cannot be recorded: exchanges between hosts have two moments, and a replay "
+                "knows of one. Leave out --record."
+            )
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, patience: Patience | None = None) -> None:
         self.rank, self.cluster = spec.rank, spec.cluster
-        patience = patience or Patience(spec.rank, spec.patience_seconds)
+        self._patience = patience = patience or Patience(spec.rank, spec.patience_seconds)
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [
@@ -103,7 +115,8 @@ class Worker:
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
-        self.means = Means(arena, spec.rank, patience)
+        posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
+        self.means = Means(arena, spec.rank, patience, spec.here, posts)
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
             torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
@@ -111,6 +124,8 @@ class Worker:
             {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
             arena.scalars[spec.rank],
         )  # fmt: skip
+        self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
+        self._crossing: Handle[Any] | None = None  # what was begun with a learner of another host
         self._alive = arena.table("alive")
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
@@ -135,12 +150,19 @@ class Worker:
             return Answer("timeout", str(error), self.rank)
         except Exception:
             return Answer("error", traceback.format_exc(), self.rank)
+        finally:
+            if self._crossing is not None:  # nobody reads rows between segments that are still being written
+                with suppress(TimeoutError):
+                    self._land(self._crossing)
         return Answer()
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
+        doing, rank = self.arena.table("doing"), self.rank
         while True:
             started = time.monotonic()
+            if self._crossing is not None and self._quay is not None and self._quay.through:
+                self._land(self._crossing)
             try:
                 effect = role.send(reply)
             except StopIteration:
@@ -148,7 +170,9 @@ class Worker:
                 return
             self._settle()
             asked = time.monotonic()
+            doing[:, rank] = *number_of(effect), int(1000 * asked)
             reply = self._perform(effect)
+            doing[0, rank] = 0
             self._account(effect, asked - started, time.monotonic() - asked)
 
     def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
@@ -182,23 +206,20 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
                 statistics = self._gradient(effect)
-                self.means.publish_gradient(float(batch.frames))
+                self.means.publish_gradient(float(batch.frames), group)
                 mean = self.means.collect(group)
                 self._trained = statistics
                 return Gradient(mean, at.version, statistics)
             case Mean(group, vector, weight):
-                self.means.publish(vector, weight)
+                self.means.publish(vector, weight, group)
                 return self.means.collect(group)
             case Mix(weights, readers, vector):
-                self.means.publish(vector, 1.0, readers)
+                self.means.publish(vector, 1.0, readers=readers)
                 return self.means.collect_neighbours(weights)
             case Exchange():
                 return self._exchange(effect)
-            case Fetch(peer, into):
-                if self._lives(peer):
-                    return fetch(self.me.row, self.rows[peer], into)
-                self.trace.note(Kind.GONE, peer)
-                return None
+            case Fetch():
+                return self._fetch(effect)
             case Begin(begun):
                 return self._begin(begun)
             case Wait(handle):
@@ -210,6 +231,8 @@ class Worker:
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
+        if drawn is queue.LATER:
+            drawn = self._wait_for_minibatch(group)
         if drawn is not None:
             self.me.drawn(drawn)
         self.trace.note(Kind.DRAW, mine=NONE if drawn is None else drawn.index)
@@ -224,12 +247,24 @@ class Worker:
         arena.queue_lock.acquire()
         try:
             round_ = int(rounds[rank])
+            if arena.table("hold")[0]:
+                return queue.LATER
             if round_ >= arena.table("stop_round")[0]:
                 return None
             rounds[rank] += 1
             return self._plan.piece(round_ * self.cluster.learners + rank)
         finally:
             arena.queue_lock.release()
+
+    def _wait_for_minibatch(self, group: tuple[int, ...]) -> Minibatch | None:
+        """Where they come from another host there may be none at the moment."""
+        pause = 50e-6
+        with self._patience.waiting_for("a minibatch from the host that hands them out") as check:
+            while (drawn := self._next_minibatch(group)) is queue.LATER:
+                check()
+                time.sleep(pause)
+                pause = min(2 * pause, 2e-3)
+        return drawn
 
     def _gradient(self, effect: Grad | GradMean) -> Statistics:
         straggler = self.cluster.straggler(self.rank)
@@ -245,7 +280,47 @@ class Worker:
         """The centre always does."""
         return peer == self.me.centre or bool(self._alive[peer])
 
+    def _fetch(self, effect: Fetch) -> int | None:
+        if self._elsewhere(effect.peer):
+            return self._cross(effect)
+        if self._lives(effect.peer):
+            return fetch(self.me.row, self.rows[effect.peer], effect.into)
+        self.trace.note(Kind.GONE, effect.peer)
+        return None
+
+    def _elsewhere(self, peer: int) -> bool:
+        return self._quay is not None and self._quay.takes(peer)
+
+    def _cross(self, effect: Exchange | Fetch) -> int | None:
+        """Have it done by another host, and wait."""
+        handle: Handle[int | None] = Handle()
+        self._embark(effect, handle)
+        if not handle.done:
+            self._land(handle)
+        return handle.reply  # type: ignore[no-any-return]
+
+    def _embark(self, effect: Exchange | Fetch, handle: Handle[Any]) -> None:
+        """Have it done by another host; `handle` is finished in `_land`, unless nobody is there."""
+        assert self._quay is not None
+        if self._crossing is not None:  # one at a time
+            self._land(self._crossing)
+        if self._lives(effect.peer):
+            self._quay.ask(effect)
+            handle.pending, self._crossing = effect, handle
+        else:
+            handle.finish(None)
+
+    def _land(self, handle: Handle[Any]) -> None:
+        assert self._quay is not None
+        effect, self._crossing = handle.pending, None
+        version = self._quay.wait(effect.peer)
+        if version is not None and isinstance(effect, Exchange):
+            self.me.count_exchange(effect, version)
+        handle.finish(version)
+
     def _exchange(self, effect: Exchange) -> int | None:
+        if self._elsewhere(effect.peer):
+            return self._cross(effect)
         if not self._lives(effect.peer):
             self.trace.note(Kind.GONE, effect.peer)
             return None
@@ -257,14 +332,17 @@ class Worker:
         """A mean is published now and collected in the wait.
 
         An exchange is cheapest in the pass over the row that the next step makes anyhow; nobody waits for it before.
+        One with another host goes on meanwhile, whatever this learner does.
         """
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
-            self.means.publish(effect.vector, effect.weight)
+            self.means.publish(effect.vector, effect.weight, effect.group)
             handle.pending = effect
         elif isinstance(effect, Mix):
-            self.means.publish(effect.vector, 1.0, effect.readers)
+            self.means.publish(effect.vector, 1.0, readers=effect.readers)
             handle.pending = effect
+        elif isinstance(effect, Exchange | Fetch) and self._elsewhere(effect.peer):
+            self._embark(effect, handle)
         elif isinstance(effect, Exchange) and self.me.put_off is None and self._lives(effect.peer):
             there = partial(self._lives, effect.peer)
             self.me.put_off = PutOff(effect, self.rows[effect.peer], there, handle)
@@ -278,6 +356,8 @@ class Worker:
         if put_off is not None and put_off.handle is handle:
             self.me.put_off = None
             handle.finish(self._exchange(put_off.request))
+        elif handle is self._crossing:
+            self._land(handle)
         elif isinstance(handle.pending, Mix):
             handle.finish(self.means.collect_neighbours(handle.pending.weights))
         else:

@@ -193,6 +193,7 @@ class SimRuntime(Runtime):
         self._means: Means[Meeting] = Means()
         self._mixes: Mixes[To] = Mixes(self.cluster.learners)
         self._roles: dict[int, Role] = {}
+        self._outside: set[int] = set()  # have come back, and take their place in a group when all begin again
         self._living = self._lives.living
         self._work.restart()
         for rank in self._living:
@@ -322,7 +323,7 @@ class SimRuntime(Runtime):
         self, role: Role, group: tuple[int, ...], vector: Tensor, weight: float,
         who: Meeting,
     ) -> None:  # fmt: skip
-        if not self._lives.all_there and not all(self._lives.there(member) for member in group):
+        if not (self._lives.all_there and not self._outside) and not all(self._comes(member) for member in group):
             self._end(role)
             return
         complete = self._means.arrive(role.rank, group, vector, weight, who)
@@ -332,6 +333,10 @@ class SimRuntime(Runtime):
         cost = self._prices.mean_ns(group)
         for someone in waiting:
             self._clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
+
+    def _comes(self, member: int) -> bool:
+        """Can it be waited for in a group?"""
+        return self._lives.there(member) and member not in self._outside
 
     def _mean_there(self, who: Meeting, mean: Tensor, _: Any) -> None:
         role, to, own, batch = who
@@ -460,6 +465,7 @@ class SimRuntime(Runtime):
         self._copy_row(rank, source if self._lives.alive[source] else self._lives.neighbour(rank))
         everyone = self._me[rank].everyone
         if self.cluster.strategy.holders(everyone) != everyone:
+            self._outside.add(rank)
             return  # it takes its place in its group when all begin together again
         self._living = self._lives.living
         self._begin_role(rank)

@@ -1,0 +1,120 @@
+"""`live.json`: what a run is doing just now, for `roundelay status`.
+
+Written anew a few times a minute, never read by the run itself, gone when it has finished; what must last is in
+`events.jsonl`.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from roundelay.core.errors import UserError
+
+TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
+INTERRUPTED, FAILED = "interrupted", "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSeen:
+    """One host, as the host that leads the run sees it."""
+
+    name: str
+    ranks: list[int]  # of its learners
+    alive: bool = True
+    heard_s: float = 0.0  # seconds since it was last heard of
+    sent_bytes: int = 0  # to it, by the host that leads, since they met
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostSeen:
+    """A learner lost in the running segment."""
+
+    rank: int
+    reason: str
+    replaced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A run at one moment. Lists are by rank."""
+
+    FILE: ClassVar[str] = "live.json"
+
+    written_at: float  # seconds since 1970
+    host: str
+    process: int  # that leads the run, on that host
+    started: int  # when that process started, as its kernel counts; tells it from a later one of the same number
+    doing: str  # one of the words above
+    why: str = ""  # it failed
+    epoch: int = 0  # from 0
+    epoch_frames: int = 0  # trained of this epoch
+    epoch_of: int = 0  # frames of an epoch
+    learners: int = 0
+    loss: float | None = None  # of this segment so far, nats per frame
+    staleness: float | None = None  # mean over this segment so far
+    frames_per_second: float | None = None  # lately
+    consensus_distance: float | None = None  # over some of the parameters, while they change
+    living: list[int] | None = None  # ranks; null where the runtime does not tell
+    learner_speed: list[float] = field(default_factory=list)  # frames per second, lately
+    learner_idle_s: list[float] = field(default_factory=list)  # since the last minibatch was counted
+    lost: list[LostSeen] = field(default_factory=list)
+    hosts: list[HostSeen] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain mapping."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Live":
+        """The inverse of `to_json`; unknown keys are ignored."""
+        known = _known(cls, value)
+        known["lost"] = [LostSeen(**_known(LostSeen, one)) for one in value.get("lost", ())]
+        known["hosts"] = [HostSeen(**_known(HostSeen, one)) for one in value.get("hosts", ())]
+        return cls(**known)
+
+    def process_lives(self) -> bool | None:
+        """Does the process that wrote this live? None where this is another host and cannot tell."""
+        if self.host != platform.node():
+            return None
+        return started_at(self.process) == self.started
+
+
+def _known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in dataclasses.fields(cls)}
+    return {key: item for key, item in value.items() if key in names}
+
+
+def read_live(exp: Path) -> Live | None:
+    """What a run directory says of the present; None if nothing.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = exp / Live.FILE
+    try:
+        return Live.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not what a run writes ({error}). Delete it; a living run writes it again.") from error
+
+
+def started_at(process: int) -> int:
+    """When a process of this host started, in ticks since the host did; 0 if there is none."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return 0
+    fields = stat.rpartition(b")")[2].split()  # the name before it may contain anything
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def whoami() -> dict[str, Any]:
+    """The fields of `Live` that name the process which writes it."""
+    return {"host": platform.node(), "process": os.getpid(), "started": started_at(os.getpid())}

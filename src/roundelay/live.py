@@ -1,0 +1,122 @@
+"""Keeps `live.json` in a run's directory up to date while it trains."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from roundelay.core.live import (
+    EVALUATING,
+    FAILED,
+    INTERRUPTED,
+    STARTING,
+    TRAINING,
+    Live,
+    LostSeen,
+    whoami,
+)
+from roundelay.runtime.base import Glance, unix_clock, wall_clock
+
+EVERY_SECONDS = 5.0
+"""How often it is written while nothing but numbers change."""
+AT_MOST_EVERY = 1.0
+"""And when something else does: epochs of toy problems take milliseconds."""
+
+
+class LiveFile:
+    """Use it as a context manager: an exception that ends the run is noted. A disk that cannot be written is not this
+    file's to report: whatever matters is written elsewhere too, and said there."""
+
+    def __init__(self, exp: Path, learners: int, epoch_of: int) -> None:
+        self._path = exp / Live.FILE
+        self._now = Live(written_at=0.0, **whoami(), doing=STARTING, learners=learners, epoch_of=epoch_of)
+        self._written = -AT_MOST_EVERY  # on the wall clock
+        self._changed = True
+        self._before: tuple[float, int, Sequence[int]] | None = None  # time, frames, and by rank, when last written
+        self._seen: dict[int, tuple[int, float]] = {}  # by rank: frames, and since when so many
+        self._done = 0  # frames of this epoch in earlier segments
+
+    def train(self, epoch: int, done: int) -> None:
+        """Training begins, or goes on where `done` frames of the epoch are trained."""
+        self._done, self._before, self._seen = done, (wall_clock(), 0, ()), {}
+        self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
+
+    def look(self, glance: Glance) -> None:
+        """How far the segment is; called a few times a second."""
+        now = wall_clock()
+        for rank, frames in enumerate(glance.learner_frames):
+            if self._seen.get(rank, (-1, 0.0))[0] != frames:
+                self._seen[rank] = frames, now
+        lost = [LostSeen(rank=one.rank, reason=one.reason, replaced=one.replaced) for one in glance.lost]
+        hosts = list(glance.hosts)
+        living = None if glance.living is None else list(glance.living)
+        known = self._now
+        self._changed |= known.loss is None or (known.lost, known.living) != (lost, living)
+        self._changed |= [host.alive for host in known.hosts] != [host.alive for host in hosts]
+        self._now = dataclasses.replace(
+            known, epoch_frames=self._done + glance.frames, loss=glance.loss, staleness=glance.staleness,
+            consensus_distance=glance.consensus_distance, living=living, lost=lost, hosts=hosts,
+            learner_idle_s=[round(now - since, 3) for _, since in self._seen.values()],
+        )  # fmt: skip
+        if now - self._written >= (AT_MOST_EVERY if self._changed else EVERY_SECONDS):
+            self._now = dataclasses.replace(self._now, **self._speed(now, glance))
+            self._before = now, glance.frames, glance.learner_frames
+            self._write()
+
+    def evaluate(self) -> None:
+        """The model is evaluated."""
+        self._change(doing=EVALUATING)
+
+    def finish(self) -> None:
+        """The run has come to its end: from now on its results say what there is to say."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def interrupt(self) -> None:
+        """The user has stopped it."""
+        self._end(INTERRUPTED)
+
+    def _speed(self, now: float, glance: Glance) -> Mapping[str, Any]:
+        """Since it was last written."""
+        if self._before is None:
+            return {}
+        then, frames, by_rank = self._before
+        seconds = max(now - then, 1e-9)
+        before = by_rank or [0] * len(glance.learner_frames)
+        each = [round((n - b) / seconds, 3) for n, b in zip(glance.learner_frames, before, strict=True)]
+        return {"frames_per_second": round((glance.frames - frames) / seconds, 3), "learner_speed": each}
+
+    def _change(self, **fields: Any) -> None:
+        self._now, self._changed = dataclasses.replace(self._now, **fields), True
+        if wall_clock() - self._written >= AT_MOST_EVERY:
+            self._write()
+
+    def _end(self, how: str, why: str = "") -> None:
+        self._now = dataclasses.replace(self._now, doing=how, why=why)
+        self._write()
+
+    def _write(self) -> None:
+        """Whole or not at all; not flushed to the disk: after a crash nobody asks."""
+        temporary = self._path.with_name(f".{Live.FILE}.{os.getpid()}.part")
+        try:
+            text = json.dumps(dataclasses.replace(self._now, written_at=unix_clock()).to_json())
+            temporary.write_text(text + "\n", encoding="utf-8")
+            os.replace(temporary, self._path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        self._written, self._changed = wall_clock(), False
+
+    def __enter__(self) -> Self:
+        self._write()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._end(FAILED, str(error) or type(error).__name__)

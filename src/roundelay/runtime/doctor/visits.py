@@ -1,0 +1,201 @@
+"""Between hosts: each lets the others visit, over the links that a run uses, and measures the way to them.
+
+A host that is examined answers: `arrive` (another one is there, and may be visited), `echo` (the same again), `take`
+(swallow a payload, say so), `examine` (its findings), `measure` (the way from it to another), `leave` (no more).
+Whoever asks has proved that it knows the secret.
+"""
+
+import socket
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from roundelay.runtime.doctor.findings import Finding, Way
+from roundelay.runtime.doctor.host import Asked, examine, versions
+from roundelay.runtime.procs.wire import Link, LinkError, Listener
+
+ECHOES, ECHO_SECONDS = 50, 1.5
+SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
+"""Bytes sent at once: four times as many until sending takes long enough to be measured."""
+
+
+@dataclass(frozen=True)
+class Visited:
+    """What one host says of itself."""
+
+    name: str
+    address: tuple[str, int]
+    findings: list[Finding]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A host is there, and may be visited."""
+
+    ranks: tuple[int, ...]  # of its learners
+    address: tuple[str, int]
+
+
+class House:
+    """This host, open to visitors until it is closed, or told to `leave`."""
+
+    def __init__(self, address: str, port: int, secret: bytes, asked: Asked, patience: float) -> None:
+        self._listener = Listener((address, port), secret, {"name": socket.gethostname()}, patience)
+        self.address = self._listener.address
+        self._asked, self._secret, self._patience = asked, secret, patience
+        self._left = threading.Event()
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        self._thread = threading.Thread(target=self._open, daemon=True, name="doctor")
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Until somebody says that it is over; False if nobody did in time."""
+        return self._left.wait(seconds)
+
+    def arrival(self, seconds: float) -> Arrival | None:
+        """The next host that says it is there; None if none does in time."""
+        try:
+            return self._arrivals.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+
+    def close(self) -> None:
+        """No more visitors."""
+        self._listener.close()
+        self._thread.join()
+
+    def _open(self) -> None:
+        while True:
+            link = self._listener.accept(None)
+            if link is None:
+                return
+            threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
+
+    def _serve(self, link: Link) -> None:
+        try:
+            while True:
+                message = link.receive(None)
+                if message.kind == "echo":
+                    link.send("echo", {"now": time.time()}, [message.payload])
+                elif message.kind == "take":
+                    link.send("taken", {})
+                elif message.kind == "examine":
+                    found = [finding.to_json() for finding in examine(self._asked)]
+                    link.send("found", {"findings": found, "versions": versions(), "name": socket.gethostname()})
+                elif message.kind == "measure":
+                    way = self._measure(message.header)
+                    link.send("way", way.to_json())
+                elif message.kind == "arrive":
+                    header = message.header
+                    address = (str(header["address"][0]), int(header["address"][1]))
+                    self._arrivals.put(Arrival(tuple(map(int, header["ranks"])), address))
+                    link.send("seen", {})
+                elif message.kind == "leave":
+                    link.send("left", {})
+                    self._left.set()
+                else:
+                    link.close()
+        except (LinkError, KeyError, TypeError, ValueError, IndexError):
+            link.close()
+
+    def _measure(self, header: dict[str, Any]) -> Way:
+        address = (str(header["address"][0]), int(header["address"][1]))
+        return measure(str(header["origin"]), str(header["target"]), address, self._secret, self._patience)
+
+
+def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
+    """Ask a host what it finds about itself.
+
+    Raises:
+        LinkError: it cannot be reached, or is a stranger.
+    """
+    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
+    try:
+        link.send("examine", {})
+        header = link.receive(patience + 60).header  # importing torch may take long
+    finally:
+        link.close()
+    findings = [Finding.from_json(one) for one in header["findings"]]
+    return Visited(str(header["name"]), address, findings, dict(header["versions"]))
+
+
+def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
+    """Let `origin` measure the way to `target`."""
+    where = f"{target.address[0]}:{target.address[1]}"
+    try:
+        link = Link.connect(origin.address, secret, {"name": socket.gethostname()}, patience)
+        try:
+            link.send("measure", {"origin": origin.name, "target": target.name, "address": list(target.address)})
+            return Way.from_json(link.receive(3 * patience + 30).header)
+        finally:
+            link.close()
+    except LinkError as error:
+        return Way(origin.name, target.name, where, problem=f"{origin.name} no longer answers: {error}")
+
+
+def arrive(address: tuple[str, int], arrival: Arrival, secret: bytes, patience: float) -> None:
+    """Tell the host at `address` that this one is there.
+
+    Raises:
+        LinkError: it cannot be reached.
+    """
+    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
+    try:
+        link.send("arrive", {"ranks": list(arrival.ranks), "address": list(arrival.address)})
+        link.receive(patience)
+    finally:
+        link.close()
+
+
+def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
+    """Tell a host that it is over.
+
+    Raises:
+        LinkError: it is gone already.
+    """
+    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
+    try:
+        link.send("leave", {})
+        link.receive(patience)
+    finally:
+        link.close()
+
+
+def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, patience: float) -> Way:
+    """The way from here to a host that lets others visit."""
+    where = f"{address[0]}:{address[1]}"
+    try:
+        link = Link.connect(address, secret, {"name": origin}, patience)
+    except LinkError as error:
+        return Way(origin, target, where, problem=f"cannot be reached: {error}")
+    try:
+        times: list[float] = []
+        clocks: list[float] = []
+        begun = time.monotonic()
+        while len(times) < ECHOES and (not times or time.monotonic() - begun < ECHO_SECONDS):
+            asked, here = time.monotonic(), time.time()
+            link.send("echo", {}, [b"x"])
+            there = float(link.receive(patience).header["now"])
+            times.append(time.monotonic() - asked)
+            clocks.append(there - (here + times[-1] / 2))
+        latency = statistics.median(times)
+        size = SMALLEST
+        while True:
+            payload, asked = bytes(size), time.monotonic()
+            link.send("take", {}, [payload])
+            link.receive(patience)
+            taken = time.monotonic() - asked
+            if taken > ENOUGH_SECONDS or size >= LARGEST:
+                break
+            size *= 4
+        speed = size / 1e6 / max(taken - latency, 1e-6)
+        offset = clocks[times.index(min(times))]  # of the fastest answer: known best
+        return Way(origin, target, where, round(1e3 * latency, 4), round(speed, 3), round(offset, 6))
+    except (LinkError, KeyError, ValueError, TypeError) as error:
+        return Way(origin, target, where, problem=f"broke off: {error}")
+    finally:
+        link.close()

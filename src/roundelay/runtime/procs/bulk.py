@@ -1,0 +1,57 @@
+"""Rows and what belongs to them, from the arena of one host to that of another, in pieces.
+
+Legend: P parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.procs.arena import Arena
+from roundelay.runtime.procs.lines import Line
+from roundelay.runtime.procs.wire import Message
+
+PIECE = 8 * CHUNK
+"""Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
+EVERYONE = -1
+"""In place of a rank: all learners of the host that is written to."""
+
+
+def send_vector(line: Line, name: str, rank: int, vector: Tensor) -> None:
+    """Send `vector` (P,), to be written into vector `name` of learner `rank`."""
+    for at in range(0, len(vector), PIECE):
+        line.send("piece", {"name": name, "rank": rank, "at": at}, [vector[at : at + PIECE].numpy()])
+
+
+def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:
+    """Write what came into the arena; only vectors of `ranks` may be written.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is for nobody here, or does not fit.
+    """
+    name, rank, at = str(message.header["name"]), int(message.header["rank"]), int(message.header["at"])
+    piece = torch.frombuffer(message.payload, dtype=torch.float32)
+    to = list(ranks) if rank == EVERYONE else [rank]
+    if not set(to) <= set(ranks) or name not in arena.layout.vectors or not 0 <= at <= arena.layout.parameters:
+        raise ValueError(f"vector {name!r} of learner {rank} is not to be written here")
+    for one in to:
+        arena.vector(name, one)[at : at + len(piece)].copy_(piece)
+
+
+def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
+    """The numbers that belong to the rows of `ranks`, for JSON."""
+    return {
+        "steps": arena.table("steps")[list(ranks)].tolist(), "versions": arena.table("versions")[list(ranks)].tolist(),
+        "scalars": arena.scalars[list(ranks)].tolist(),
+    }  # fmt: skip
+
+
+def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any]) -> None:
+    """The inverse of `integers`."""
+    arena.table("steps")[list(ranks)] = found["steps"]
+    arena.table("versions")[list(ranks)] = found["versions"]
+    if arena.layout.scalars:
+        arena.scalars[list(ranks)] = found["scalars"]

@@ -1,0 +1,330 @@
+"""Carries exchanges and fetches of this host's learners to rows of other hosts.
+
+The process that runs a `Ferry` computes no gradients: sockets and vector operations let go of the interpreter, so no
+learner is slowed down. There is a thread for each learner of the host, with links of its own to the other hosts. For
+an exchange it
+
+    reads   the learner's row, or one fragment of it, under the row's lock
+    sends   it to the host of the peer, whose FerryServer (ferry_server.py) applies the rule to the peer's row, under
+            that row's lock, and answers with what that row was
+    lands   applies the rule's effect on the learner's row, as it is now, under its lock
+
+(cargo.py has the arithmetic). Meanwhile the learner computes, unless it waits for the answer: quay.py. If the link
+breaks the ferry connects again and asks what became of the request, so it is done once at both ends, or at neither
+end, or, if the peer's host is never heard of again, at neither end that lives.
+
+Legend: P parameters, L learners.
+"""
+
+import os
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.rules import find
+from roundelay.runtime.learner_state import Row
+from roundelay.runtime.procs.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.cargo import Carriage, Hold, Scratch, Span, land, load
+from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.quay import read_text
+from roundelay.runtime.procs.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
+
+ATTEMPT_SECONDS = 2.0
+"""For one attempt to connect."""
+
+
+@dataclass
+class Traffic:
+    """What went over the links of one end with one other host, since the run began."""
+
+    exchanges: int = 0  # and fetches: begun here, or there where a FerryServer says so
+    lost: int = 0  # of them, that came to nothing
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    waited_s: float = 0.0  # from the beginning of a request to the end of its reply, summed
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+class Ferry:
+    """One host's side that asks. Start it before the learners, close it after them.
+
+    Args:
+        arena: path of the host's arena, as learners are told it.
+        layout: of that arena; it has rows for all learners of the run.
+        host: number of this host.
+        homes: the host of each learner, by rank. The centre is where learner 0 is.
+        addresses: by host: where the others' listeners are, whose links are given to their FerryServers.
+        secret: of the run.
+        carriage: how rows are carried.
+        patience: seconds, for which a request is tried before the reply is None. Not how long hosts may be silent:
+            whoever knows that one is dead says so by `peers_changed`.
+        tally: counts malformed frames.
+
+    Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
+    """
+
+    def __init__(
+        self, arena: str, layout: Layout, host: int, homes: Sequence[int], addresses: Mapping[int, Address],
+        secret: bytes, carriage: Carriage | None = None, patience: float = 60.0, tally: Tally | None = None,
+    ) -> None:  # fmt: skip
+        self.arena, self.layout, self.host, self.homes = arena, layout, host, tuple(homes)
+        self.secret, self.carriage, self.patience, self.tally = (
+            secret,
+            carriage or Carriage(),
+            patience,
+            tally or Tally(),
+        )
+        self.here = tuple(rank for rank, home in enumerate(homes) if home == host)
+        self.life = secrets.token_hex(8)
+        self.addresses = dict(addresses)
+        self.closing = False
+        self.error = ""
+        """The traceback of what should not have happened, if something did."""
+        self._passages = {rank: Passage(self, rank) for rank in self.here}
+        self.wake = {rank: passage.wake for rank, passage in self._passages.items()}
+        """By rank: the path that a learner is told as `WorkerSpec.ferry`."""
+
+    def start(self) -> None:
+        """From now on learners are heard."""
+        for passage in self._passages.values():
+            passage.start()
+
+    def peers_changed(self, addresses: Mapping[int, Address]) -> None:
+        """These hosts live, there. Requests to any other come to nothing at once."""
+        before, self.addresses = self.addresses, dict(addresses)
+        for host in before:
+            if before[host] != self.addresses.get(host):
+                for passage in self._passages.values():
+                    passage.cut(host)
+
+    def traffic(self) -> dict[int, Traffic]:
+        """By host, all learners together."""
+        found: dict[int, Traffic] = {}
+        for passage in self._passages.values():
+            for host, traffic in list(passage.traffic.items()):
+                found[host] = found.get(host, Traffic()) + traffic
+        return found
+
+    def close(self) -> None:
+        """Requests under way come to nothing. Safe to call twice."""
+        self.closing = True
+        for passage in self._passages.values():
+            passage.close()
+
+
+class Passage:
+    """One learner's ferry: a thread, links, and room for what they carry."""
+
+    def __init__(self, ferry: Ferry, rank: int) -> None:
+        self._ferry, self._rank = ferry, rank
+        self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._bell, False)
+        self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
+        self._arena = arena = Arena(
+            os.open(ferry.arena, os.O_RDWR | os.O_CLOEXEC), ferry.layout, Patience(rank, ferry.patience)
+        )
+        self._row = Row(rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank])
+        self._alive, self._asked, self._done = (arena.table(name) for name in ("alive", "ferry_asked", "ferry_done"))
+        parameters = ferry.layout.parameters
+        self._sent, self._found, self._scratch = Hold(parameters), Hold(parameters), Scratch()
+        self._error = torch.zeros(parameters) if ferry.carriage.wire != "fp32" else None
+        self._links: dict[int, Link] = {}
+        self._gate = threading.Lock()
+        self._turn = 0
+        self.traffic: dict[int, Traffic] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """The thread begins."""
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"ferry of learner {self._rank}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        rank, versions = self._rank, self._arena.table("ferry_version")
+        while os.read(self._pipe, 4096) and not self._ferry.closing:
+            while not self._ferry.closing and (number := int(self._asked[rank])) != self._done[rank]:
+                versions[rank] = self._perform(number)
+                self._done[rank] = number  # last: the learner acts on it
+
+    def _perform(self, number: int) -> int:
+        """The answer to a request."""
+        try:
+            request = read_text(self._arena, self._rank)
+            if not request:  # a learner that has just begun
+                return NONE
+            traffic = self.traffic.setdefault(self._home(request["peer"]), Traffic())
+            traffic.exchanges += 1
+            version = self._carry(number, request)
+        except (LinkError, TimeoutError):
+            version = NONE
+        except Exception:
+            self._ferry.error = traceback.format_exc()
+            return NONE
+        traffic.lost += version == NONE
+        return version
+
+    def _home(self, row: int) -> int:
+        return self._ferry.homes[0 if row == self._ferry.layout.learners else row]
+
+    def _carry(self, number: int, request: dict[str, Any]) -> int:
+        ferry, peer, rank, parameters = self._ferry, request["peer"], self._rank, self._ferry.layout.parameters
+        header: dict[str, Any] = {"n": number, "peer": peer}
+        if "into" in request:
+            whole = Span.whole(parameters)
+            message = self._ask("fetch", header, [], self._home(peer), parameters)
+            if message is None:
+                return NONE
+            for out, x in zip(
+                whole.parts(self._arena.vector(request["into"], rank)), self._found.parts(parameters, "fp32"),
+                strict=True,
+            ):  # fmt: skip
+                out.copy_(x)
+            return _integer(message, "version")
+        private = [self._arena.vector(name, rank) for name in request["private"]]
+        since = request["since"]
+        simple = not private and since is None
+        span = ferry.carriage.fragment(parameters, self._turn) if simple else Span.whole(parameters)
+        wire = ferry.carriage.wire if simple else "fp32"
+        row = self._row
+        row.lock.acquire()
+        try:
+            load(row, span, wire, self._sent, self._error, self._scratch)
+            seen = row.version
+        finally:
+            row.lock.release()
+        header |= {
+            "rule": request["rule"], "since": since, "private": len(private), "wire": wire,
+            "chunks": [span.first, span.stop],
+        }  # fmt: skip
+        cargo = [self._sent.filled(span.size, wire), *(_bytes(vector) for vector in private)]
+        message = self._ask("exchange", header, cargo, self._home(peer), span.size, wire)
+        if message is None:
+            return NONE
+        aged = {} if since is None else {"age": _integer(message, "age")}
+        rule = find(request["rule"], len(private), since is not None)
+        row.lock.acquire()
+        try:
+            if self._asked[rank] != number or not self._alive[rank]:  # the learner is dead, its row another's
+                return NONE
+            row.begin()
+            land(
+                row, span, wire, self._sent, self._found, self._scratch, partial(rule, **aged), private,
+                row.version == seen,
+            )  # fmt: skip
+            row.end()
+        finally:
+            row.lock.release()
+        self._turn += simple
+        return _integer(message, "version")
+
+    # Links ------------------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, kind: str, header: dict[str, Any], cargo: list[memoryview], host: int, size: int, wire: str = "fp32"
+    ) -> Message | None:
+        """The reply of `host`, with `size` parameters in `found`; None: it has nobody there.
+
+        Raises:
+            LinkError: no reply.
+        """
+        started, traffic = time.monotonic(), self.traffic[host]
+        deadline, again = started + self._ferry.patience, False
+        while True:
+            link = self._link(host, deadline)
+            before = link.sent_bytes, link.received_bytes
+            try:
+                reply = None
+                if again:
+                    link.send("again", {"n": header["n"]})
+                    reply = self._hear(link, deadline)
+                if reply is None or reply.kind == "unknown":
+                    link.send(kind, header, cargo)
+                    reply = self._hear(link, deadline)
+                break
+            except LinkClosed:
+                again = True  # the next turn of this loop may find that there is no such host any more
+            except (LinkTimeout, BadFrame):
+                self.cut(host)
+                raise
+            finally:
+                traffic.sent_bytes += link.sent_bytes - before[0]
+                traffic.received_bytes += link.received_bytes - before[1]
+        traffic.waited_s += time.monotonic() - started
+        if reply.kind == "gone":
+            return None
+        if reply.kind != "row" or len(reply.payload) != len(self._found.filled(size, wire)):
+            self.cut(host)
+            raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
+        return reply
+
+    def _hear(self, link: Link, deadline: float) -> Message:
+        return link.receive(max(0.0, deadline - time.monotonic()), into=self._found.view)
+
+    def _link(self, host: int, deadline: float) -> Link:
+        """The link to `host`: the one there is, or a new one."""
+        ferry = self._ferry
+        while True:
+            with self._gate:
+                link = self._links.get(host)
+                if link is not None and not link.closed:
+                    return link
+            address, left = ferry.addresses.get(host), deadline - time.monotonic()
+            if address is None or ferry.closing or left <= 0:
+                raise LinkClosed(f"host {host} is not there")
+            hello = {"what": "ferry", "host": ferry.host, "rank": self._rank, "life": ferry.life}
+            try:
+                link = Link.connect(
+                    address, ferry.secret, hello, ferry.patience, ferry.tally, within=min(left, ATTEMPT_SECONDS)
+                )
+            except LinkError:
+                time.sleep(0.02)
+                continue
+            with self._gate:
+                self._links[host] = link
+            if ferry.closing or ferry.addresses.get(host) != address:  # meanwhile
+                link.close()
+
+    def cut(self, host: int) -> None:
+        """Close the link to `host`, from any thread."""
+        with self._gate:
+            link = self._links.pop(host, None)
+        if link is not None:
+            link.close()
+
+    def close(self) -> None:
+        """End the thread; nobody is heard any more."""
+        if self._pipe < 0:
+            return
+        for host in list(self._links):
+            self.cut(host)
+        os.write(self._bell, b"!")
+        if self._thread is not None:
+            self._thread.join()
+        for host in list(self._links):
+            self.cut(host)
+        for descriptor in (self._pipe, self._bell):
+            os.close(descriptor)
+        self._pipe = -1
+        self._arena.close()
+
+
+def _bytes(vector: Tensor) -> memoryview:
+    lying: Any = vector.numpy()
+    return memoryview(lying).cast("B")
+
+
+def _integer(message: Message, name: str) -> int:
+    value = message.header.get(name)
+    if type(value) is not int:
+        raise BadFrame(f"a reply without {name}")
+    return value

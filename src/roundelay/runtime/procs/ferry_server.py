@@ -1,0 +1,257 @@
+"""Does to rows of this host what learners of other hosts ask for: the other half of ferry.py.
+
+Every learner elsewhere has a desk here: a thread, a link, room for one request, and the last answer, for the case that
+the link breaks before it has arrived. What a request says is checked before anything is done; one that makes no sense
+closes its link, and is counted with the malformed frames.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.rules import find
+from roundelay.core.effects import Rule
+from roundelay.runtime.learner_state import Row
+from roundelay.runtime.procs.arena import Arena, Layout
+from roundelay.runtime.procs.cargo import WIDTH, Hold, Scratch, Span, answer, load
+from roundelay.runtime.procs.ferry import Traffic
+from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.quay import is_here
+from roundelay.runtime.procs.wire import Link, LinkError, Message, Tally
+
+SERVER = -2
+"""What a wait for a lock calls the one who waits."""
+LARGEST = 1 << 62
+
+
+class _Nonsense(Exception):
+    """A request that none of ours makes."""
+
+
+@dataclass
+class _Reply:
+    number: int = -1
+    kind: str = ""
+    header: dict[str, Any] = field(default_factory=dict)
+    cargo: list[memoryview] = field(default_factory=list)
+
+
+class FerryServer:
+    """One host's side that is asked.
+
+    Args:
+        arena: path of the host's arena.
+        layout: of that arena.
+        here: the learners of this host; its rows, and the centre if learner 0 is one of them, are what others may
+            exchange with.
+        patience: seconds, for a row's lock; less than the askers'. A row whose learner stands still in the middle of
+            a step counts as dead.
+        tally: counts requests that make no sense.
+
+    As for `Ferry`, torch should use one thread here.
+    """
+
+    def __init__(
+        self, arena: str, layout: Layout, here: Sequence[int], patience: float = 20.0, tally: Tally | None = None
+    ) -> None:
+        self.arena, self.layout, self.here, self.patience = arena, layout, tuple(here), patience
+        self.tally = tally or Tally()
+        self._gate = threading.Lock()
+        self._desks: dict[int, Desk] = {}
+        self._errors: dict[int, Tensor] = {}
+        self._closed = False
+
+    def serve(self, link: Link) -> None:
+        """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
+        `"what": "ferry"`."""
+        rank, host = link.hello.get("rank"), link.hello.get("host")
+        known = type(rank) is int and 0 <= rank < self.layout.learners and rank not in self.here and type(host) is int
+        with self._gate:
+            if self._closed or not known:
+                if not known:
+                    self.tally.count_malformed()
+                link.close()
+                return
+            assert isinstance(rank, int)
+            desk = self._desks.get(rank)
+            if desk is None:
+                desk = self._desks[rank] = Desk(self)
+            desk.attend(link)
+
+    def error_of(self, row: int) -> Tensor:
+        """What rounding has left of row `row` (P,), guarded by that row's lock."""
+        with self._gate:
+            if row not in self._errors:
+                self._errors[row] = torch.zeros(self.layout.parameters)
+            return self._errors[row]
+
+    def traffic(self) -> dict[int, Traffic]:
+        """By host that asks."""
+        found: dict[int, Traffic] = {}
+        with self._gate:
+            desks = list(self._desks.values())
+        for desk in desks:
+            for host, traffic in list(desk.traffic.items()):
+                found[host] = found.get(host, Traffic()) + traffic
+        return found
+
+    def close(self) -> None:
+        """Close all links. Safe to call twice."""
+        with self._gate:
+            self._closed = True
+            desks, self._desks = list(self._desks.values()), {}
+        for desk in desks:
+            desk.close()
+
+
+class Desk:
+    """Attends to one learner of another host, over one link at a time."""
+
+    def __init__(self, server: FerryServer) -> None:
+        self._server, layout = server, server.layout
+        self._arena = arena = Arena(
+            os.open(server.arena, os.O_RDWR | os.O_CLOEXEC), layout, Patience(SERVER, server.patience)
+        )
+        self._rows = {
+            rank: Row(rank, vector, arena.table("versions"), arena.row_locks[rank])
+            for rank, vector in enumerate(arena.rows())
+            if is_here(rank, layout.learners, server.here)
+        }
+        self._alive = arena.table("alive")
+        self._hold, self._scratch = Hold(layout.parameters, 1 + len(layout.memory)), Scratch()
+        self._last, self._life = _Reply(), ""
+        self._link: Link | None = None
+        self._thread: threading.Thread | None = None
+        self.traffic: dict[int, Traffic] = {}
+
+    def attend(self, link: Link) -> None:
+        """From now on to `link`; whatever was before it is over first."""
+        before, self._link = (self._link, self._thread), link
+        if before[0] is not None:
+            before[0].close()
+        self._thread = threading.Thread(
+            target=self._attend, args=(link, before[1]), daemon=True, name=f"ferry server of {link.peer}"
+        )
+        self._thread.start()
+
+    def _attend(self, link: Link, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
+        life, host = str(link.hello.get("life")), link.hello["host"]
+        if life != self._life:  # its numbers begin again
+            self._life, self._last = life, _Reply()
+        traffic = self.traffic.setdefault(host, Traffic())
+        try:
+            while True:
+                message = link.receive(None, into=self._hold.view)
+                reply = self._answer(message)
+                link.send(reply.kind, reply.header, reply.cargo)
+                traffic.exchanges += message.kind != "again"
+                traffic.lost += reply.kind == "gone"
+        except LinkError:
+            pass
+        except _Nonsense:
+            self._server.tally.count_malformed()
+        finally:
+            link.close()
+            traffic.sent_bytes += link.sent_bytes
+            traffic.received_bytes += link.received_bytes
+
+    def _answer(self, message: Message) -> _Reply:
+        number = _whole(message.header, "n", LARGEST)
+        if message.kind == "again":
+            return self._last if self._last.number == number else _Reply(number, "unknown", {"n": number})
+        if message.kind not in ("exchange", "fetch"):
+            raise _Nonsense
+        peer = _whole(message.header, "peer", self._server.layout.rows)
+        row = self._rows.get(peer)
+        if row is None:
+            raise _Nonsense
+        self._last = _Reply()
+        try:
+            done = self._exchange(row, message) if message.kind == "exchange" else self._fetch(row, message)
+        except TimeoutError:
+            done = None
+        kind, header, cargo = ("gone", {}, []) if done is None else ("row", *done)
+        self._last = _Reply(number, kind, {"n": number, **header}, cargo)
+        return self._last
+
+    def _lives(self, row: Row) -> bool:
+        return row.rank == self._server.layout.learners or bool(self._alive[row.rank])
+
+    def _fetch(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
+        if len(message.payload):
+            raise _Nonsense
+        whole = Span.whole(self._server.layout.parameters)
+        row.lock.acquire()
+        try:
+            if not self._lives(row):
+                return None
+            load(row, whole, "fp32", self._hold, None, self._scratch)
+            return {"version": row.version}, [self._hold.filled(whole.size, "fp32")]
+        finally:
+            row.lock.release()
+
+    def _exchange(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
+        span, wire, rule, private, since = self._read(message)
+        error = self._server.error_of(row.rank) if wire != "fp32" else None
+        row.lock.acquire()
+        try:
+            if not self._lives(row):
+                return None
+            header = {}
+            if since is not None:
+                header["age"] = row.version - since
+                rule = partial(rule, age=header["age"])
+            row.begin()
+            answer(row, span, wire, self._hold, error, self._scratch, rule, private)
+            row.end()
+            header["version"] = row.version
+        finally:
+            row.lock.release()
+        return header, [self._hold.filled(span.size, wire)]
+
+    def _read(self, message: Message) -> tuple[Span, str, Rule, int, int | None]:
+        """What an exchange is to do.
+
+        Raises:
+            _Nonsense: none of ours would ask for that.
+        """
+        header, layout = message.header, self._server.layout
+        private, since = _whole(header, "private", 1 + len(layout.memory)), None
+        if header.get("since") is not None:
+            since = _whole(header, "since", LARGEST)
+        whole, ends, wire = Span.whole(layout.parameters), header.get("chunks"), header.get("wire")
+        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in WIDTH:
+            raise _Nonsense
+        first, stop = (_whole({"end": end}, "end", whole.stop + 1) for end in ends)
+        if not first < stop or ((private or since is not None) and wire != "fp32"):
+            raise _Nonsense
+        span = Span(first, stop, layout.parameters)
+        if len(message.payload) != span.size * (WIDTH[wire] + 4 * private):
+            raise _Nonsense
+        try:
+            return span, wire, find(header.get("rule"), private, since is not None), private, since
+        except ValueError as error:
+            raise _Nonsense from error
+
+    def close(self) -> None:
+        """Nobody is attended to any more."""
+        if self._link is not None:
+            self._link.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._arena.close()
+
+
+def _whole(header: dict[str, Any], name: str, stop: int) -> int:
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < stop:
+        raise _Nonsense
+    return value

@@ -1,0 +1,262 @@
+"""Means over learners of several hosts, and mixes of neighbours on several hosts. A few threads of each host's own
+process do it: learners never touch the network.
+
+A mean of everybody goes along the chain of hosts, in the order of their ranks, and back:
+
+    up      a host takes the sum so far from the host before it, adds its own learners' vectors in rank order, and gives
+            it to the host after it
+    down    the last host has the mean; each hands it to the host before it
+
+Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
+a ring allreduce. The sum is taken in rank order, product and sum rounded apart, on the same grid of chunks as on one
+host: L learners on many hosts end bit for bit as L learners on one.
+
+For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
+far its own learners have read (`reduced`). That is what one learner waits for on the other's behalf (means.py), so a
+mailbox that is written here is free there.
+
+Legend: P parameters, L learners.
+"""
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.averaging import add_shares_
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.procs.arena import Arena
+from roundelay.runtime.procs.means import Means
+from roundelay.runtime.procs.wire import Link, LinkError, LinkTimeout, Message
+
+PIECE = 16 * CHUNK
+"""Elements in one message: 4 MiB."""
+LOOK_SECONDS = 0.1
+"""How often a thread that hears nothing looks whether the part of the segment is over."""
+
+
+def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of what the arena must have besides."""
+    return (
+        ("everybody", (learners,)),  # means of everybody a learner has published for
+        ("wide", (1,)),  # and how many are complete
+        ("posted", (learners,)),  # up to which number what a learner says of its mail has been read
+        ("readers", (2, learners, learners)),  # who will read its mail, for even and odd numbers
+    )
+
+
+class _Ended(Exception):
+    """The part of the segment is over."""
+
+
+class HostMeans:
+    """This host's share of what all learners do together, for one part of a segment.
+
+    Args:
+        hosts: the ranks of each host, in rank order.
+        host: which of them this is.
+        part: a number that no other part of the run has.
+        chain: links to the host before and after this one, by host; nothing else is sent over them.
+        post: links to all other hosts, for mixes; by host. Nothing else is sent over them.
+        failed: called with the reason, from a thread, when a link is gone.
+    """
+
+    def __init__(
+        self, arena: Arena, hosts: Sequence[Sequence[int]], host: int, part: int, chain: Mapping[int, Link],
+        post: Mapping[int, Link], failed: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._arena, self._hosts, self._here, self._part = arena, hosts, tuple(hosts[host]), part
+        self._before, self._after, self._post = chain.get(host - 1), chain.get(host + 1), post
+        self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
+        self._mean = arena.vector("mean", self._here[0])
+        self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in range(0, len(self._mean), PIECE)]
+        self._weights: list[float] = []
+        self._weighed = threading.Semaphore(0)
+        for name, _ in tables(arena.layout.learners):
+            arena.table(name)[:] = 0
+        self._threads = [self._thread("up", self._up)]
+        if self._after is not None:
+            self._threads.append(self._thread("down", self._down, self._after))
+        if post:
+            self._threads.append(self._thread("mail", self._send_mail))
+        self._threads += [self._thread(f"mail of {other}", self._take_mail, link) for other, link in post.items()]
+
+    def start(self) -> None:
+        """After all tables are set, and before learners begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """When this host's learners have ended: what they have published is still sent."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _thread(self, name: str, work: Callable[..., None], *arguments: Link) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*arguments)
+            except _Ended:
+                pass
+            except LinkError as error:
+                if not self._ended.is_set():
+                    self._failed(str(error))
+            except Exception:
+                self._failed(traceback.format_exc())
+
+        return threading.Thread(target=run, daemon=True, name=f"means {name}")
+
+    def _until(self, ready: Callable[[], bool]) -> None:
+        pause = 50e-6
+        while not ready():
+            if self._ended.is_set():
+                raise _Ended
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def _receive(self, link: Link, kind: str, into: Tensor | None = None) -> Message:
+        """The next message of this part. Whatever is left of an earlier one is passed over."""
+        while True:
+            try:
+                message = link.receive(LOOK_SECONDS, None if into is None else into.numpy())
+            except LinkTimeout:
+                if self._ended.is_set():
+                    raise _Ended from None
+                continue
+            if message.header.get("part") == self._part:
+                if message.kind != kind:
+                    raise LinkError(f"{link.peer} sent {message.kind!r} where {kind!r} was due")
+                return message
+
+    # A mean of everybody ----------------------------------------------------------------------------------------------
+
+    def _up(self) -> None:
+        """Sum number k = 1, 2, ... from the first host to the last."""
+        arena, before, after = self._arena, self._before, self._after
+        everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
+        here, sum_, number = list(self._here), torch.empty(min(PIECE, len(self._mean))), 0
+        while True:
+            number += 1
+            self._until(lambda k=number: bool((everybody[here] >= k).all()))  # type: ignore[misc]
+            parity = int(published[here[0]]) % 2
+            vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
+            mine = [float(arena.weights[parity, rank]) for rank in here]
+            weights = self._weigh(mine)
+            shares = [weight / float(sum(weights)) for weight in mine]
+            for piece in self._pieces:
+                part = sum_[: piece.stop - piece.start]
+                if before is None:
+                    part.zero_()
+                else:
+                    self._receive(before, "sum", part)
+                for at in range(0, len(part), CHUNK):  # the grid of one host
+                    low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
+                    add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
+                if after is not None:
+                    after.send("sum", {"part": self._part}, [part.numpy()])
+                else:
+                    self._mean[piece].copy_(part)
+                    if before is not None:
+                        before.send("mean", {"part": self._part}, [part.numpy()])
+            if after is None:
+                arena.table("wide")[0] = number
+
+    def _weigh(self, mine: Sequence[float]) -> list[float]:
+        """All learners' weights, by rank, given those of this host's."""
+        before, after = self._before, self._after
+        weights = [*mine] if before is None else [*self._receive(before, "weights").header["weights"], *mine]
+        if after is not None:
+            after.send("weights", {"part": self._part, "weights": weights})
+            while not self._weighed.acquire(timeout=LOOK_SECONDS):
+                if self._ended.is_set():
+                    raise _Ended
+            return self._weights
+        if before is not None:
+            before.send("weighed", {"part": self._part, "weights": weights})
+        return weights
+
+    def _down(self, after: Link) -> None:
+        """Hand means number k = 1, 2, ... on to the host before this one."""
+        number, before = 0, self._before
+        while True:
+            number += 1
+            self._weights = [float(weight) for weight in self._receive(after, "weighed").header["weights"]]
+            if before is not None:
+                before.send("weighed", {"part": self._part, "weights": self._weights})
+            self._weighed.release()
+            for piece in self._pieces:
+                self._receive(after, "mean", self._mean[piece])
+                if before is not None:
+                    before.send("mean", {"part": self._part}, [self._mean[piece].numpy()])
+            self._arena.table("wide")[0] = number
+
+    # Mixes of neighbours ----------------------------------------------------------------------------------------------
+
+    def _send_mail(self) -> None:
+        """What learners here have published and learners there will read; and what learners here have read."""
+        arena = self._arena
+        published, posted, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
+        told, pause = dict.fromkeys(self._here, 0), 50e-6
+        while True:
+            last, idle = self._ended.is_set(), True
+            for rank in self._here:
+                while posted[rank] < published[rank]:
+                    self._post_letter(rank, int(posted[rank]) + 1)
+                    posted[rank] += 1
+                    idle = False
+            now = {rank: int(reduced[rank]) for rank in self._here}
+            read = [[rank, number] for rank, number in now.items() if number > told[rank]]
+            if read:
+                for link in self._post.values():
+                    link.send("read", {"part": self._part, "read": read})
+                told, idle = now, False
+            if last:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3) if idle else 50e-6
+
+    def _post_letter(self, rank: int, number: int) -> None:
+        arena, parity = self._arena, number % 2
+        readers = arena.table("readers")[parity, rank]
+        for host, link in self._post.items():
+            if readers[list(self._hosts[host])].any():
+                facts = {"part": self._part, "rank": rank, "number": number, "weight": arena.weights[parity, rank]}
+                vector = arena.vector(Means.SOURCES[arena.table("source")[parity, rank]], rank)
+                link.send("letter", facts)
+                link.send("mail", {"part": self._part}, [vector.numpy()])
+
+    def _take_mail(self, link: Link) -> None:
+        arena = self._arena
+        published, reduced, there = arena.table("published"), arena.table("reduced"), set()
+        for other, ranks in enumerate(self._hosts):
+            if self._post.get(other) is link:
+                there = set(ranks)
+        while True:
+            message = self._receive_any(link)
+            if message.kind == "read":
+                for rank, number in message.header["read"]:
+                    if rank in there:
+                        reduced[rank] = number
+            elif message.kind == "letter" and message.header["rank"] in there:
+                rank, number = int(message.header["rank"]), int(message.header["number"])
+                parity = number % 2
+                self._receive(link, "mail", arena.vector(Means.SOURCES[1 + parity], rank))
+                arena.table("source")[parity, rank] = 1 + parity
+                arena.weights[parity, rank] = float(message.header["weight"])
+                published[rank] = number
+            else:
+                raise LinkError(f"{link.peer} sent {message.kind!r}, which is no mail of its learners")
+
+    def _receive_any(self, link: Link) -> Message:
+        while True:
+            try:
+                message = link.receive(LOOK_SECONDS)
+            except LinkTimeout:
+                if self._ended.is_set():
+                    raise _Ended from None
+                continue
+            if message.header.get("part") == self._part:
+                return message

@@ -1,0 +1,409 @@
+"""Many hosts: the conductor. It leads the learners of its own host, as on one, and over a link to each the others'.
+
+What crosses those links is small: orders, leases of minibatches, what was counted, who lives; and between segments the
+rows. In this host's arena the places of learners elsewhere are mirrors: counts and lives are written there as they are
+reported, rows when they are asked for. So whatever is said of all learners is read in one place.
+
+A host is lost when its link is closed or silent for `host_patience`. Its minibatches are drawn again by the others. It
+may come back, or another with its ranks: it then begins with the row of a learner of this host. Only the loss of this
+host itself ends the run; everything before the last checkpoint stays.
+
+Legend: P parameters, L learners.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from torch import Tensor
+
+from roundelay.core.errors import UserError
+from roundelay.core.live import HostSeen
+from roundelay.runtime.base import (
+    Cluster,
+    ClusterState,
+    Counts,
+    Glance,
+    LearnerDied,
+    Outcome,
+    Runtime,
+    SegmentPlan,
+    Watch,
+    keep_going,
+    wall_clock,
+)
+from roundelay.runtime.procs import bulk, queue, waiting
+from roundelay.runtime.procs.assembly import Arrivals, Assembly, open_door
+from roundelay.runtime.procs.crossing import Crossing
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.host_means import HostMeans, tables
+from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.leases import Leases, Stock, enter
+from roundelay.runtime.procs.mesh import Mesh
+from roundelay.runtime.procs.meter import Meter, Reading
+from roundelay.runtime.procs.remotes import Remote
+from roundelay.runtime.procs.terms import Terms
+from roundelay.runtime.procs.wire import LinkError, Message
+
+OWN = 0
+"""The conductor's host."""
+
+
+class HostsRuntime(Runtime):
+    """Runs a cluster on the processes of several hosts, of which this is the first.
+
+    Raises:
+        UserError: not all hosts came, or it cannot be done on several.
+    """
+
+    def __init__(self, cluster: Cluster, place: Place, terms: Terms) -> None:
+        self.cluster, self._terms = cluster, terms
+        self._synchronous = cluster.strategy.traits.synchronous
+        self._at_once = cluster.strategy.traits.joins == "at once"
+        self._book: Leases | None = None
+        self._bases: dict[int, Counts] = {}  # what a lost host's learners had counted in this segment
+        self._past: list[Remote] = []  # lost in this segment
+        self._segments = self._parts = 0
+        self._plan: SegmentPlan | None = None
+        self._stopping = self._stopped = False
+        self._trouble: tuple[float, str] | None = None  # with links between hosts, and since when
+        self._stale: set[str] = set()  # vectors of learners elsewhere that are newer there
+        self._stock: Stock | None = None
+        self._why = ""
+        self._door = open_door(place, terms)
+        arrivals = Arrivals(self._door, terms.host_patience)
+        self._crossing = Crossing(place, terms, self._door)
+        try:
+            self.crew = ProcsRuntime(
+                cluster, terms.patience_seconds, terms.threads, on_death=terms.on_death, here=place.ranks,
+                extra=tables(cluster.learners), cross=self._crossing.open,
+            )  # fmt: skip
+        except BaseException:
+            self._crossing.close()
+            self._door.close()
+            raise
+        self.parameters, self._arena = self.crew.parameters, self.crew.arena
+        self._hosts = Assembly(
+            self.crew, self._door, arrivals, place, terms, self._heard, self._left, self._crossing.peers
+        )
+        self._mesh: Mesh | None = Mesh(self._door, OWN) if self._synchronous else None
+        self._meter = Meter(OWN, self._readings)
+        try:
+            self._hosts.gather()
+            self._crossing.settle(OWN, self._hosts.hosts)
+            if self._mesh is not None:
+                self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
+                self._mesh.dial(self._hosts.addresses(), place.secret, terms.host_patience, terms.patience_seconds)
+        except BaseException as error:
+            self._why = str(error) or type(error).__name__
+            self.close()
+            raise
+
+    def _readings(self) -> Iterator[Reading]:
+        for remote in self._hosts.all():
+            yield remote.host, remote.line.link.sent_bytes, remote.line.link.received_bytes, 0.0
+        yield from self._crossing.readings()
+        if self._mesh is not None:
+            yield from self._mesh.readings()
+
+    # Segments ---------------------------------------------------------------------------------------------------------
+
+    def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
+        started = wall_clock()
+        self._meter.since()
+        with self._hosts.gate:
+            self._segments += 1
+            self._plan, self._stopping, self._stopped = plan, False, False
+            self._bases, self._past = {}, []
+            self._book = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
+            self.crew.begin(plan)
+            self._stale = {"row", *self.crew.layout.memory}
+            for remote in self._hosts.all():
+                remote.begin_segment()
+        self._part(plan, watch)
+        while not self._synchronous and self._book.left:
+            self._part(plan, watch)  # minibatches came back from the dead after the living had finished
+        learners = self.cluster.learners
+        end = int(self._arena.table("round")[0]) * learners if self._synchronous else self._book.next
+        outcome = self.crew.outcome(plan, end, wall_clock() - started)
+        others = [*self._past, *self._hosts.all()]
+        lost, joined = self._hosts.news()
+        return dataclasses.replace(
+            outcome,
+            lost=(*outcome.lost, *(one for remote in others for one in remote.lost)),
+            joined=(*outcome.joined, *(one for remote in others for one in remote.joined)),
+            redrawn=outcome.redrawn + sum(remote.redrawn for remote in others) + sum(gone.redrawn for gone in lost),
+            hosts_lost=lost,
+            hosts_joined=joined,
+            refused=self._door.listener.tally.strangers + self._door.listener.tally.malformed,
+            traffic=(*self._meter.since(), *(one for remote in others for one in remote.traffic)),
+        )
+
+    def _part(self, plan: SegmentPlan, watch: Watch) -> None:
+        """Let all learners of all hosts run until there is nothing more to draw."""
+        look = self._look(watch)
+        look(self.crew.glance())
+        self._parts += 1
+        living = self._wanted()
+        for remote in self._hosts.inside():
+            self._order(remote, plan, living)
+        self._own_part(plan, look, living)
+        self._wait_for_others(plan, look)
+        if not self.crew.living():
+            raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()))
+
+    def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
+        """Learners here have ended."""
+        try:
+            while any(remote.busy for remote in self._hosts.inside()):
+                time.sleep(0.02)
+                look(self.crew.glance())
+                self.crew.hear_newcomers()
+                if self._more_for(self.crew.ready()):
+                    self._lead(plan, look, self._wanted())
+            look(self.crew.glance())
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
+
+    def _wanted(self) -> list[int]:
+        """Learners that are to take part: those that live, and newcomers that are ready."""
+        found = {*self.crew.living(), *self.crew.ready()}
+        return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
+
+    def _more_for(self, ready: Iterable[int]) -> bool:
+        """Is there anything to do for newcomers of a host whose learners have all ended?"""
+        return bool(list(ready)) and self._at_once and self._book is not None and self._book.left
+
+    def _order(self, remote: Remote, plan: SegmentPlan, living: list[int]) -> None:
+        with self._hosts.gate:
+            remote.busy = remote.standing == "in"
+        remote.tell(  # whoever does not hear it is lost, and will be noticed
+            "part", part=self._parts, segment=self._segments, plan=plan.to_json(), last_round=plan.end_round,
+            living=living,
+        )  # fmt: skip
+
+    def _own_part(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
+        try:
+            self._lead(plan, look, living)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
+
+    def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
+        if self._synchronous:
+            assert self._mesh is not None
+            means = HostMeans(
+                self._arena, self._hosts.hosts, OWN, self._parts, self._mesh.chain, self._mesh.post, self._failed
+            )
+            try:
+                self.crew.part(plan, look, living, means.start)
+            finally:
+                means.stop()
+            return
+        self._stock = stock = Stock(self._arena, self.crew.here, self._lease_own)
+        try:
+            self.crew.part(plan, look, living, stock.start)
+        finally:
+            stock.stop()
+            self._stock = None
+        assert self._book is not None
+        report = stock.report()
+        queue.clear_stock(self._arena)
+        self._book.settle(OWN, report["settled"] if report else ())
+        self._book.give_back(OWN)
+
+    def _lease_own(self, wanted: int) -> None:
+        stock, book = self._stock, self._book
+        if stock is not None and book is not None:
+            stock.fill(*book.draw(OWN, wanted))
+
+    def _failed(self, reason: str) -> None:
+        """A link to another host is gone, which may be dead: that is for its first link to say, a little later."""
+        self._trouble = self._trouble or (wall_clock(), reason)
+
+    # What the others say ----------------------------------------------------------------------------------------------
+
+    def _heard(self, remote: Remote, message: Message) -> None:
+        with self._hosts.gate:
+            if remote.standing == "gone":
+                return
+            header, book = message.header, self._book
+            if message.kind == "interrupt":
+                self._stopping = True
+            if header.get("part") != self._parts or book is None or not remote.busy:
+                return
+            if message.kind in ("report", "done"):
+                book.settle(remote.host, header["settled"])
+                enter(self._arena.counts, remote.ranks, header["counts"], self._bases.get(remote.host))
+                if message.kind == "done":
+                    book.give_back(remote.host)
+                    remote.note(header)
+                    remote.busy = False
+                return
+            if message.kind != "want":
+                return
+            indices, more = book.draw(remote.host, int(header["wanted"]))
+        remote.tell("leases", part=header["part"], indices=indices, more=more)
+
+    def _left(self, remote: Remote) -> int:
+        """A host is lost: what it was leased is drawn again, what it has counted stays."""
+        self._past.append(remote)
+        if self._book is None:
+            return 0
+        self._bases[remote.host] = self._arena.counts.copy()
+        return self._book.give_back(remote.host)
+
+    def _look(self, watch: Watch) -> Watch:
+        """What happens a few times a second while learners run."""
+
+        def look(glance: Glance) -> bool:
+            self._hosts.attend()
+            self._judge()
+            if watch(dataclasses.replace(glance, hosts=self._seen())) or self._stopping:
+                self._stop()
+            plan = self._plan
+            for remote in self._hosts.inside():
+                late = remote.late and not remote.began
+                if plan is not None and not remote.busy and self._more_for(self._late_learners(remote, late)):
+                    remote.began = self._segments
+                    self._order(remote, plan, self._wanted())
+            return False
+
+        return look
+
+    def _seen(self) -> tuple[HostSeen, ...]:
+        traffic: dict[int, tuple[int, int]] = {}
+        for host, sent, received, _ in self._readings():
+            before = traffic.get(host, (0, 0))
+            traffic[host] = before[0] + sent, before[1] + received
+        return self._hosts.seen(traffic)
+
+    def _late_learners(self, remote: Remote, late: bool) -> Iterable[int]:
+        """Learners of a host that could begin at once: all, when it has just come, or newcomers."""
+        return remote.ranks if late else remote.ready
+
+    def _judge(self) -> None:
+        """Turn problems of other hosts into exceptions.
+
+        Raises:
+            LearnerDied, TimeoutError, RuntimeError.
+        """
+        frames = int(self._arena.counts.frames.sum())
+        with self._hosts.gate:
+            lost, remotes = list(self._hosts.lost), self._hosts.all()
+        if lost and (self._synchronous or self._terms.on_death == "stop"):
+            gone = lost[0]
+            others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
+            raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
+        for remote in remotes:
+            problem, text = remote.answer.get("problem"), str(remote.answer.get("text"))
+            if problem == "died":
+                raise LearnerDied(int(remote.answer["rank"]), f"{text} (on host {remote.host})", frames)
+            if problem == "timeout":
+                raise TimeoutError(f"{text} (on host {remote.host})")
+            if problem:
+                raise RuntimeError(f"host {remote.host} failed:\n{text}")
+        if self._crossing.error:
+            raise RuntimeError(f"an exchange with another host failed:\n{self._crossing.error}")
+        if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
+            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
+
+    def who_waits(self) -> str:
+        """What every learner is doing, as far as it is known here, in a table."""
+        waiting.heard(self._arena, self.crew.here, waiting.said(self._arena, self.crew.here))
+        return waiting.table(self._arena, self._hosts.hosts)
+
+    def _stop(self) -> None:
+        """End after the round the furthest learner has begun, or its block."""
+        if self._stopped or self._book is None:
+            return
+        self._stopped = True
+        if not self._synchronous:
+            self._book.stop(self.cluster.stop_round)
+            return
+        reached = hold(self.crew)
+        for remote in self._hosts.ask("hold", "how far its learners are"):
+            reached = max(reached, remote.reached)
+        stop = self.cluster.stop_round(reached)
+        for remote in self._hosts.inside():
+            remote.tell("stop", round=stop)
+        let_go(self.crew, stop)
+
+    # State ------------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, *names: str) -> None:
+        """Bring the vectors `names` of learners elsewhere here, unless they are here already."""
+        wanted = [name for name in names if name in self._stale]
+        if wanted:
+            self._hosts.ask("give", "what its learners' rows are", names=wanted)
+            self._stale.difference_update(wanted)
+        if self._synchronous and self._hosts.lost:
+            gone = self._hosts.lost[0]
+            raise UserError(
+                f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "
+                f"{self.cluster.strategy.label} cannot go on without it. The last checkpoint is complete: the same "
+                "command resumes, also with fewer learners."
+            )
+
+    def state(self) -> ClusterState:
+        self._fetch("row", *self.crew.layout.memory)
+        return self.crew.state()
+
+    def load(self, state: ClusterState) -> None:
+        self.crew.load(state)
+        for remote in self._hosts.inside():
+            try:
+                for name in ("row", *self.crew.layout.memory):
+                    for rank in remote.ranks:
+                        bulk.send_vector(remote.line, name, rank, self._arena.vector(name, rank))
+            except LinkError:
+                continue  # it is lost, as will be noticed
+        numbers = bulk.integers(self._arena, range(self.cluster.learners))
+        self._hosts.ask("load", "that it has loaded a state", integers=numbers)
+        self._stale.clear()
+
+    def rows(self) -> Tensor:
+        self._fetch("row")
+        return self.crew.rows()
+
+    def centre(self) -> Tensor:
+        return self.crew.centre()
+
+    def process_ids(self) -> list[int]:
+        """Of the learners of this host."""
+        return self.crew.process_ids()
+
+    def close(self) -> None:
+        self._hosts.close(self._why)
+        self._door.close()
+        if self._mesh is not None:
+            self._mesh.close()
+        self.crew.close()
+        self._crossing.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._why = str(error).partition("\n")[0] or type(error).__name__
+        self.close()
+
+
+def hold(crew: ProcsRuntime) -> int:
+    """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
+    crew.arena.queue_lock.acquire()
+    try:
+        crew.arena.table("hold")[0] = 1
+        return max(int(crew.arena.table("round")[rank]) for rank in crew.here)
+    finally:
+        crew.arena.queue_lock.release()
+
+
+def let_go(crew: ProcsRuntime, stop: int) -> None:
+    """Let them go on up to round `stop`."""
+    crew.arena.queue_lock.acquire()
+    try:
+        crew.arena.table("stop_round")[0] = min(int(crew.arena.table("stop_round")[0]), stop)
+        crew.arena.table("hold")[0] = 0
+    finally:
+        crew.arena.queue_lock.release()

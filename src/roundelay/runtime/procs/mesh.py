@@ -1,0 +1,72 @@
+"""Links between all hosts of a synchronous run: a chain for means, and a link between any two for mixes."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from roundelay.runtime.procs.lines import Door, until
+from roundelay.runtime.procs.meter import Reading
+from roundelay.runtime.procs.wire import Address, Link
+
+CHAIN, POST = "chain", "post"
+
+
+class Mesh:
+    """This host's links: those to hosts before it are dialled, those to hosts after it come in at the door."""
+
+    def __init__(self, door: Door, host: int) -> None:
+        self._host = host
+        self._links: dict[str, dict[int, Link]] = {CHAIN: {}, POST: {}}
+        self._lock = threading.Lock()
+        for role in self._links:
+            door.give(role, self._take)
+
+    @property
+    def chain(self) -> Mapping[int, Link]:
+        """By host: the one before, the one after."""
+        return self._links[CHAIN]
+
+    @property
+    def post(self) -> Mapping[int, Link]:
+        """By host: all others."""
+        return self._links[POST]
+
+    def _take(self, link: Link) -> None:
+        try:
+            self._add(str(link.hello["what"]), int(link.hello["host"]), link)
+        except (KeyError, TypeError, ValueError):
+            link.close()
+
+    def _add(self, role: str, host: int, link: Link) -> None:
+        with self._lock:
+            old, self._links[role][host] = self._links[role].get(host), link
+        if old is not None:
+            old.close()
+
+    def dial(self, addresses: Sequence[Address], secret: bytes, patience: float, seconds: float) -> None:
+        """Connect to the hosts before this one, and wait for those after it.
+
+        Raises:
+            LinkError: one of those does not answer.
+            TimeoutError: one of these did not come within `seconds`; says which.
+        """
+        for host in range(self._host):
+            for role in (CHAIN, POST) if host == self._host - 1 else (POST,):
+                link = Link.connect(addresses[host], secret, {"what": role, "host": self._host}, seconds)
+                link.patience = patience
+                self._add(role, host, link)
+        later = range(self._host + 1, len(addresses))
+        if not until(lambda: not set(later) - set(self.post) and not set(later[:1]) - set(self.chain), seconds):
+            missing = sorted(set(later) - set(self.post)) or [self._host + 1]
+            raise TimeoutError(f"host {self._host} has waited {seconds:.0f} s for links from hosts {missing}")
+
+    def readings(self) -> Iterator[Reading]:
+        """Of each link."""
+        for links in self._links.values():
+            for host, link in list(links.items()):
+                yield host, link.sent_bytes, link.received_bytes, 0.0
+
+    def close(self) -> None:
+        """All links. Safe to call twice."""
+        for links in self._links.values():
+            for link in list(links.values()):
+                link.close()

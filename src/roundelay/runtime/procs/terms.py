@@ -1,0 +1,70 @@
+"""What all hosts of a run have in common, and what each says of itself when it comes.
+
+Legend: P parameters.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.cargo import Precision
+from roundelay.runtime.procs.driver import OnDeath
+from roundelay.strategies.base import Strategy
+
+CONTROL = "control"
+"""The role of a host's first link to the conductor."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How hosts deal with each other.
+
+    Args:
+        patience_seconds: how long learners wait for each other, and hosts for others to start.
+        host_patience: seconds of silence after which a host counts as dead.
+        on_death: what the death of a learner means under an asynchronous strategy.
+        agreement: what must be the same on all hosts, plain values: the recipe.
+        threads: torch threads of each learner; None: a fair share of the cores.
+        wire, fragments: how a row is exchanged with another host.
+    """
+
+    patience_seconds: float = 300.0
+    host_patience: float = 10.0
+    on_death: OnDeath = "replace"
+    agreement: Mapping[str, Any] = field(default_factory=dict)
+    threads: int | None = None
+    wire: Precision = "fp32"
+    fragments: int = 1
+
+
+def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
+    """Can this be trained on several hosts?
+
+    Raises:
+        UserError: no; says why, and what can.
+    """
+    label = strategy.label
+    if record:
+        raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
+    if strategy.traits.synchronous and on_death not in ("auto", "stop"):
+        raise UserError(
+            f"training.on_death is {on_death!r}: under {label} on several hosts the death of a learner ends the run, "
+            "with a complete checkpoint. Choose stop; the same command goes on from there, also with fewer learners."
+        )
+
+
+def fingerprint(row: Tensor) -> int:
+    """Of a starting point (P,): equal on two hosts if they begin with the same weights."""
+    return zlib.crc32(row.numpy().tobytes())
+
+
+def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
+    """What two plain values differ in, by dotted key."""
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        keys = sorted({*ours, *theirs}, key=str)
+        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]
+    return [] if ours == theirs else [f"{where} is {ours!r} here and {theirs!r} there"]

@@ -1,0 +1,65 @@
+"""Who waits for whom: what every learner of every host is doing, as a table for people.
+
+Each learner notes the effect it is in, whom or what that is about, and since when. Hosts say it to the conductor a few
+times a second, so the table can be printed when somebody's patience is over, also if nobody answers any more.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix, Wait
+from roundelay.runtime.procs.arena import Arena
+
+OWN = "its own code"
+EFFECTS = (OWN, "draw", "gradient", "gradient mean", "mean", "mix", "exchange with", "fetch of", "wait")
+_NUMBERS: dict[type[Any], int] = {
+    Draw: 1, Grad: 2, GradMean: 3, Mean: 4, Mix: 5, Exchange: 6, Fetch: 7, Wait: 8,
+}  # fmt: skip
+TABLES = ("doing", "round", "published", "versions")
+"""What a host says of its learners besides what they count."""
+
+
+def number_of(effect: Effect[Any]) -> tuple[int, int]:
+    """An effect as two numbers: which it is, and the peer it is about, or -1."""
+    if isinstance(effect, Begin):
+        effect = effect.effect
+    return _NUMBERS.get(type(effect), 0), getattr(effect, "peer", -1)
+
+
+def said(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
+    """What `ranks` are doing, for JSON: seconds instead of points in time, which differ from host to host."""
+    now, chosen = milliseconds(), list(ranks)
+    found = {name: arena.table(name)[..., chosen].tolist() for name in TABLES}
+    found["doing"][2] = [now - since for since in found["doing"][2]]
+    return found
+
+
+def heard(arena: Arena, ranks: Sequence[int], found: dict[str, Any]) -> None:
+    """Write what a host said into the same tables here."""
+    doing = [*found["doing"][:2], [milliseconds() - passed for passed in found["doing"][2]]]
+    for name in TABLES:
+        arena.table(name)[..., list(ranks)] = doing if name == "doing" else found[name]
+
+
+def milliseconds() -> int:
+    """Of this host's clock."""
+    return int(time.monotonic() * 1000)
+
+
+def table(arena: Arena, hosts: Sequence[Sequence[int]]) -> str:
+    """A line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its means."""
+    lines = ["rank  host  alive  seconds  round  version  means  effect"]
+    now = milliseconds()
+    for host, ranks in enumerate(hosts):
+        for rank in ranks:
+            kind, peer, since = (int(number) for number in arena.table("doing")[:, rank])
+            effect = EFFECTS[kind] if 0 <= kind < len(EFFECTS) else OWN
+            if peer >= 0:
+                effect += " the centre" if peer == arena.layout.learners else f" learner {peer}"
+            lines.append(
+                f"{rank:4}  {host:4}  {'yes' if arena.table('alive')[rank] else 'no':>5}  {(now - since) / 1000:7.1f}  "
+                f"{arena.table('round')[rank]:5}  {arena.table('versions')[rank] // 2:7}  "
+                f"{arena.table('published')[rank]:5}  {effect}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""Learners on several hosts against the same learners on one."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.hosts import HostsRuntime
+from support.clusters import MINIBATCH, plan
+from support.hosts import Hosts
+
+PLANS = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
+
+
+def on_hosts(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
+    with hosts:
+        with HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+            outcomes = [runtime.segment(one) for one in PLANS]
+            state = runtime.state()
+        for host in range(1, len(hosts.sizes)):
+            status, text = hosts.end(host)
+            assert status == 0, text
+    return state, outcomes
+
+
+def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
+    with ProcsRuntime(hosts.cluster, threads=1) as runtime:
+        outcomes = [runtime.segment(one) for one in PLANS]
+        return runtime.state(), outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("ssgd", (2, 1)), ("delay-by-one", (1, 2)), ("dpsgd", (1, 1, 1)), ("gossip-pga period=3", (1, 2))],
+)
+def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
+    hosts = Hosts(name, sizes, parameters=17 * CHUNK + 11, momentum=0.9)
+    state, outcomes = on_hosts(hosts)
+    expected, wanted = on_one(hosts)
+    for vector in expected.vectors:
+        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
+    assert state.integers == expected.integers
+    for outcome, want in zip(outcomes, wanted, strict=True):
+        assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
+        assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
+        assert (outcome.next, outcome.finished) == (want.next, want.finished)
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        ("adpsgd", {}), ("adpsgd:random", {"wire": "bf16", "fragments": 2}), ("easgd period=2", {}), ("asgd", {}),
+        ("hadpsgd node_size=2", {}),
+    ],
+)  # fmt: skip
+def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(name: str, terms: dict[str, Any]) -> None:
+    hosts = Hosts(name, (2, 1), parameters=CHUNK + 5, slow=0.002, terms=terms)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        state = runtime.state()
+        state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
+        runtime.load(state)
+        loaded = runtime.state()
+        for vector, value in state.vectors.items():
+            assert torch.equal(loaded.vectors[vector], value), vector
+        assert loaded.integers == state.integers
+        start = runtime.rows().clone()
+        sum_ = start.sum(0) + runtime.centre() if runtime.cluster.centre else start.sum(0)
+        outcome = runtime.segment(plan(60, 3, rate=0.0))
+        rows = runtime.rows()
+        after = rows.sum(0) + runtime.centre() if runtime.cluster.centre else rows.sum(0)
+    assert outcome.finished
+    assert outcome.counts.frames.sum() == 60 * MINIBATCH
+    exchanges = outcome.counts.exchanges
+    assert exchanges[2].sum() > 0, "the second host has asked the first"
+    assert runtime.cluster.centre or exchanges[:2, 2].sum() > 0, "and the first the second"
+    if runtime.cluster.strategy.traits.conserves:
+        torch.testing.assert_close(after, sum_, rtol=1e-4, atol=1e-4)
+    assert float((rows - rows.mean(0)).square().sum()) < float((start - start.mean(0)).square().sum())
+    sent = {(traffic.host, traffic.peer): traffic.sent_bytes for traffic in outcome.traffic}
+    assert sent[0, 1] > 0
+    assert sent[1, 0] > exchanges[2].sum() * CHUNK, "at least half a row in 16 bits for each"
+
+
+@pytest.mark.parametrize("name", ["bsp period=3", "dpsgd:exponential order=cta", "adpsgd"])
+def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
+    hosts = Hosts(name, (1, 2), parameters=CHUNK, slow=0.002)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        first = runtime.segment(plan(5000, 3), lambda glance: glance.frames > 0)
+        assert not first.finished
+        assert 0 < first.next < 5000 * 3
+        assert first.next % (3 * runtime.cluster.strategy.block) == 0
+        assert first.counts.frames.sum() == first.next // 3 * MINIBATCH
+        rest = SegmentPlan(plan(first.next // 3 + 5, 3).epoch, 0.1, first=first.next)
+        second = runtime.segment(rest)
+        assert second.finished
+        assert second.counts.frames.sum() == 5 * MINIBATCH

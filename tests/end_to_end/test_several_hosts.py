@@ -1,0 +1,164 @@
+"""`roundelay train` on two hosts, which are two process trees here, started by the variables that torchrun sets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.core.files import read_json
+from roundelay.core.records import Interrupted, LearnersChanged, Links, Results, Segment, of_kind, read_events
+from support.hosts import TESTS, free_port
+
+PATHS = [str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
+
+
+def start(command: Sequence[str], **environment: Any) -> "subprocess.Popen[str]":
+    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
+    theirs = {name: str(value) for name, value in environment.items()}
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], env={**os.environ, **ours, **theirs}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+@contextmanager
+def two_hosts(sizes: tuple[int, int], *options: str) -> Iterator[list["subprocess.Popen[str]"]]:
+    """A process for every learner, as launchers have it."""
+    port, processes = free_port(), []
+    for host, size in enumerate(sizes):
+        for local in range(size):
+            processes.append(
+                start(
+                    ["roundelay.cli", "train", "recipe.yaml", *options],
+                    WORLD_SIZE=sum(sizes),
+                    RANK=sum(sizes[:host]) + local,
+                    LOCAL_RANK=local,
+                    LOCAL_WORLD_SIZE=size,
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=port,
+                )
+            )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def ends(processes: Sequence["subprocess.Popen[str]"]) -> tuple[list[int], str]:
+    texts = [process.communicate(timeout=100)[0] for process in processes]
+    return [process.returncode for process in processes], "\n".join(texts)
+
+
+def wait_for(path: Path, processes: Sequence["subprocess.Popen[str]"]) -> None:
+    while not path.exists():
+        for process in processes:
+            assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(240)
+def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(inside: Path) -> None:
+    exp = inside / "exp-hosts"
+    slow = [f"--straggler={rank}:+0.02" for rank in range(3)]
+    common = ["--exp", str(exp), "--strategy", "adpsgd", "schedule.max_epochs=4"]
+    with two_hosts((1, 2), *common, *slow) as processes:
+        wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
+        processes[1].send_signal(signal.SIGINT)  # on the host that does not conduct
+        statuses, text = ends(processes)
+    assert statuses == [130, 0, 0], text
+    assert not (exp / Results.FILE).exists()
+    assert of_kind(read_events(exp / "events.jsonl"), Interrupted)
+
+    there = start(["roundelay.cli", "train", "recipe.yaml", *common, "--learners", "2"])
+    statuses, text = ends([there])
+    assert statuses == [0], text
+    events = read_events(exp / "events.jsonl")
+    assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(3, 2)]
+    links = of_kind(events, Links)
+    assert {(link["host"], link["peer"]) for link in links[0].links} == {(0, 1), (1, 0)}
+    results = Results.from_json(read_json(exp / Results.FILE))
+    assert (results.learners, results.epochs) == (2, 4)
+    frames = [segment.frames for segment in of_kind(events, Segment)]
+    train = json.loads((exp / "events.jsonl").read_text().splitlines()[0])["train_frames"]
+    assert frames[-1] == 4 * train
+
+
+@pytest.mark.timeout(240)
+def test_torchrun_starts_nodes_that_are_hosts(inside: Path) -> None:
+    exp, port = inside / "exp-torchrun", free_port()
+    command = [
+        "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+        "--master-port", str(port),
+    ]  # fmt: skip
+    train = ["-m", "roundelay.cli", "train", "recipe.yaml", "--exp", str(exp), "--strategy", "hadpsgd"]
+    nodes = [start([*command, "--node-rank", str(node), *train, "schedule.max_epochs=1"]) for node in range(2)]
+    try:
+        statuses, text = ends(nodes)
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGKILL)
+            node.communicate()
+    assert statuses == [0, 0], text
+    results = Results.from_json(read_json(exp / Results.FILE))
+    assert (results.learners, results.label) == (4, "hadpsgd random-ring nodes of 2")
+
+
+def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
+    port, processes = free_port(), []
+    for rank, rate in enumerate(("0.05", "0.06")):
+        processes.append(
+            start(
+                [
+                    "roundelay.cli",
+                    "train",
+                    "recipe.yaml",
+                    "--exp",
+                    str(inside / f"exp-differ-{rank}"),
+                    "--strategy",
+                    "adpsgd",
+                    f"schedule.learning_rate={rate}",
+                ],
+                WORLD_SIZE=2,
+                RANK=rank,
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+            )
+        )
+    statuses, text = ends(processes)
+    assert statuses == [2, 2], text
+    assert text.count("recipe.schedule.learning_rate is 0.05 here and 0.06 there") == 2, text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--strategy", "ssgd", "--on-death", "shrink"], "on several hosts the death of a learner ends the run"),
+        (["--strategy", "adpsgd", "--record"], "training.record is for one host"),
+        (["--strategy", "adpsgd", "--runtime", "sim"], "hosts train together on procs"),
+        (["--strategy", "hadpsgd,node_size=2"], "a node must be on one host"),
+        (["--strategy", "adpsgd", "--learners", "5"], "WORLD_SIZE is 2: leave --learners out"),
+        (["--strategy", "sgd"], "strategy sgd is for one learner"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_on_several_hosts_is_refused(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    world = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", **SECRET}
+    for name, value in world.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "recipe.yaml", "--exp", str(inside / "exp-refused"), *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,275 @@
+"""Two hosts in network namespaces train while things go wrong: no hang, every frame trained, and what was is recorded.
+
+Nothing here waits for a time to pass: a learner that is stopped keeps the epoch from ending while a host comes back.
+"""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roundelay.cli import main
+from roundelay.core.files import read_json
+from roundelay.core.records import (
+    HostJoined,
+    HostLost,
+    LearnersChanged,
+    Links,
+    Record,
+    Results,
+    Segment,
+    of_kind,
+)
+from support.beeps import RECIPE, write_beeps
+from support.host_training import PORT, TOO_LONG, HostTraining
+from support.namespaces import Hosts, NoNamespaces, why_no_cables, why_not
+
+if why_not():
+    pytest.skip(why_not(), allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(300)  # they take some ten seconds each, but machines are busy at times
+EPOCHS, PATIENCE = 2, 10.0
+ASYNCHRONOUS = ("--strategy", "adpsgd", "--on-death", "go-on")
+SLOW = ("--straggler", "0:+0.03", "--straggler", "1:+0.03")
+"""So that an epoch takes seconds."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus, aligned, with its recipe."""
+    folder = tmp_path_factory.mktemp("hosts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        source = write_beeps(folder / "source")
+        schedule = {**RECIPE["schedule"], "max_epochs": EPOCHS}  # type: ignore[dict-item]
+        training = {**RECIPE["training"], "host_patience": PATIENCE}  # type: ignore[dict-item]
+        Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "schedule": schedule, "training": training}))
+        prepare = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", "data"]
+        assert main(prepare) == 0
+        assert main(["align", "recipe.yaml"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(prepared: Path) -> list[float]:
+    """Held-out losses of three seeds of two learners to whom nothing happens."""
+    losses = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(prepared)
+        for seed in range(3):
+            exp = f"undisturbed-{seed}"
+            options = ["--strategy", "adpsgd", "--learners", "2", "--runtime", "sim", "--seed", f"{seed}"]
+            assert main(["train", "recipe.yaml", "--exp", exp, *options]) == 0
+            losses.append(results(prepared / exp).frame_cross_entropy["dev"])
+    return losses
+
+
+def results(exp: Path) -> Results:
+    return Results.from_json(read_json(exp / Results.FILE))
+
+
+def learners_of(hosts: Hosts, host: int) -> list[int]:
+    """The processes of a host's learners, oldest first: children of its fork server."""
+    parents = {}
+    for process in hosts.processes(host):
+        with suppress(OSError):
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            if b"forkserver" in command:
+                parents[process] = int(parent)
+    return sorted(process for process, parent in parents.items() if parent in parents)
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    """It stands still meanwhile."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def check(training: HostTraining, undisturbed: list[float] | None, learners: int = 2) -> list[Record]:
+    """It has come to its end, every frame of every epoch was trained, and the model is as good as others'."""
+    assert training.end(0) == 0, training.words()
+    events = training.events()
+    segments = of_kind(events, Segment)
+    frames = {epoch: sum(sum(s.learner_frames) for s in segments if s.epoch == epoch) for epoch in range(EPOCHS)}
+    found = results(training.folder / training.exp)
+    assert set(frames.values()) == {found.frames_seen // EPOCHS}
+    assert all(len(s.learner_frames) == learners for s in segments)
+    if undisturbed:
+        spread = max(undisturbed) - min(undisturbed)
+        assert found.frame_cross_entropy["dev"] < max(undisturbed) + max(spread, 0.1 * max(undisturbed))
+    return events
+
+
+def test_a_host_that_is_killed_and_comes_back(prepared: Path, undisturbed: list[float]) -> None:
+    with Hosts(2) as hosts:
+        training = HostTraining(hosts, prepared, "killed", options=[*ASYNCHRONOUS, *SLOW])
+        training.start()
+        training.begun()
+        with stopped(learners_of(hosts, 0)[0]):  # so that the epoch cannot end without the host
+            hosts.crash(1)
+            training.living(0)
+            training.start(1)
+            seen = training.living(0, 1)
+        events = check(training, undisturbed)
+        assert training.end(1) == 0
+    assert [host.alive for host in seen.hosts] == [True, True]
+    (lost,), (joined,) = of_kind(events, HostLost), of_kind(events, HostJoined)
+    assert (lost.ranks, joined.ranks, joined.copied) == ([1], [1], 0)
+    segment = of_kind(events, Segment)[0]
+    assert all(segment.learner_frames)
+
+
+def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, undisturbed: list[float]) -> None:
+    patience = ["training.host_patience=5"]
+    with Hosts(2) as hosts:
+        training = HostTraining(hosts, prepared, "cut", options=[*ASYNCHRONOUS, *SLOW, *patience])
+        training.start()
+        training.begun()
+        with stopped(learners_of(hosts, 0)[0]):
+            hosts.cut(1)
+            time.sleep(1.0)  # less than anybody's patience: nothing comes of it
+            hosts.heal(1)
+            assert training.begun().living == [0, 1]
+            hosts.cut(1)
+            training.living(0)
+            hosts.heal(1)
+            training.living(0, 1)
+        events = check(training, undisturbed)
+        assert training.end(1) == 0
+    (lost,), (joined,) = of_kind(events, HostLost), of_kind(events, HostJoined)
+    assert "no heartbeat for 5 s" in lost.reason
+    assert joined.ranks == [1]
+
+
+NOISE = """
+import os, socket, sys
+from roundelay.runtime.procs.wire import Link, LinkError
+address = (sys.argv[1], int(sys.argv[2]))
+for size in (1, 100, 10_000):
+    link = socket.create_connection(address)
+    link.sendall(os.urandom(size))
+    link.close()
+try:
+    Link.connect(address, b"another secret altogether", {"what": "control"}, 10)
+except LinkError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(bool(why_no_cables()), reason=why_no_cables())
+def test_a_slow_link_and_strangers_at_the_door(prepared: Path, undisturbed: list[float]) -> None:
+    with Hosts(3, delays={1: 0.01}) as hosts:
+        hosts.rate("2mbit", 0, 1)
+        training = HostTraining(hosts, prepared, "slow", options=[*ASYNCHRONOUS, *SLOW])
+        training.start()
+        training.begun()
+        environment = {**os.environ, **training.environment(0)}
+        stranger = [sys.executable, "-c", NOISE, hosts.address(0), str(PORT)]
+        with stopped(learners_of(hosts, 0)[0]):
+            said = subprocess.run(
+                hosts.command(2, stranger), env=environment, capture_output=True, text=True, check=True
+            )
+        events = check(training, undisturbed)
+        assert training.end(1) == 0
+    assert "stranger" in said.stdout
+    assert not of_kind(events, HostLost)
+    assert of_kind(events, Links)[-1].refused >= 2
+    assert all(of_kind(events, Segment)[0].learner_frames)
+
+
+def test_one_learner_ten_times_slower_and_one_that_stops_for_a_while(prepared: Path) -> None:
+    slow = [
+        word for rank, seconds in enumerate((0.02, 0.02, 0.02, 0.2)) for word in ("--straggler", f"{rank}:+{seconds}")
+    ]
+    with Hosts(2) as hosts:
+        training = HostTraining(hosts, prepared, "stopped", learners=2, options=[*ASYNCHRONOUS, *slow])
+        training.start()
+        before = training.begun().epoch_frames
+        with stopped(learners_of(hosts, 1)[0]):
+            training.until(lambda live: live.epoch_frames > before or live.epoch, "going on without it")
+        events = check(training, None, learners=4)
+        assert training.end(1) == 0
+    assert not of_kind(events, HostLost)
+    frames = of_kind(events, Segment)[-1].learner_frames
+    assert 0 < frames[3] < min(frames[:3])
+
+
+def test_a_full_disk_ends_the_run_with_its_reason_and_room_lets_it_go_on(prepared: Path) -> None:
+    exp = prepared / "full"
+    with Hosts(2) as hosts:
+        try:
+            hosts.small_disk(0, exp, "1500k")  # the first checkpoint has room there, the next has not
+            hosts.small_disk(1, prepared / "nothing", "4k")
+        except NoNamespaces as error:
+            pytest.skip(str(error))
+        training = HostTraining(hosts, prepared, "full", options=ASYNCHRONOUS)
+        training.start(0)
+        training.start(1, environment={"TMPDIR": str(prepared / "nothing")})
+        assert training.end(0) == 2, training.words()
+        assert "the disk is full. Nothing already written is lost" in training.said(0).read_text()
+        assert training.end(1) == 2
+        assert "the run has ended on the first host" in training.said(1).read_text()
+        hosts.enlarge_disk(0, exp, "50m")
+        training.start()
+        assert training.end(0) == training.end(1) == 0, training.words()
+        inside = hosts.inside(0, exp)
+        found = dataclasses.replace(training, folder=inside, exp=".")
+        frames = {s.epoch: sum(s.learner_frames) for s in of_kind(found.events(), Segment)}
+        assert set(frames) == set(range(EPOCHS))
+        assert set(frames.values()) == {results(inside).frames_seen // EPOCHS}
+
+
+def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared: Path) -> None:
+    with Hosts(2) as hosts:
+        training = HostTraining(hosts, prepared, "synchronous", options=["--strategy", "ssgd", *SLOW])
+        training.start()
+        training.begun()
+        hosts.crash(1)
+        assert training.end(0) == 2, training.words()
+        said = training.said(0).read_text()
+        assert "learner 1 died: its host 1 is lost" in said
+        assert "The same command resumes from" in said
+        fewer = dataclasses.replace(training, options=["--strategy", "ssgd", "--learners", "1"]).command()
+        unset = {name: value for name, value in training.environment(0).items() if name in ("PYTHONPATH",)}
+        with open(training.said(0), "a") as file:
+            alone = hosts.start(0, fewer, cwd=prepared, stdout=file, stderr=file, env=unset)
+        assert alone.wait(TOO_LONG) == 0, training.words()
+        events = training.events()
+    assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(2, 1)]
+    assert results(prepared / "synchronous").epochs == EPOCHS
+
+
+def test_by_torchrun(prepared: Path) -> None:
+    with Hosts(2) as hosts:
+        training = HostTraining(hosts, prepared, "torchrun", learners=2, options=["--strategy", "hadpsgd"])
+        processes = []
+        for host in range(2):
+            launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+            launcher += ["--node-rank", f"{host}", "--master-addr", hosts.address(0), "--master-port", f"{PORT}"]
+            environment = training.environment(host)
+            for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                del environment[name]
+            with open(training.said(host), "a") as said:
+                processes.append(
+                    hosts.start(
+                        host, [*launcher, *training.command()[1:]], env=environment, cwd=prepared, stdout=said,
+                        stderr=said, stdin=subprocess.DEVNULL,
+                    )
+                )  # fmt: skip
+        training.running = dict(enumerate(processes))
+        events = check(training, None, learners=4)
+        assert training.end(1) == 0
+    assert all(of_kind(events, Segment)[-1].learner_frames)

@@ -1,0 +1,223 @@
+"""Hosts that die, come back, or lose the one that conducts. By kill -9 of a host's whole process tree."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import Glance, LearnerDied
+from roundelay.runtime.procs.hosts import HostsRuntime
+from support.clusters import MINIBATCH, plan
+from support.hosts import Hosts
+
+ENDLESS = 1_000_000
+
+
+class Story:
+    """Things that happen at the first look at which each is due, one after the other; then the segment is stopped."""
+
+    def __init__(self, *chapters: tuple[Callable[[Glance], bool], Callable[[], None]]) -> None:
+        self.chapters = list(chapters)
+
+    def __call__(self, glance: Glance) -> bool:
+        if self.chapters and self.chapters[0][0](glance):
+            self.chapters.pop(0)[1]()
+        return not self.chapters
+
+
+def nothing() -> None: ...
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1"])
+def test_every_frame_is_trained_once(name: str) -> None:
+    hosts = Hosts(name, (2, 1), slow=0.002)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        for epoch in range(2):
+            outcome = runtime.segment(plan(0, 3, examples=40 * MINIBATCH + 5, epoch=epoch))
+            assert outcome.finished
+            assert outcome.counts.frames.sum() == 40 * MINIBATCH + 5
+            assert outcome.redrawn == 0
+            assert (outcome.counts.steps > 0).all()
+
+
+def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() -> None:
+    hosts = Hosts("adpsgd", (1, 2), slow=0.01)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
+            (lambda glance: glance.learners_alive == 1, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 3), story)
+        assert not outcome.finished
+        assert [(gone.host, gone.ranks) for gone in outcome.hosts_lost] == [(1, (1, 2))]
+        assert re.search("closed|broken", outcome.hosts_lost[0].reason)
+        assert outcome.redrawn > 0
+        assert outcome.counts.frames.sum() == outcome.next // 3 * MINIBATCH
+        after = runtime.segment(plan(10, 3, epoch=1))
+        assert after.hosts_lost == ()
+        assert after.counts.frames.tolist() == [10 * MINIBATCH, 0, 0]
+        assert len(runtime.rows()) == 1
+        assert len(runtime.state().vectors["row"]) == 3
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd"])
+def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
+    hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        before: list[int] = []
+
+        def trained(glance: Glance) -> bool:
+            steps = int(runtime.crew.arena.counts.steps[1])
+            if glance.learners_alive < 2:
+                return False
+            before.append(steps)
+            return steps > before[0]
+
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
+            (lambda glance: glance.learners_alive == 1, lambda: hosts.start(1)),
+            (trained, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert [gone.ranks for gone in outcome.hosts_lost] == [(1,)]
+        assert [(back.ranks, back.copied) for back in outcome.hosts_joined] == [((1,), None if name == "asgd" else 0)]
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+        after = runtime.segment(plan(20, 2, epoch=1))
+        assert (after.hosts_lost, after.hosts_joined) == ((), ())
+        assert after.counts.frames.sum() == 20 * MINIBATCH
+        assert (after.counts.frames > 0).all()
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_was_left(host: int) -> None:
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+
+        def kill() -> None:
+            victim = runtime.process_ids()[0] if host == 0 else _learners(hosts.running[1].pid)[0]
+            os.kill(victim, signal.SIGKILL)
+
+        before: list[int] = []
+
+        def trained(glance: Glance) -> bool:
+            if glance.learners_alive < 2:
+                return False
+            before.append(int(runtime.crew.arena.counts.steps[host]))
+            return before[-1] > before[0]
+
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, kill),
+            (lambda glance: glance.learners_alive == 1, nothing),
+            (trained, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert [(lost.rank, lost.replaced) for lost in outcome.lost] == [(host, True)]
+        assert [(joined.rank, joined.copied) for joined in outcome.joined] == [(host, host)]
+        assert outcome.hosts_lost == ()
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+
+
+def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 2})
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        session = hosts.running[1].pid
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: os.killpg(session, signal.SIGSTOP)),
+            (lambda glance: glance.learners_alive == 1, lambda: os.killpg(session, signal.SIGCONT)),
+            (lambda glance: glance.learners_alive == 2, nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert "no heartbeat for 2 s" in outcome.hosts_lost[0].reason
+        assert [back.ranks for back in outcome.hosts_joined] == [(1,)]
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+
+
+def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:
+    hosts = Hosts("ssgd", (1, 2), slow=0.01)
+    named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*(closed|broken)")
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime, named:
+        runtime.segment(
+            plan(ENDLESS, 3),
+            Story((lambda glance: glance.frames > 0, lambda: hosts.kill(1)), (lambda _: False, nothing)),
+        )
+
+
+def test_the_others_hear_why_a_run_has_ended() -> None:
+    hosts = Hosts("adpsgd", (1, 1))
+    with hosts:
+        with (
+            pytest.raises(UserError, match="the disk is full"),
+            HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms),
+        ):
+            raise UserError("the disk is full")
+        status, text = hosts.end(1)
+        assert status
+        assert "the run has ended on the first host: the disk is full" in text
+
+
+CONDUCTOR = """
+import sys, json
+from support.clusters import plan
+from support.hosts import Hosts
+from roundelay.runtime.procs.hosts import HostsRuntime
+if __name__ == "__main__":
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, port=int(sys.argv[1]), terms={"host_patience": 1})
+    with HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        print("begun", flush=True)
+        runtime.segment(plan(10_000_000, 2))
+"""
+
+
+def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:
+    script = tmp_path / "conductor.py"
+    script.write_text(CONDUCTOR)
+    tests = str(Path(__file__).parents[1])
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 1})
+    with hosts:
+        conductor = subprocess.Popen(
+            [sys.executable, str(script), str(hosts.port)], stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        )  # fmt: skip
+        assert conductor.stdout is not None
+        assert conductor.stdout.readline() == "begun\n"
+        sessions = {conductor.pid, hosts.running[1].pid}
+        descriptors = [os.pidfd_open(pid) for pid in _processes(sessions)]
+        assert len(descriptors) >= 4
+        os.killpg(conductor.pid, signal.SIGKILL)
+        conductor.wait()
+        conductor.stdout.close()
+        status, text = hosts.end(1)
+        assert status
+        assert "the first host is lost" in text
+        assert "goes on from its last checkpoint" in text
+        for descriptor in descriptors:
+            assert select.select([descriptor], [], [], 30)[0], "a process outlived the run by 30 s"
+            os.close(descriptor)
+
+
+def _learners(host: int) -> list[int]:
+    """Of a host process: the children of its fork server."""
+    parents = {}
+    for pid in _processes({host}):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parents.get(parent) == host]
+
+
+def _processes(sessions: set[int]) -> list[int]:
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            if os.getsid(pid) in sessions:
+                found.append(pid)
+        except ProcessLookupError:
+            continue
+    return found

@@ -1,0 +1,535 @@
+"""Exchanges between hosts are the exchanges of one host: laws of what is carried, and of what becomes of it when hosts,
+links and learners fail."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.elastic import Pull, set_centre_
+from roundelay.algorithms.parameter_server import Report
+from roundelay.core.effects import Begin, Exchange, Fetch, Wait
+from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.procs.cargo import Carriage, Hold, Scratch, Span, load
+from roundelay.runtime.procs.wire import Link, LinkClosed
+from roundelay.runtime.procs.worker import Worker
+from support.clusters import MINIBATCH, plan
+from support.two_hosts import LONG, SECRET, Host, Impostor, hosts, start, train
+from support.until import until
+
+BF16, THREE = Carriage("bf16"), Carriage(fragments=3)
+ULP = 2.0**-7
+"""Twice the largest rounding error of bfloat16, relative."""
+
+
+def ask(worker: Worker, effect: Any) -> Any:
+    return worker._perform(effect)
+
+
+def even(*found: Host) -> bool:
+    return not any(host.arena.table("versions").astype(int).sum() % 2 for host in found)
+
+
+# The same as on one host ----------------------------------------------------------------------------------------------
+
+RULES: list[tuple[str, int, Callable[[Worker], Exchange]]] = [
+    ("adpsgd", 0, lambda _: Exchange(0, pair_average_)),
+    ("easgd", 2, lambda _: Exchange(2, Pull(0.3))),
+    ("easgd-sync", 2, lambda worker: Exchange(2, set_centre_, (worker.me.memory["centre_seen"],))),
+    ("asgd", 2, lambda worker: Exchange(2, Report(0.7), (worker.me.memory["pulled"],), since=0)),
+    ("asgd", 2, lambda worker: Exchange(2, Report(1.0, True), (worker.me.memory["pulled"],), since=0)),
+]
+
+
+@pytest.mark.parametrize(("name", "peer", "request_of"), RULES)
+def test_an_exchange_between_hosts_is_one_on_an_arena_to_the_bit(
+    name: str, peer: int, request_of: Callable[[Worker], Exchange]
+) -> None:
+    """When nobody else writes. Learner 1 asks; the centre is on the host of learner 0."""
+    with hosts([0, 1], name) as (zero, one), hosts([0, 0], name) as (single,):
+        results = []
+        for theirs, mine in ((zero, one), (single, single)):
+            worker = mine.workers[1]
+            for vector in worker.me.memory.values():
+                vector.copy_(start(9))
+            for _ in range(3):
+                with theirs.rows[peer].writing():
+                    theirs.rows[peer].vector.mul_(1.5)
+            version = ask(worker, request_of(worker))
+            rows = mine.rows[1], theirs.rows[peer]
+            results.append([version, *(row.version for row in rows), *(row.vector for row in rows)])
+            results[-1] += worker.me.memory.values()
+        for here, there in zip(*results, strict=True):
+            assert torch.equal(here, there) if isinstance(here, Tensor) else here == there
+        assert results[0][:3] == [4, 1, 4]
+
+
+def test_a_fetch_between_hosts() -> None:
+    with hosts([0, 1], "asgd") as (zero, one):
+        into = one.workers[1].me.memory["pulled"]
+        with zero.rows[2].writing():
+            zero.rows[2].vector.mul_(2.0)
+        assert ask(one.workers[1], Fetch(2, into)) == 1
+        assert torch.equal(into, zero.rows[2].vector)
+        assert even(zero, one)
+
+
+def test_what_is_here_needs_no_ferry() -> None:
+    with hosts([0, 0, 1]) as (zero, one):
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) == 1
+        assert torch.equal(zero.rows[0].vector, zero.rows[1].vector)
+        assert (zero.ferry.traffic(), one.server.traffic()) == ({}, {})
+
+
+def test_exchanges_and_bytes_are_counted_where_they_belong() -> None:
+    with hosts([0, 1, 1]) as (zero, one):
+        ask(zero.workers[0], Exchange(2, pair_average_))
+        assert ask(zero.workers[0], Exchange(2, pair_average_)) == 2
+        assert zero.arena.counts.exchanges.tolist() == [[0, 0, 2], [0] * 3, [0] * 3]
+        asked, answered = zero.ferry.traffic()[1], one.server.traffic()
+        until(lambda: one.server.traffic()[0].exchanges == 2)
+        assert (asked.exchanges, asked.lost) == (2, 0)
+        assert 2 * 4 * LONG < asked.sent_bytes < 2 * 4 * LONG + 2000
+        assert 2 * 4 * LONG < asked.received_bytes < 2 * 4 * LONG + 2000
+        assert asked.waited_s > 0
+        zero.ferry.close()
+        until(lambda: one.server.traffic()[0].received_bytes > 0)
+        answered = one.server.traffic()
+        assert answered[0].sent_bytes > 2 * 4 * LONG
+        assert answered[0].received_bytes > 2 * 4 * LONG
+
+
+# Sums -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carriage", [Carriage(), BF16, THREE, Carriage("bf16", 2)])
+def test_sums_are_kept_while_everybody_steps(carriage: Carriage) -> None:
+    """Learners of both hosts add to their rows while rows are read, carried and written; all of it is there at the
+    end."""
+    times, homes = 10, [0, 1, 1]
+    with hosts(homes, carriage=carriage) as found:
+        rows = [found[home].rows[rank] for rank, home in enumerate(homes)]
+        before = torch.stack([row.vector.double() for row in rows]).sum(0)
+
+        def live(rank: int) -> None:
+            worker, numbers = found[homes[rank]].workers[rank], np.random.default_rng(rank)
+            for _ in range(times):
+                mixing = ask(worker, Begin(Exchange((rank + int(numbers.integers(1, 3))) % 3, pair_average_)))
+                for _ in range(5):
+                    with rows[rank].writing():
+                        rows[rank].vector.add_(2.0**-5)
+                assert ask(worker, Wait(mixing)) is not None
+
+        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = torch.stack([row.vector.double() for row in rows]).sum(0)
+        assert found[0].ferry.traffic()[1].exchanges == times
+        assert found[1].ferry.traffic()[0].exchanges > times / 2
+        assert sum(host.arena.counts.exchanges.sum() for host in found) == 3 * times
+        torch.testing.assert_close(after, before + 3 * 5 * times * 2.0**-5, rtol=0, atol=3e-5)
+        assert even(*found)
+
+
+@pytest.mark.parametrize("carriage", [Carriage(), BF16, THREE])
+def test_an_exchange_lands_on_the_row_as_it_is_then(carriage: Carriage) -> None:
+    """What the learner adds while the ferry is under way is neither lost nor mixed."""
+    with hosts([0, 1], carriage=carriage) as (zero, one):
+        worker = zero.workers[0]
+        one.rows[1].lock.acquire()
+        before = zero.rows[0].vector.clone(), one.rows[1].vector.clone()
+        handle = ask(worker, Begin(Exchange(1, pair_average_)))
+        for _ in range(5):
+            with zero.rows[0].writing():
+                zero.rows[0].vector.add_(1.0)
+        assert not handle.done
+        one.rows[1].lock.release()
+        assert ask(worker, Wait(handle)) == 1
+        sums = zero.rows[0].vector.double() + one.rows[1].vector.double()
+        torch.testing.assert_close(sums, (before[0].double() + before[1].double() + 5), rtol=0, atol=1e-5)
+
+
+# Precision and fragments ----------------------------------------------------------------------------------------------
+
+
+def test_what_bf16_takes_away_is_carried_later() -> None:
+    """The sum of all that is sent of a row is the sum of what the row was, up to one last rounding."""
+    with hosts([0, 1]) as (zero, _):
+        row, span, hold, scratch = zero.rows[0], Span.whole(LONG), Hold(LONG), Scratch()
+        error, sent, truth = torch.zeros(LONG), torch.zeros(LONG).double(), torch.zeros(LONG).double()
+        for number in range(50):
+            row.vector.add_(1e-4 * start(number))
+            truth += row.vector
+            load(row, span, "bf16", hold, error, scratch)
+            sent += torch.cat(hold.parts(LONG, "bf16")).double()
+            bound = row.vector.abs().double() * ULP + 1e-4
+            assert bool(((sent - truth).abs() <= bound).all())
+        rounded = (truth / 50).bfloat16().double() * 50
+        assert float((sent - truth).abs().mean()) < float((rounded - truth).abs().mean()) / 10
+
+
+@pytest.mark.parametrize("peers", [(1, 0), (0, 1)])
+def test_both_ends_round_alike_so_that_bf16_moves_no_sum(peers: tuple[int, int]) -> None:
+    """Rows of very different size: the rounding of the large one is larger than all of the small."""
+    with hosts([0, 1], carriage=BF16) as found:
+        mine, theirs = (found[rank].rows[rank].vector for rank in peers)
+        mine.mul_(1000)
+        sums, bound = mine.double() + theirs.double(), ULP * torch.maximum(mine.abs(), theirs.abs())
+        for _ in range(10):
+            before = mine.clone(), theirs.clone()
+            ask(found[peers[0]].workers[peers[0]], Exchange(peers[1], pair_average_))
+            torch.testing.assert_close(mine.double() + theirs.double(), sums, rtol=1e-6, atol=1e-3)
+            middle = (before[0] + before[1]) / 2
+            assert bool(((mine - middle).abs() <= 1.01 * bound).all())
+            assert not torch.equal(mine, middle)
+
+
+def test_bf16_halves_what_is_sent_and_fragments_divide_it() -> None:
+    for carriage, expected in ((BF16, 2 * LONG), (THREE, 4 * CHUNK), (Carriage("bf16", 4), 2 * CHUNK)):
+        with hosts([0, 1], carriage=carriage) as (zero, _):
+            ask(zero.workers[0], Exchange(1, pair_average_))
+            traffic = zero.ferry.traffic()[1]
+            for size in (traffic.sent_bytes, traffic.received_bytes):
+                assert size == pytest.approx(expected, abs=1000)
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 4, 100])
+@pytest.mark.parametrize("parameters", [1, CHUNK, LONG])
+def test_fragments_in_turn_visit_the_whole_row(fragments: int, parameters: int) -> None:
+    carriage, count = Carriage(fragments=fragments), min(fragments, -(-parameters // CHUNK))
+    with hosts([0, 1], parameters=parameters, carriage=carriage) as (zero, one):
+        mine, theirs = zero.rows[0].vector, one.rows[1].vector
+        middle = mine.lerp(theirs, 0.5)
+        done = torch.zeros(parameters, dtype=torch.bool)
+        for turn in range(count):
+            ask(zero.workers[0], Exchange(1, pair_average_))
+            span = carriage.fragment(parameters, turn)
+            assert not bool(done[span.elements].any())
+            done[span.elements] = True
+            assert torch.equal(mine[done], middle[done])
+            assert torch.equal(theirs[done], middle[done])
+            assert torch.equal(mine[~done], start(0, parameters)[~done])
+            assert torch.equal(theirs[~done], start(1, parameters)[~done])
+        assert bool(done.all())
+        assert zero.rows[0].version == one.rows[1].version == count
+
+
+@pytest.mark.parametrize("fragments", [2, 3, 4])
+def test_every_fragment_meets_every_neighbour(fragments: int) -> None:
+    """Left and right by turns."""
+    carriage = Carriage(fragments=fragments)
+    met = {(turn % 2, carriage.fragment(8 * CHUNK, turn)) for turn in range(4 * fragments)}
+    assert len(met) == 2 * fragments
+
+
+def test_what_needs_whole_rows_gets_them_in_full_precision() -> None:
+    """A report is a difference small beside the rows, and its age is that of the whole row."""
+    carriage = Carriage("bf16", 4)
+    with hosts([0, 1], "asgd", carriage=carriage) as (zero, one), hosts([0, 0], "asgd") as (single,):
+        for mine in (one, single):
+            worker = mine.workers[1]
+            ask(worker, Exchange(2, Report(), (worker.me.memory["pulled"],), since=0))
+        assert torch.equal(zero.rows[2].vector, single.rows[2].vector)
+        assert torch.equal(one.rows[1].vector, single.rows[1].vector)
+
+
+@pytest.mark.parametrize("wrong", [{"wire": "fp8"}, {"fragments": 0}])
+def test_no_such_carriage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"--{next(iter(wrong))}"):
+        Carriage(**wrong)
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_learner_of_another_host_is_none() -> None:
+    """Whether this host has heard of it or not."""
+    with hosts([0, 1]) as (zero, one):
+        one.arena.table("alive")[1] = 0
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) is None
+        assert zero.ferry.traffic()[1].lost == 1
+        zero.arena.table("alive")[1] = 0
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) is None
+        handle = ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
+        assert handle.done
+        assert handle.reply is None
+        assert zero.ferry.traffic()[1].exchanges == 1
+        assert torch.equal(zero.rows[0].vector, start(0))
+        assert torch.equal(one.rows[1].vector, start(1))
+        assert zero.arena.counts.exchanges.sum() == 0
+        assert even(zero, one)
+
+
+def silent(link: Any) -> None:
+    with suppress(Exception):
+        link.receive(None)
+        link.receive(None)
+
+
+def gone_at_once(link: Any) -> None:
+    link.close()
+
+
+def gone_after_the_request(link: Any) -> None:
+    with suppress(Exception):
+        link.receive(None)
+        link.close()
+
+
+def gone_in_the_middle_of_the_reply(link: Any) -> None:
+    with suppress(Exception):
+        request = link.receive(None)
+        reply = Impostor.frame({"n": request.header["n"], "version": 1}, bytes(4 * LONG))
+        link._write([memoryview(reply[: len(reply) // 2])])
+        link.close()
+
+
+def talks_nonsense(link: Any) -> None:
+    with suppress(Exception):
+        link.receive(None)
+        link._write([memoryview(b"x" * 100)])
+        link.receive(None)
+
+
+def answers_too_little(link: Any) -> None:
+    with suppress(Exception):
+        request = link.receive(None)
+        link.send("row", {"n": request.header["n"], "version": 1}, [bytes(4 * LONG - 4)])
+        link.receive(None)
+
+
+BAD_ENDS = (
+    silent, gone_at_once, gone_after_the_request, gone_in_the_middle_of_the_reply, talks_nonsense, answers_too_little,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("behave", BAD_ENDS)
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_host_that_fails_in_the_middle_costs_one_exchange_and_tears_nothing(
+    behave: Callable[[Any], None], heard: bool
+) -> None:
+    """Either somebody hears that it is dead, or patience ends."""
+    impostor = Impostor(behave)
+    addresses = {1: impostor.address}
+    with hosts([0, 1], addresses=addresses, patience=60.0 if heard else 0.5) as (zero, one):
+        worker = zero.workers[0]
+        handle = ask(worker, Begin(Exchange(1, pair_average_)))
+        if heard:
+            until(lambda: impostor.met > 0)
+            zero.ferry.peers_changed({})
+        assert ask(worker, Wait(handle)) is None
+        assert torch.equal(zero.rows[0].vector, start(0))
+        assert zero.rows[0].version == 0
+        assert not zero.rows[0].torn
+        zero.ferry.peers_changed({1: one.listener.address})
+        zero.ferry.patience = 60.0
+        assert ask(worker, Exchange(1, pair_average_)) == 1
+        assert torch.equal(zero.rows[0].vector, one.rows[1].vector)
+    impostor.close()
+
+
+@pytest.mark.parametrize("when", ["before it is done", "after it is done", "in the middle of the answer"])
+def test_an_exchange_whose_link_breaks_is_done_once(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosts([0, 1]) as (zero, one):
+        ask(zero.workers[0], Exchange(1, pair_average_))
+        for rank, row in ((0, zero.rows[0]), (1, one.rows[1])):
+            row.vector.copy_(start(rank))
+        broken: list[str] = []
+        whole = Link.send
+
+        def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
+            if not broken and kind == ("exchange" if when == "before it is done" else "row"):
+                broken.append(kind)
+                if when == "in the middle of the answer":
+                    link._write([memoryview(Impostor.frame(header, bytes(1000)))[:500]])
+                link.close()
+            whole(link, kind, header, payload)
+
+        monkeypatch.setattr(Link, "send", send)
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) == 2
+        assert broken
+        middle = start(0).lerp(start(1), 0.5)
+        assert torch.equal(zero.rows[0].vector, middle)
+        assert torch.equal(one.rows[1].vector, middle)
+        assert zero.rows[0].version == one.rows[1].version == 2
+
+
+def test_a_row_that_somebody_holds_for_ever_counts_as_dead() -> None:
+    """A learner stopped in the middle of a step, say."""
+    with hosts([0, 1]) as (zero, one):
+        one.server.patience = 0.2
+        one.rows[1].lock.acquire()
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) is None
+        one.rows[1].lock.release()
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) == 1
+        assert even(zero, one)
+
+
+def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_successor() -> None:
+    with hosts([0, 1]) as (zero, one):
+        one.rows[1].lock.acquire()
+        ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
+        links = zero.ferry._passages[0]._links
+        until(lambda: any(link.sent_bytes > 4 * LONG for link in list(links.values())))
+        successor = Worker(zero.spec(0))  # the first is dead now
+        with zero.rows[0].writing():
+            zero.rows[0].vector.fill_(7.0)
+        one.rows[1].lock.release()
+        assert ask(successor, Exchange(1, pair_average_)) == 2
+        assert torch.equal(one.rows[1].vector, torch.full((LONG,), 7.0).lerp(start(0).lerp(start(1), 0.5), 0.5))
+        assert torch.equal(zero.rows[0].vector, one.rows[1].vector)
+        assert zero.rows[0].version == 2
+
+
+def test_the_learner_takes_steps_while_the_ferry_is_under_way() -> None:
+    """Under the strategy itself: nobody answers before 20 steps are done."""
+    held = threading.Event()
+
+    def behave(link: Any) -> None:
+        with suppress(Exception):
+            request = link.receive(None)
+            held.wait(60.0)
+            link.send("row", {"n": request.header["n"], "version": 1}, [request.payload])
+            link.receive(None)
+
+    impostor = Impostor(behave)
+    with hosts([0, 1], parameters=37, addresses={1: impostor.address}) as (zero, _):
+        steps = zero.arena.table("steps")
+
+        def free() -> None:
+            until(lambda: bool(steps[0] == 20))
+            held.set()
+
+        thread = threading.Thread(target=free)
+        thread.start()
+        answers = train([zero], plan(10, 2))
+        thread.join()
+        assert [answer.problem for answer in answers] == [""]
+        assert steps[0] == 20
+        assert zero.arena.counts.exchanges[0].tolist() == [0, 1]
+    impostor.close()
+
+
+# Nonsense -------------------------------------------------------------------------------------------------------------
+
+PAIR = {"name": "pair_average_", "numbers": {}}
+GOOD = {
+    "n": 1, "peer": 1, "rule": PAIR, "since": None, "private": 0, "wire": "fp32", "chunks": [0, 4],
+}  # fmt: skip
+WRONG: list[tuple[str, dict[str, Any], int]] = [
+    ("steal", {}, 4 * LONG), ("exchange", {"n": -1}, 4 * LONG), ("exchange", {"n": 1.5}, 4 * LONG),
+    ("exchange", {"n": True}, 4 * LONG), ("exchange", {"n": 2**70}, 4 * LONG), ("exchange", {"peer": 0}, 4 * LONG),
+    ("exchange", {"peer": 2}, 4 * LONG), ("exchange", {"peer": "1"}, 4 * LONG), ("exchange", {"peer": [1]}, 4 * LONG),
+    ("exchange", {"rule": {"name": "os.system", "numbers": {}}}, 4 * LONG), ("exchange", {"rule": None}, 4 * LONG),
+    ("exchange", {"rule": {"name": "Pull", "numbers": {}}}, 4 * LONG),
+    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": "1"}}}, 4 * LONG),
+    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": 1, "beta": 1}}}, 4 * LONG),
+    ("exchange", {"rule": {"name": ["Pull"], "numbers": {}}}, 4 * LONG),
+    ("exchange", {"rule": {**PAIR, "code": "x"}}, 4 * LONG), ("exchange", {"private": 1}, 8 * LONG),
+    ("exchange", {"private": 10**9}, 4 * LONG), ("exchange", {"since": 3}, 4 * LONG),
+    ("exchange", {"since": -3}, 4 * LONG), ("exchange", {"wire": "fp8"}, 4 * LONG),
+    ("exchange", {"wire": ["fp32"]}, 4 * LONG), ("exchange", {"wire": "bf16"}, 4 * LONG),
+    ("exchange", {"chunks": [0, 5]}, 4 * LONG), ("exchange", {"chunks": [2, 2]}, 0),
+    ("exchange", {"chunks": [3, 1]}, 0), ("exchange", {"chunks": None}, 4 * LONG),
+    ("exchange", {"chunks": [0]}, 4 * LONG), ("exchange", {"chunks": [0, 4.0]}, 4 * LONG),
+    ("exchange", {}, 4 * LONG - 4), ("exchange", {}, 0), ("fetch", {}, 4), ("fetch", {"peer": 7}, 0),
+    ("again", {"n": None}, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "changed", "size"), WRONG)
+def test_a_request_that_makes_no_sense_closes_its_link_and_changes_nothing(
+    kind: str, changed: dict[str, Any], size: int
+) -> None:
+    hello = {"what": "ferry", "host": 0, "rank": 0, "life": "x"}
+    with hosts([0, 1]) as (zero, one):
+        link = Link.connect(one.listener.address, SECRET, hello, 60.0)
+        link.send(kind, {**GOOD, **changed}, [bytes(size)])
+        with pytest.raises(LinkClosed):
+            link.receive(60.0)
+        until(lambda: one.tally.malformed == 1)
+        link.close()
+        assert torch.equal(one.rows[1].vector, start(1))
+        assert one.rows[1].version == 0
+        assert ask(zero.workers[0], Exchange(1, pair_average_)) == 1
+
+
+@pytest.mark.parametrize("hello", [{}, {"rank": 1, "host": 0}, {"rank": 2, "host": 0}, {"rank": "0", "host": 0}])
+def test_only_learners_of_other_hosts_have_a_desk(hello: dict[str, Any]) -> None:
+    with hosts([0, 1]) as (_, one):
+        link = Link.connect(one.listener.address, SECRET, {"what": "ferry", **hello}, 60.0)
+        with pytest.raises(LinkClosed):
+            link.receive(60.0)
+        link.close()
+        until(lambda: one.tally.malformed == 1)
+
+
+def test_the_good_request_is_good() -> None:
+    """What the wrong ones are made of."""
+    with hosts([0, 1]) as (_, one):
+        link = Link.connect(one.listener.address, SECRET, {"what": "ferry", "host": 0, "rank": 0}, 60.0)
+        for _ in range(2):  # the same number again is another request: only "again" asks what became of it
+            link.send("exchange", GOOD, [bytes(4 * LONG)])
+            found = torch.frombuffer(link.receive(60.0).payload, dtype=torch.float32)
+        assert torch.equal(found, start(1) / 2)
+        link.send("again", {"n": 1})
+        assert torch.equal(torch.frombuffer(link.receive(60.0).payload, dtype=torch.float32), start(1) / 2)
+        link.close()
+        assert torch.equal(one.rows[1].vector, start(1) / 4)
+
+
+def test_what_another_host_cannot_do_is_said() -> None:
+    with hosts([0, 1], "asgd") as (_, one):
+        worker, elsewhere = one.workers[1], torch.zeros(LONG)
+        with pytest.raises(UserError, match="only use vectors that the strategy has declared"):
+            ask(worker, Fetch(2, elsewhere))
+        with pytest.raises(UserError, match="is not known by name"):
+            ask(worker, Exchange(2, lambda mine, theirs: None))
+
+
+def test_several_hosts_cannot_be_recorded(tmp_path: Any) -> None:
+    with hosts([0, 1]) as (zero, _), pytest.raises(UserError, match="Leave out --record"):
+        replace(zero.spec(0), trace=tmp_path)
+
+
+# Strategies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "homes"),
+    [
+        ("adpsgd", [0, 1]), ("adpsgd:fixed-ring", [0, 0, 1, 1]), ("adpsgd:random", [0, 1, 2]), ("asgd", [0, 0, 1]),
+        ("asgd period=3", [0, 1]), ("asgd staleness_aware=true", [0, 1, 2]), ("easgd period=2", [0, 1, 1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("carriage", [Carriage(), Carriage("bf16", 2)])
+def test_strategies_train_over_hosts(name: str, homes: list[int], carriage: Carriage) -> None:
+    """They do not know. Each host goes through the epoch; the strategy keeps its sum, and learns."""
+    with hosts(homes, name, 2 * CHUNK + 3, carriage) as found:
+        rows = [found[home].rows[rank].vector for rank, home in enumerate(homes)]
+        rows += [row.vector for row in found[0].rows[len(homes) :]]
+        traits = found[0].cluster.strategy.traits
+        before = torch.stack(rows).double()
+        answers = train(found, plan(6, len(homes), rate=0.0))
+        assert [answer for answer in answers if answer.problem] == []
+        if traits.conserves:
+            torch.testing.assert_close(torch.stack(rows).double().sum(0), before.sum(0), rtol=0, atol=2e-5)
+        train(found, plan(10, len(homes), rate=0.3, epoch=1))
+        model = rows[-1] if traits.model == "centre" else torch.stack(rows).mean(0)
+        learner = found[0].cluster.task.build()
+        assert learner.evaluate(model, "dev").mean_loss < learner.evaluate(start(0, 2 * CHUNK + 3), "dev").mean_loss
+        trained = sum(int(host.arena.counts.frames.sum()) for host in found)
+        assert trained == len(found) * 16 * MINIBATCH
+        assert sum(host.ferry.traffic()[n].lost for host in found for n in host.ferry.traffic()) == 0
+        assert sum(int(host.arena.counts.exchanges.sum()) for host in found) > 0
+        assert even(*found)

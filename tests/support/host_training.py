@@ -1,0 +1,112 @@
+"""`roundelay train` on several hosts, each in a network namespace of its own, and what its run says meanwhile."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.live import Live
+from roundelay.core.records import Record, read_events
+from support.namespaces import Hosts
+
+TESTS = Path(__file__).parents[1]
+SECRET = "a secret of these tests alone"
+PORT = 29500
+TOO_LONG = 250.0
+"""Seconds: the machine may be busy with other things."""
+PAUSE = 0.05
+
+
+@dataclass
+class HostTraining:
+    """A training on all of `hosts`, in `folder`, which holds a recipe and what it names.
+
+    Args:
+        learners: on each host.
+        options: of `roundelay train`, beside --exp.
+    """
+
+    hosts: Hosts
+    folder: Path
+    exp: str = "exp"
+    learners: int = 1
+    options: Sequence[str] = ()
+    number: int = 2  # of hosts
+    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+
+    def environment(self, host: int) -> dict[str, str]:
+        """Torchrun's variables on a host."""
+        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        return {
+            "RANK": f"{host * self.learners}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{self.number * self.learners}",
+            "LOCAL_WORLD_SIZE": f"{self.learners}", "MASTER_ADDR": self.hosts.address(0), "MASTER_PORT": f"{PORT}",
+            "ROUNDELAY_SECRET": SECRET, "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }  # fmt: skip
+
+    def command(self) -> list[str]:
+        """The same on all hosts."""
+        exp = str(self.folder / self.exp)  # not from where we are: a host may have a disk of its own there
+        return [sys.executable, "-m", "roundelay.cli", "train", "recipe.yaml", "--exp", exp, *self.options]
+
+    def start(self, *hosts: int, environment: Mapping[str, str] | None = None) -> None:
+        """Start these hosts, or all; also again."""
+        for host in hosts or range(self.number):
+            with open(self.said(host), "a") as said:
+                self.running[host] = self.hosts.start(
+                    host, self.command(), env={**self.environment(host), **(environment or {})}, cwd=self.folder,
+                    stdout=said, stderr=said, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+
+    def said(self, host: int) -> Path:
+        """Where a host's words go."""
+        return self.folder / f"{Path(self.exp).name}-host{host}.txt"
+
+    def words(self) -> str:
+        """All hosts'."""
+        return "\n".join(f"host {host}: {self.said(host).read_text()}" for host in sorted(self.running))
+
+    def end(self, host: int = 0) -> int:
+        """A host's exit status, once it has ended."""
+        try:
+            return self.running[host].wait(TOO_LONG)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"host {host} goes on and on\n{self.words()}") from None
+
+    # What the run says of itself -------------------------------------------------------------------------------------
+
+    def live(self) -> Live | None:
+        """What it is doing now; None before the first word."""
+        try:
+            return Live.from_json(json.loads((self.folder / self.exp / Live.FILE).read_text()))
+        except FileNotFoundError:
+            return None
+
+    def until(self, condition: Callable[[Live], Any], what: str) -> Live:
+        """Wait until the run says so."""
+        deadline = time.monotonic() + TOO_LONG
+        while time.monotonic() < deadline:
+            live = self.live()
+            if live is not None and condition(live):
+                return live
+            ended = {host: process.poll() for host, process in self.running.items() if process.poll() is not None}
+            assert 0 not in ended, f"the run has ended ({ended}) before {what}\n{self.words()}"
+            time.sleep(PAUSE)
+        raise AssertionError(f"never {what}: {self.live()}\n{self.words()}")
+
+    def begun(self) -> Live:
+        """Wait until frames are trained."""
+        return self.until(lambda live: live.epoch_frames > 0, "training")
+
+    def living(self, *ranks: int) -> Live:
+        """Wait until just these learners live."""
+        return self.until(lambda live: live.living == list(ranks), f"learners {ranks} alone alive")
+
+    def events(self) -> list[Record]:
+        """All records of the run so far."""
+        return read_events(self.folder / self.exp / "events.jsonl")

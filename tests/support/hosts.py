@@ -1,0 +1,110 @@
+"""Several hosts on one machine: this process is the first, others are processes with learners of their own. They meet
+on the loopback."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, Straggler
+from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.serving import serve
+from roundelay.runtime.procs.terms import Terms
+from support.clusters import cluster
+
+SECRET = b"a secret of these tests alone"
+TERMS = Terms(patience_seconds=60, host_patience=5, threads=1)
+TESTS = Path(__file__).parents[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def place(sizes: Sequence[int], host: int, port: int) -> Place:
+    """Host number `host` of several that have so many learners each."""
+    first = sum(sizes[:host])
+    ranks = tuple(range(first, first + sizes[host]))
+    listen = ("127.0.0.1", 0 if host else port)
+    return Place(ranks, sum(sizes), 0, "127.0.0.1", port, False, listen, SECRET)
+
+
+@dataclass
+class Hosts:
+    """All but the first, as processes; use as a context manager."""
+
+    name: str  # of the strategy
+    sizes: tuple[int, ...]
+    parameters: int = 37
+    momentum: float = 0.0
+    slow: float = 0.0  # seconds every learner sleeps for each gradient
+    terms: dict[str, Any] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Cluster:
+        learners = sum(self.sizes)
+        stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
+        return cluster(self.name, learners, Quadratic(self.parameters), self.momentum, stragglers=stragglers)
+
+    @property
+    def place(self) -> Place:
+        """Of the first host."""
+        return place(self.sizes, 0, self.port)
+
+    @property
+    def all_terms(self) -> Terms:
+        return Terms(**{**vars(TERMS), **self.terms})
+
+    def start(self, host: int) -> None:
+        """Start a host, or start it again."""
+        facts = {name: value for name, value in vars(self).items() if name != "running"}
+        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        self.running[host] = subprocess.Popen(
+            [sys.executable, "-m", "support.hosts", str(host), json.dumps(facts)], text=True, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def kill(self, host: int) -> None:
+        """The whole tree, at once."""
+        process = self.running.pop(host)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def end(self, host: int) -> tuple[int, str]:
+        """Exit status, and what it said, once it has ended."""
+        text, _ = self.running[host].communicate(timeout=60)
+        return self.running.pop(host).returncode, text
+
+    def __enter__(self) -> "Hosts":
+        for host in range(1, len(self.sizes)):
+            self.start(host)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.running.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def main() -> None:
+    """A host."""
+    host, facts = int(sys.argv[1]), json.loads(sys.argv[2])
+    hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
+    serve(hosts.cluster, place(hosts.sizes, host, hosts.port), hosts.all_terms, print, lambda: False)
+
+
+if __name__ == "__main__":
+    main()

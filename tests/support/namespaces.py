@@ -1,0 +1,300 @@
+"""Several hosts on one machine: network namespaces with addresses of their own, joined by a switch.
+
+Namespaces have no names: each belongs to a keeper, a process that notices the end of the test, of a killed one too, and
+then kills everybody in it; with the last of them the kernel forgets it. Root is not needed where users may make
+namespaces of their own.
+
+    with Hosts(2) as hosts:
+        hosts.rate("100mbit")
+        process = hosts.start(1, ["python", "-c", "..."])
+        hosts.cut(1)
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+CABLE = Path(__file__).with_name("cable.py")
+PROGRAMS = ("ip", "tc", "unshare", "nsenter")
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+BURST = "256kb"  # more than the largest packet that a network card is handed
+
+
+KEEPER = """
+import os, signal, sys
+print("ready", flush=True)
+sys.stdin.read()
+here = os.stat("/proc/self/ns/net").st_ino
+left = True
+while left:
+    left = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if int(name) != os.getpid() and os.stat(f"/proc/{name}/ns/net").st_ino == here:
+                os.kill(int(name), signal.SIGKILL)
+                left.append(name)
+        except OSError:
+            pass
+"""
+
+
+class NoNamespaces(Exception):
+    """This machine does not let us make hosts, and why."""
+
+
+class _Namespace:
+    """A network and a mount namespace, and the process that keeps them."""
+
+    def __init__(self, inside: Sequence[str] = ()) -> None:
+        """`inside`: a command prefix that enters the user namespace it is to belong to."""
+        own_user = () if inside or os.geteuid() == 0 else ("--user", "--map-root-user")
+        self._user = bool(inside or own_user)
+        command = [*inside, "unshare", *own_user, "--net", "--mount", sys.executable, "-S", "-c", KEEPER]
+        self._keeper = subprocess.Popen(  # it ends with its standard input, that is with us
+            command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self._keeper.stdout is not None
+        if self._keeper.stdout.readline() != b"ready\n":
+            assert self._keeper.stderr is not None
+            said = self._keeper.stderr.read().decode().strip()
+            self.close()
+            raise NoNamespaces(said or "unshare failed")
+        self.process = self._keeper.pid
+
+    @property
+    def enter(self) -> list[str]:
+        """A command prefix that runs what follows in this namespace."""
+        user = ["--user", "--preserve-credentials"] if self._user else []
+        return ["nsenter", f"--target={self.process}", *user, "--net", "--mount", "--wd=.", "--"]
+
+    @property
+    def user(self) -> list[str]:
+        """A command prefix that enters its user namespace alone, if it has one of its own."""
+        return ["nsenter", f"--target={self.process}", "--user", "--preserve-credentials", "--"] if self._user else []
+
+    def run(self, *commands: str) -> None:
+        """Run shell commands; all must succeed."""
+        line = " && ".join(commands)
+        done = subprocess.run(
+            [*self.enter, "sh", "-c", line], env=_environment(), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise NoNamespaces(f"`{line}`: {done.stderr.strip()}")
+
+    def processes(self) -> list[int]:
+        """Everybody in it but its keeper."""
+        try:
+            ours = os.stat(f"/proc/{self.process}/ns/net").st_ino
+        except OSError:
+            return []
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.stat(path / "ns/net").st_ino == ours and int(path.name) != self.process:
+                    found.append(int(path.name))
+        return found
+
+    def close(self) -> None:
+        """Kill everybody in it. Safe to call twice."""
+        for pipe in (self._keeper.stdin, self._keeper.stdout, self._keeper.stderr):
+            assert pipe is not None
+            pipe.close()
+        self._keeper.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": PATH}
+
+
+class Hosts:
+    """So many hosts, 10.77.0.1 and so on, on one switch; a context manager.
+
+    Args:
+        delays: one way, in seconds, by host; hosts named here hang on a cable of ours instead of the kernel's.
+
+    Raises:
+        NoNamespaces: this machine does not allow it; says why.
+    """
+
+    def __init__(self, number: int, delays: Mapping[int, float] | None = None) -> None:
+        for program in PROGRAMS:
+            if not shutil.which(program, path=PATH):
+                package = "iproute2" if program in ("ip", "tc") else "util-linux"
+                raise NoNamespaces(f"there is no program {program!r} here (Debian's package {package})")
+        self._cables: dict[int, subprocess.Popen[bytes]] = {}
+        self._namespaces: list[_Namespace] = []
+        self._started: list[subprocess.Popen[Any]] = []
+        try:
+            self._switch = _Namespace()
+            self._namespaces.append(self._switch)
+            self._switch.run("ip link add switch type bridge", "ip link set switch up")
+            self._hosts = [self._plug(host, (delays or {}).get(host)) for host in range(number)]
+        except BaseException:
+            self.close()
+            raise
+
+    def _plug(self, host: int, delay: float | None) -> _Namespace:
+        namespace = _Namespace(self._switch.user)
+        self._namespaces.append(namespace)
+        veth = f"ip link add port{host} type veth peer name eth0 netns {namespace.process}"
+        if delay is not None:
+            self._cables[host] = cable = subprocess.Popen(
+                [*self._switch.user, sys.executable, "-S", str(CABLE), str(namespace.process), "eth0",
+                 str(self._switch.process), f"port{host}", str(delay)],
+                env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            assert cable.stdout is not None
+            if cable.stdout.readline() != b"ready\n":
+                raise NoNamespaces("no Ethernet interface could be made of /dev/net/tun")
+        there = f"ip link set port{host} master switch up"
+        self._switch.run(*(() if host in self._cables else (veth,)), there)
+        namespace.run("ip link set lo up", f"ip addr add {self.address(host)}/24 dev eth0", "ip link set eth0 up")
+        return namespace
+
+    # What happens to cables ------------------------------------------------------------------------------------------
+
+    def address(self, host: int) -> str:
+        """Of a host."""
+        return f"10.77.0.{host + 1}"
+
+    def rate(self, rate: str, *hosts: int) -> None:
+        """What these hosts, or all, can send and be sent: `100mbit`, `1gbit`."""
+        for host in hosts or range(len(self._hosts)):
+            shaped = f"root tbf rate {rate} burst {BURST} latency 50ms"
+            self._hosts[host].run(f"tc qdisc replace dev eth0 {shaped}")
+            self._switch.run(f"tc qdisc replace dev port{host} {shaped}")
+
+    def cut(self, host: int) -> None:
+        """Take a host off the network. What it and others send is lost; nobody is told."""
+        if host in self._cables:
+            self._order(host, "cut")
+        else:
+            self._switch.run(f"ip link set port{host} nomaster")
+
+    def heal(self, host: int) -> None:
+        """Put it back."""
+        if host in self._cables:
+            self._order(host, "mend")
+        else:
+            self._switch.run(f"ip link set port{host} master switch")
+
+    def pull(self, host: int) -> None:
+        """Pull the plug: the host itself sees that its interface has no carrier."""
+        self._switch.run(f"ip link set port{host} down")
+
+    def plug(self, host: int) -> None:
+        """Put it in again."""
+        self._switch.run(f"ip link set port{host} up")
+
+    def stall(self, host: int) -> None:
+        """Keep everything under way until `heal`; hosts with a delay only."""
+        self._order(host, "stall")
+
+    def delay(self, host: int, seconds: float) -> None:
+        """Change the delay, one way; hosts with a delay only."""
+        self._order(host, f"delay {seconds}")
+
+    def _order(self, host: int, text: str) -> None:
+        pipe = self._cables[host].stdin
+        assert pipe is not None
+        pipe.write(f"{text}\n".encode())
+        pipe.flush()
+
+    # What runs there -------------------------------------------------------------------------------------------------
+
+    def command(self, host: int, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` on a host."""
+        return [*self._hosts[host].enter, *command]
+
+    def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+        """Start a command on a host, in a session of its own; it is killed with the host."""
+        environment = {**_environment(), **options.pop("env", {})}
+        process = subprocess.Popen(
+            self.command(host, command), env=environment, text=True, start_new_session=True, **options
+        )
+        self._started.append(process)
+        return process
+
+    def small_disk(self, host: int, folder: Path, size: str) -> None:
+        """Put a disk of `size` (`2m`) under a folder, for this host alone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._hosts[host].run(f"mount -t tmpfs -o size={size} tmpfs {folder}")
+
+    def enlarge_disk(self, host: int, folder: Path, size: str) -> None:
+        """Give the small disk more room."""
+        self._hosts[host].run(f"mount -o remount,size={size} {folder}")
+
+    def inside(self, host: int, folder: Path) -> Path:
+        """A folder as that host sees it."""
+        return Path(f"/proc/{self._hosts[host].process}/root/{folder}")
+
+    def processes(self, host: int) -> list[int]:
+        """Everything that runs on a host."""
+        return self._hosts[host].processes()
+
+    def crash(self, host: int) -> None:
+        """Kill everything on a host at once, as if its power had failed; its network stays."""
+        for process in self.processes(host):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    # Its end ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Kill everything, and leave nothing. Safe to call twice."""
+        for cable in self._cables.values():
+            assert cable.stdin is not None
+            assert cable.stdout is not None
+            with suppress(OSError):
+                cable.stdin.close()
+            cable.kill()
+            cable.wait()
+            cable.stdout.close()
+        for namespace in reversed(self._namespaces):
+            namespace.close()
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        self._cables, self._namespaces, self._started = {}, [], []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@cache
+def why_not() -> str:
+    """Why hosts cannot be made here; empty where they can."""
+    try:
+        with Hosts(1) as hosts:
+            hosts.rate("1gbit")
+    except NoNamespaces as error:
+        return f"no network namespaces here: {error}"
+    return ""
+
+
+@cache
+def why_no_cables() -> str:
+    """The same for hosts with a delay."""
+    try:
+        with Hosts(1, delays={0: 0.001}):
+            return ""
+    except NoNamespaces as error:
+        return f"no cables of our own here: {error}"

@@ -1,0 +1,167 @@
+"""Hosts that talk over loopback, all in this process: an arena, a ferry, a ferry server and a listener each."""
+
+import json
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.core.flat import CHUNK
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import SegmentPlan
+from roundelay.runtime.learner_state import Row
+from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.cargo import Carriage
+from roundelay.runtime.procs.ferry import Ferry
+from roundelay.runtime.procs.ferry_server import FerryServer
+from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.wire import Address, Link, Listener, Tally
+from roundelay.runtime.procs.worker import Answer, Worker, WorkerSpec
+from support.clusters import cluster
+
+SECRET = b"of these tests"
+LONG = 3 * CHUNK + 17
+"""Parameters: three whole chunks and a short one."""
+PATIENCE = 60.0
+
+
+class Host:
+    """One of them. `homes` are the hosts of all learners, by rank."""
+
+    def __init__(self, number: int, homes: Sequence[int], name: str, parameters: int, **optimizer: Any) -> None:
+        self.number, self.homes = number, homes
+        self.here = tuple(rank for rank, home in enumerate(homes) if home == number)
+        self.cluster = cluster(name, len(homes), Quadratic(parameters=parameters), **optimizer)
+        self.layout = Layout(len(homes), parameters, self.cluster.memory, self.cluster.centre)
+        descriptor = create_file(self.layout)
+        self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))
+        self.arena.table("alive")[:] = 1
+        vectors, versions, locks = self.arena.rows(), self.arena.table("versions"), self.arena.row_locks
+        self.rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
+        for rank, row in enumerate(self.rows):
+            row.vector.copy_(start(rank, parameters))
+        self.tally = Tally()
+        self.listener = Listener(("127.0.0.1", 0), SECRET, {"host": number}, PATIENCE, tally=self.tally)
+        self.server = FerryServer(self.path, self.layout, self.here, PATIENCE, self.tally)
+        self._porter = threading.Thread(target=self._welcome)
+        self._porter.start()
+        self.ferry: Ferry
+        self.workers: dict[int, Worker] = {}
+
+    def _welcome(self) -> None:
+        while link := self.listener.accept(None):
+            self.server.serve(link)
+
+    def go(self, addresses: dict[int, Address], carriage: Carriage, patience: float) -> None:
+        """Start the ferry and the learners."""
+        self.ferry = Ferry(
+            self.path, self.layout, self.number, self.homes, addresses, SECRET, carriage, patience, self.tally
+        )
+        self.ferry.start()
+        for rank in self.here:
+            self.workers[rank] = Worker(self.spec(rank))
+
+    def spec(self, rank: int) -> WorkerSpec:
+        """What learner `rank` is told."""
+        return WorkerSpec(
+            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, ferry=self.ferry.wake[rank]
+        )
+
+    def begin(self, plan: SegmentPlan) -> None:
+        """The work of a segment for this host alone."""
+        for name, value in (
+            ("queue", plan.first), ("round", plan.first_round), ("stop_round", plan.end_round), ("claim", NONE),
+            ("returned", 0), ("assigned", NONE),
+        ):  # fmt: skip
+            self.arena.table(name)[:] = value
+
+    def close(self) -> None:
+        """Nobody is left."""
+        if hasattr(self, "ferry"):
+            self.ferry.close()
+            assert not self.ferry.error, self.ferry.error
+        self.listener.close()
+        self._porter.join()
+        self.server.close()
+        for worker in self.workers.values():
+            worker.arena.close()
+        self.arena.close()
+
+
+def start(rank: int, parameters: int = LONG) -> Tensor:
+    """Where a learner begins, (P,)."""
+    return torch.randn(parameters, generator=torch.Generator().manual_seed(rank))
+
+
+@contextmanager
+def hosts(
+    homes: Sequence[int], name: str = "adpsgd", parameters: int = LONG, carriage: Carriage | None = None,
+    patience: float = PATIENCE, addresses: dict[int, Address] | None = None, **optimizer: Any,
+) -> Iterator[list[Host]]:  # fmt: skip
+    """Two or more of them, under way."""
+    found = [Host(number, homes, name, parameters, **optimizer) for number in range(max(homes) + 1)]
+    try:
+        for host in found:
+            elsewhere = {other.number: other.listener.address for other in found if other is not host}
+            host.go({**elsewhere, **(addresses or {})}, carriage or Carriage(), patience)
+        yield found
+    finally:
+        for host in found:
+            host.close()
+
+
+def train(found: Sequence[Host], plan: SegmentPlan) -> list[Answer]:
+    """All learners of all hosts go through `plan`, each host with minibatches of its own."""
+    answers: list[Answer] = []
+    command = {"do": "segment", **plan.to_json(), "living": list(range(len(found[0].homes))), "number": 0}
+    threads = []
+    for host in found:
+        host.begin(plan)
+        threads += [
+            threading.Thread(target=lambda worker=worker: answers.append(worker.segment(command)))
+            for worker in host.workers.values()
+        ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+class Impostor:
+    """Knows the secret, and treats every link as it is told to."""
+
+    def __init__(self, behave: Callable[[Link], None]) -> None:
+        self.listener = Listener(("127.0.0.1", 0), SECRET, patience=PATIENCE)
+        self.address, self.met, self._behave = self.listener.address, 0, behave
+        self._links: list[Link] = []
+        self._threads = [threading.Thread(target=self._welcome)]
+        self._threads[0].start()
+
+    @staticmethod
+    def frame(header: dict[str, Any], payload: bytes) -> bytes:
+        """An answer, as it looks on the wire."""
+        text = json.dumps(header).encode()
+        return struct.pack("!4sBBIQ", b"RNDL", 1, 3, len(text), len(payload)) + b"row" + text + payload
+
+    def _welcome(self) -> None:
+        while link := self.listener.accept(None):
+            self.met += 1
+            self._links.append(link)
+            self._threads.append(threading.Thread(target=self._behave, args=(link,)))
+            self._threads[-1].start()
+
+    def close(self) -> None:
+        """It is unmasked."""
+        self.listener.close()
+        self._threads[0].join()
+        for link in self._links:
+            link.close()
+        for thread in self._threads[1:]:
+            thread.join()

@@ -1,0 +1,261 @@
+"""`roundelay doctor`: what it says of one host, and of the way between two."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.runtime.doctor import host
+from roundelay.runtime.doctor.consult import table
+from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
+from roundelay.runtime.doctor.host import Asked, examine
+from roundelay.runtime.doctor.meeting import go_round, meet
+from roundelay.runtime.doctor.visits import House
+from roundelay.runtime.procs.launch import World
+from roundelay.runtime.procs.wire import Link
+
+SECRET = b"a secret of the run's own"
+ASKED = Asked(learners=1, parameters=1000, address="127.0.0.1", hosts=2, secret=True)
+
+
+def by_about(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.about: finding for finding in findings}
+
+
+def verdicts(asked: Asked) -> dict[str, Verdict]:
+    return {finding.about: finding.verdict for finding in examine(asked)}
+
+
+def test_a_host_that_is_well_is_said_to_be(tmp_path: Path) -> None:
+    found = by_about(examine(Asked(folder=tmp_path / "exp", parameters=1000)))
+    assert {"software", "cores", "memory", "shared memory", "locks", "disk", "open files", "GPUs"} <= set(found)
+    assert [f.about for f in found.values() if f.verdict is Verdict.BAD] == []
+    assert [f for f in found.values() if f.verdict is Verdict.GOOD and f.change] == []
+    assert [f for f in found.values() if f.verdict is not Verdict.GOOD and not f.change] == []
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_too_little_of_everything_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_available", lambda: 1e9)
+    found = by_about(examine(Asked(learners=1000, parameters=10**9, folder=tmp_path)))
+    assert found["memory"].verdict is Verdict.BAD
+    assert found["cores"].change.startswith("Start at most")
+    assert found["disk"].verdict is Verdict.NOTE
+    assert "up to 16128 needed" in found["open files"].found
+
+
+def test_limits_of_the_shell_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {resource.RLIMIT_NOFILE: (64, 1000), resource.RLIMIT_FSIZE: (1024, 1024), resource.RLIMIT_NPROC: (10, 10)}
+    monkeypatch.setattr(resource, "getrlimit", lambda what: given[what])
+    found = by_about([*host.limits(ASKED), *host.shared_memory(ASKED)])
+    assert found["open files"].change == "ulimit -n 1000"
+    assert found["processes"].change == "ulimit -u unlimited"
+    assert (found["shared memory"].verdict, found["shared memory"].change) == (Verdict.BAD, "ulimit -f unlimited")
+
+
+def test_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(host, "_quota", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    (found,) = host.cores(Asked(learners=4))
+    assert found.change == "export OMP_NUM_THREADS=2"
+    monkeypatch.setattr(host, "_quota", lambda: 2.0)
+    (found,) = host.cores(Asked(learners=4))
+    assert found.change.startswith("Start at most 2 learners")
+
+
+def test_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (found,) = host.disk(Asked(folder=tmp_path))
+    assert found.verdict is Verdict.BAD
+
+
+def test_secrets_are_needed_by_several_and_for_few_eyes(tmp_path: Path) -> None:
+    assert list(host.secrets(Asked())) == []
+    assert [f.verdict for f in host.secrets(Asked(hosts=2))] == [Verdict.BAD]
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET)
+    file.chmod(0o644)
+    asked = Asked(hosts=2, secret=True, secret_file=str(file))
+    assert [f.change for f in host.secrets(asked)] == [f"chmod 600 {file}"]
+    file.chmod(0o600)
+    assert [f.verdict for f in host.secrets(asked)] == [Verdict.GOOD]
+    assert [f.verdict for f in host.secrets(replace(asked, secret_file=str(tmp_path / "none")))] == [Verdict.BAD]
+
+
+def test_addresses_that_others_cannot_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "addresses", lambda: [("lo", "127.0.0.1"), ("eth7", "10.0.0.7")])
+    monkeypatch.setattr(host, "_named", lambda _: "127.0.1.1")
+    found = by_about(list(host.interfaces(ASKED)))
+    assert found["address"].verdict is Verdict.BAD
+    assert "10.0.0.7" in found["address"].change
+    assert found["name"].change == "export GLOO_SOCKET_IFNAME=eth7 NCCL_SOCKET_IFNAME=eth7"
+    monkeypatch.setattr(host, "addresses", lambda: [("lo", "127.0.0.1")])
+    assert [f.verdict for f in host.interfaces(ASKED)] == [Verdict.BAD]
+    assert [f.verdict for f in host.ports(replace(ASKED, address="203.0.113.1"))] == [Verdict.BAD]
+
+
+def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> int:
+        raise OSError("no such system call")
+
+    monkeypatch.setattr(os, "memfd_create", lambda *_: broken(""))
+    found = verdicts(Asked(parameters=1000))
+    assert found["locks"] is Verdict.NOTE
+    assert found["open files"] is Verdict.GOOD
+
+
+# Between hosts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("megabytes_s", "verdict", "fragments"),
+    [(125, "good", ""), (11.9, "note", "--fragments 8,"), (1.2, "note", "128,")],
+)
+def test_what_a_way_means_for_a_model(megabytes_s: float, verdict: str, fragments: str) -> None:
+    way = Way("a", "b", "10.0.0.2:1", latency_ms=0.2, megabytes_s=megabytes_s, clock_ahead_s=0.001)
+    (found,) = judge([way], 12_500_000)
+    assert (found.verdict.value, fragments in found.change) == (verdict, True)
+
+
+def test_closed_ways_clocks_and_versions() -> None:
+    closed = Way("a", "b", "10.0.0.2:1", problem="cannot be reached: nobody answers")
+    late = Way("b", "a", "10.0.0.1:1", 0.2, 125.0, -3.0)
+    found = judge([closed, late], 1000)
+    assert [f.verdict for f in found] == [Verdict.BAD, Verdict.GOOD, Verdict.NOTE]
+    assert "of a is -3.0 s against that of b" in found[2].found
+    assert differences({"a": {"torch": "2.13"}, "b": {"torch": "2.13"}}) == []
+    (other,) = differences({"a": {"torch": "2.13"}, "b": {"torch": "2.12"}})
+    assert (other.verdict, other.found) == (Verdict.BAD, "a has 2.13, b has 2.12")
+    report = Report({"a": []}, [closed, late], [other])
+    assert not report.well
+    assert [row[2] for row in table(report)[1]] == ["cannot be reached: nobody answers", "0.20"]
+    value = json.loads(json.dumps(report.to_json()))
+    assert Way.from_json(value["ways"][1]) == late
+    assert Finding.from_json(value["between"][0]) == other
+
+
+def test_hosts_visit_each_other_and_measure_every_way() -> None:
+    houses = [House("127.0.0.1", 0, SECRET, ASKED, 10) for _ in range(2)]
+    try:
+        report = go_round(("127.0.0.1", 0), [house.address for house in houses], SECRET, ASKED, 10)
+        assert all(house.wait(10) for house in houses), "they were told that it is over"
+    finally:
+        for house in houses:
+            house.close()
+    assert len(report.hosts) == 3
+    assert len(report.ways) == 6
+    assert all(way.latency_ms and way.megabytes_s and not way.problem for way in report.ways)
+    assert all(abs(way.clock_ahead_s or 0.0) < 5 for way in report.ways), "it is the same clock"
+    assert all("locks" in by_about(found) for found in report.hosts.values())
+
+
+def test_a_host_with_another_secret_is_found_out() -> None:
+    house = House("127.0.0.1", 0, b"another secret altogether", ASKED, 10)
+    try:
+        report = go_round(("127.0.0.1", 0), [house.address], SECRET, ASKED, 5)
+    finally:
+        house.close()
+    assert not report.well
+    assert any("stranger" in finding.found for finding in report.between)
+
+
+def test_nonsense_from_somebody_who_knows_the_secret_ends_one_visit_only() -> None:
+    house = House("127.0.0.1", 0, SECRET, ASKED, 10)
+    try:
+        for kind, header in (("sing", {}), ("measure", {"origin": 1}), ("arrive", {"ranks": "x", "address": []})):
+            link = Link.connect(house.address, SECRET, {}, 10)
+            link.send(kind, header)
+            with pytest.raises(Exception, match=r"closed|broken"):
+                link.receive(10)
+        link = Link.connect(house.address, SECRET, {}, 10)
+        link.send("echo", {}, [b"still here"])
+        assert bytes(link.receive(10).payload) == b"still here"
+        link.close()
+    finally:
+        house.close()
+
+
+def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() -> None:
+    def port() -> int:
+        house = House("127.0.0.1", 0, SECRET, ASKED, 1)
+        house.close()
+        return house.address[1]
+
+    master = port()
+    world, said = World(0, 6, "127.0.0.1", master), list[str]()
+    results: dict[int, Report | None] = {}
+
+    def come(first: int, at: int) -> None:
+        world_here = replace(world, rank=first)
+        results[first] = meet(
+            world_here, (first, first + 1), ("127.0.0.1", at), SECRET, ASKED, 4 if first == 0 else 60, said.append
+        )
+
+    threads = [threading.Thread(target=come, args=arguments) for arguments in ((0, master), (2, 0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    report = results[0]
+    assert report is not None
+    assert results[2] is None
+    assert said == ["rank 2: at the host of rank 0; its report is there"]
+    assert len(report.hosts) == len(report.ways) == 2
+    assert [f.about for f in report.between if f.verdict is Verdict.BAD] == ["rank 4", "rank 5"]
+    with pytest.raises(UserError, match=r"rank 2: cannot reach the host of rank 0 at 127\.0\.0\.1"):
+        meet(replace(world, rank=2), (2, 3), ("127.0.0.1", 0), SECRET, ASKED, 0.5, said.append)
+
+
+# By the command line --------------------------------------------------------------------------------------------------
+
+
+def test_by_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WORLD_SIZE", "ROUNDELAY_SECRET", "ROUNDELAY_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    few = ["--learners", "1", "--parameters", "1000", "--exp", str(tmp_path)]
+    assert main(["doctor", *few, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["well"] is True
+    assert main(["doctor", *few]) == 0
+    assert "Nothing here would keep a run from working" in capsys.readouterr().out
+    assert main(["doctor", *few, "--hosts", "127.0.0.1:1"]) == 2
+    assert "several hosts need a secret" in capsys.readouterr().err
+    monkeypatch.setenv("ROUNDELAY_SECRET", SECRET.decode())
+    assert main(["doctor", *few, "--hosts", "127.0.0.1"]) == 2
+    assert "write ADDRESS:PORT" in capsys.readouterr().err
+    for name, value in {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doctor", *few]) == 2
+    assert "MASTER_ADDR is not set" in capsys.readouterr().out
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert main(["doctor", *few]) == 0, "local rank 0 speaks for the host"
+
+
+def test_two_commands_one_of_which_visits_the_other(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "ROUNDELAY_SECRET": SECRET.decode()}
+    command = [sys.executable, "-m", "roundelay.cli", "doctor", "--learners", "1", "--parameters", "1000"]
+    waiting = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1"], env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert waiting.stderr is not None
+    where = waiting.stderr.readline().split()[-1]
+    visit = subprocess.run(
+        [*command, "--hosts", where, "--json"], env=environment, stdout=subprocess.PIPE, check=False, cwd=tmp_path
+    )
+    assert waiting.wait(60) == 0
+    waiting.stderr.close()
+    report = json.loads(visit.stdout)
+    assert (visit.returncode, len(report["ways"])) == (0 if report["well"] else 2, 2)

@@ -1,0 +1,141 @@
+"""The work queue of all hosts: every minibatch is drawn, and counted, once."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Statistics
+from roundelay.runtime.base import Counts
+from roundelay.runtime.procs import queue
+from roundelay.runtime.procs.arena import NONE, STOCK, TRAINED, Arena, Layout, create_file
+from roundelay.runtime.procs.leases import Leases, Stock, counted, enter
+from roundelay.runtime.procs.patience import Patience
+
+PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)
+NOT_EMPTY = [index for index in range(PLAN.pieces) if PLAN.piece(index).frames]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["draw", "train", "die"])), max_size=60))
+def test_whatever_happens_every_minibatch_is_settled_once(story: list[tuple[int, str]]) -> None:
+    book = Leases(PLAN, 0, PLAN.pieces)
+    held: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    trained: list[int] = []
+    for host, what in story:
+        if what == "draw":
+            held[host] += book.draw(host, 2)[0]
+        elif what == "train" and held[host]:
+            index = held[host].pop(0)
+            book.settle(host, [index])
+            trained.append(index)
+        elif what == "die":
+            assert book.give_back(host) == len(held[host])
+            held[host] = []
+    for host in held:  # and then the rest
+        book.give_back(host)
+    while True:
+        indices, more = book.draw(0, 3)
+        trained += indices
+        if not more:
+            break
+    assert sorted(trained) == NOT_EMPTY
+    assert not book.left
+
+
+def test_a_stop_lets_the_begun_rounds_end() -> None:
+    book = Leases(PLAN, 0, PLAN.pieces)
+    assert book.draw(0, 4) == ([0, 1, 2, 3], True)
+    book.stop(lambda reached: reached)
+    assert book.draw(1, 9) == ([4, 5], False)
+    assert book.next == 6
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    layout = Layout(learners=3, parameters=1)
+    found = Arena(create_file(layout), layout, Patience(0, 1))
+    found.table("claim")[:] = found.table("assigned")[:] = NONE
+    queue.open_stock(found)
+    yield found
+    found.close()
+
+
+def test_who_finds_the_stock_empty_is_to_ask_again_until_there_is_no_more(arena: Arena) -> None:
+    assert queue.draw(arena, 0, PLAN) is queue.LATER
+    queue.put(arena, [7, 2], more=True)
+    assert [batch.index for rank in (0, 1) if (batch := queue.draw(arena, rank, PLAN))] == [7, 2]
+    assert queue.draw(arena, 2, PLAN) is queue.LATER
+    queue.put(arena, [], more=False)
+    assert queue.draw(arena, 2, PLAN) is None
+
+
+def test_a_node_draws_only_when_there_is_enough_for_all(arena: Arena) -> None:
+    queue.put(arena, [4], more=True)
+    assert queue.draw_together(arena, 0, (0, 1), PLAN) is queue.LATER
+    queue.put(arena, [5], more=True)
+    found = [queue.draw_together(arena, rank, (0, 1), PLAN) for rank in (1, 0)]
+    assert [batch.index for batch in found if batch] == [5, 4]
+    queue.put(arena, [6], more=False)
+    last = [queue.draw_together(arena, rank, (0, 1), PLAN) for rank in (0, 1)]
+    assert [batch.frames for batch in last if batch] == [PLAN.piece(6).frames, 0]
+
+
+def test_the_stock_is_a_ring(arena: Arena) -> None:
+    found = []
+    for number in range(3 * STOCK):
+        queue.put(arena, [number % PLAN.pieces], more=True)
+        batch = queue.draw(arena, 0, PLAN)
+        assert batch is not None
+        found.append(batch.index)
+    assert found == [number % PLAN.pieces for number in range(3 * STOCK)]
+
+
+def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(arena: Arena) -> None:
+    stock = Stock(arena, (0, 1), lambda _: None)
+    stock.fill([0, 1, 2, 3], True)
+    first, second = queue.draw(arena, 0, PLAN), queue.draw(arena, 1, PLAN)
+    assert first is not None
+    assert second is not None
+    queue.settle(arena, 0, Statistics(4, 1.5, 3))
+    report = stock.report()
+    assert report is not None
+    assert report["settled"] == [0]
+    assert (report["counts"]["frames"], report["counts"]["loss"]) == ([4, 0], [1.5, 0.0])
+    again = stock.report()
+    assert again is not None
+    assert again["settled"] == []
+    # What a dead learner worked on is not trained, and what nobody draws any more neither.
+    queue.give_back(arena, 1)
+    last = stock.report()
+    assert last is not None
+    assert last["settled"] == []
+    queue.clear_stock(arena)
+    assert queue.draw(arena, 0, PLAN) is queue.LATER
+
+
+def test_while_a_dead_learner_has_counted_by_half_there_is_no_report(arena: Arena) -> None:
+    stock = Stock(arena, (0, 1), lambda _: None)
+    stock.fill([0], True)
+    assert queue.draw(arena, 0, PLAN)
+    arena.totals[:, 0] = 4, 3, 1.5
+    arena.table("claim")[0] = TRAINED
+    assert stock.report() is None
+    queue.give_back(arena, 0)
+    report = stock.report()
+    assert report is not None
+    assert (report["settled"], report["counts"]["frames"]) == ([0], [4, 0])
+
+
+def test_counts_of_a_host_that_came_back_are_added_to_those_of_before(arena: Arena) -> None:
+    arena.counts.frames[:], arena.counts.stalest[:] = (4, 5, 6), (1, 9, 2)
+    arena.counts.staleness[1, 3] = 2
+    found, total, base = counted(arena, (1, 2)), Counts.zeros(3), Counts.zeros(3)
+    base.frames[:], base.stalest[:] = 100, 4
+    enter(total, (1, 2), found, base)
+    assert total.frames.tolist() == [0, 105, 106]
+    assert total.stalest.tolist() == [0, 9, 4]
+    assert total.staleness[1, 3] == 2
+    assert np.array_equal(total.staleness[0], np.zeros_like(total.staleness[0]))

@@ -1,0 +1,127 @@
+"""What the environment says of hosts."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.launch import Place, Slots, lend, read_place
+
+HOSTS = {
+    "WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "4321", "ROUNDELAY_SECRET": "sixteen letters!",
+}  # fmt: skip
+
+
+def test_ranks_of_a_host_follow_each_other() -> None:
+    place = read_place(None, HOSTS)
+    assert place == Place((4, 5), 6, 0, "127.0.0.1", 4321, False, ("127.0.0.1", 0), b"sixteen letters!")
+    assert not place.conducts
+    assert not place.alone
+
+
+def test_the_first_host_listens_where_the_others_look_for_it() -> None:
+    first = read_place(None, {**HOSTS, "RANK": "0"})
+    assert first is not None
+    assert first.conducts
+    assert first.listen == ("127.0.0.1", 4321)
+    # Where the launcher has a store at that port, the store says which port it is instead.
+    hosted = read_place(None, {**HOSTS, "RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    assert hosted is not None
+    assert (hosted.hosted, hosted.listen) == (True, ("127.0.0.1", 0))
+
+
+@pytest.mark.parametrize(
+    ("listen", "expected"),
+    [("10.0.0.7", ("10.0.0.7", 0)), ("10.0.0.7:99", ("10.0.0.7", 99)), ("[fd00::1]:99", ("fd00::1", 99)),
+     ("fd00::1", ("fd00::1", 0))],
+)  # fmt: skip
+def test_an_address_to_listen_at_can_be_given(listen: str, expected: tuple[str, int]) -> None:
+    place = read_place(listen, HOSTS)
+    assert place is not None
+    assert place.listen == expected
+
+
+def test_without_local_ranks_every_process_is_a_host() -> None:
+    environment = {name: value for name, value in HOSTS.items() if not name.startswith("LOCAL")}
+    place = read_place(None, environment)
+    assert place is not None
+    assert place.ranks == (4,)
+
+
+@pytest.mark.parametrize("environment", [{}, {"WORLD_SIZE": "1", "RANK": "0"}])
+def test_one_process_is_no_world(environment: dict[str, str]) -> None:
+    assert read_place(None, environment) is None
+
+
+def test_one_host_needs_neither_secret_nor_address() -> None:
+    place = read_place(None, {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    assert place == Place((0, 1), 2)
+    assert place.alone
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("of another sixteen letters\n")
+    place = read_place(None, {**HOSTS, "ROUNDELAY_SECRET_FILE": str(file)})
+    assert place is not None
+    assert place.secret == b"of another sixteen letters"
+    assert "sixteen" not in repr(place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"RANK": None}, "RANK is not"),
+        ({"RANK": "6"}, "ranks go from 0"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK goes from 0"),
+        ({"LOCAL_RANK": None}, "only one is set"),
+        ({"LOCAL_WORLD_SIZE": "two"}, "must be a whole number"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+        ({"MASTER_ADDR": "no host of this name.invalid"}, "cannot be reached from here"),
+        ({"MASTER_PORT": None}, "MASTER_PORT is not"),
+        ({"ROUNDELAY_SECRET": None}, "several hosts need a secret .*head -c 32"),
+        ({"ROUNDELAY_SECRET": "short"}, "the secret has 5 characters"),
+        ({"ROUNDELAY_SECRET_FILE": "/nowhere/secret"}, "cannot be read"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(changes: dict[str, str | None], message: str) -> None:
+    environment = {name: value for name, value in {**HOSTS, **changes}.items() if value is not None}
+    with pytest.raises(UserError, match=message):
+        read_place(None, environment)
+
+
+def test_the_other_local_ranks_end_with_the_status_of_the_first() -> None:
+    facts = {"MASTER_PORT": str(os.getpid()), "LOCAL_WORLD_SIZE": "3", "RANK": "3", "WORLD_SIZE": "6"}
+    places = [
+        read_place(None, {**HOSTS, **facts, "RANK": str(3 + local), "LOCAL_RANK": str(local)}) for local in range(3)
+    ]
+    statuses: list[int] = []
+    threads = [
+        threading.Thread(target=lambda place=place: statuses.append(lend(place, 30)))
+        for place in places[1:]
+        if place is not None
+    ]
+    for thread in threads:  # who comes before the first waits for it
+        thread.start()
+    assert places[0] is not None
+    slots = Slots(places[0])
+    while slots.waiting < len(threads):
+        slots.look()
+    slots.release(130)
+    for thread in threads:
+        thread.join()
+    assert statuses == [130, 130]
+
+
+def test_two_runs_on_one_host_are_told_apart() -> None:
+    place = read_place(None, {**HOSTS, "MASTER_PORT": str(os.getpid())})
+    assert place is not None
+    slots = Slots(place)
+    try:
+        with pytest.raises(UserError, match="another run on this host has the same MASTER_ADDR and MASTER_PORT"):
+            Slots(place)
+    finally:
+        slots.release(0)

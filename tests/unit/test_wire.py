@@ -1,0 +1,423 @@
+"""Links between hosts: who may speak, frames, and what becomes of noise."""
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roundelay.runtime.procs import wire
+from roundelay.runtime.procs.wire import BadFrame, Link, LinkClosed, LinkTimeout, Listener, Stranger
+from support.until import until
+
+SECRET = b"a secret of this run, 32 bytes .."
+HERE = ("127.0.0.1", 0)
+
+
+@contextmanager
+def listening(**options: Any) -> Iterator[Listener]:
+    listener = Listener(HERE, SECRET, {"host": 0}, **{"handshake_seconds": 60.0, **options})
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+@contextmanager
+def pair(**options: Any) -> Iterator[tuple[Link, Link, Listener]]:
+    """Two ends of a link: of who connected, and of who listens."""
+    with listening(**options) as listener:
+        near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0)
+        far = listener.accept(60.0)
+        assert far is not None
+        try:
+            yield near, far, listener
+        finally:
+            near.close()
+            far.close()
+
+
+def raw(listener: Listener) -> socket.socket:
+    return socket.create_connection(listener.address, timeout=60)
+
+
+def drain(stranger: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    data = b""
+    with suppress(ConnectionError):
+        while piece := stranger.recv(65_536):
+            data += piece
+    return data
+
+
+def still_open_to_ours(listener: Listener) -> None:
+    near = Link.connect(listener.address, SECRET, {}, 60.0)
+    far = listener.accept(60.0)
+    assert far is not None
+    near.send("word", {"n": 1})
+    assert far.receive(60.0).header == {"n": 1}
+    near.close()
+    far.close()
+
+
+def frame(kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any) -> bytes:
+    fields = {"magic": b"RNDL", "version": 1, "kinds": len(kind), "texts": len(text), "size": len(payload)}
+    return struct.pack("!4sBBIQ", *{**fields, **changed}.values()) + kind + text + payload
+
+
+# Good frames ----------------------------------------------------------------------------------------------------------
+
+
+def test_both_ends_say_who_they_are() -> None:
+    with pair() as (near, far, listener):
+        assert (near.hello, far.hello) == ({"host": 0}, {"host": 1})
+        assert near.peer == f"{listener.address[0]}:{listener.address[1]}"
+        assert (listener.tally.strangers, listener.tally.malformed) == (0, 0)
+
+
+@pytest.mark.parametrize("header", [{}, {"a": [1, 2.5, None, "é ˈ"], "b": {"c": -1e-300}}])
+@pytest.mark.parametrize("size", [0, 1, 65_537, 5_000_000])
+def test_frames_arrive_as_they_were_sent(header: dict[str, Any], size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    with pair() as (near, far, _):
+        for here, there in ((near, far), (far, near)):
+            thread = threading.Thread(target=here.send, args=("row", header, [data]))
+            thread.start()
+            message = there.receive(60.0)
+            thread.join()
+            assert (message.kind, message.header) == ("row", header)
+            assert bytes(message.payload) == data.tobytes()
+            assert here.sent_bytes == there.received_bytes > size
+
+
+def test_a_payload_is_gathered_from_many_buffers_and_laid_into_one() -> None:
+    parts = [np.arange(n, dtype=np.float32) for n in (*range(600), 0, 70_000)]
+    whole = np.concatenate(parts)
+    into = np.full(len(whole) + 5, -1, np.float32)
+    with pair() as (near, far, _):
+        thread = threading.Thread(target=near.send, args=("row", {}, parts))
+        thread.start()
+        message = far.receive(60.0, into=into)
+        thread.join()
+        assert len(message.payload) == whole.nbytes
+        assert np.shares_memory(np.frombuffer(message.payload, np.float32), into)
+        assert np.array_equal(into[:-5], whole)
+        assert (into[-5:] == -1).all()
+
+
+def test_both_directions_at_once() -> None:
+    """Neither end reads before it has written far more than the kernel keeps."""
+    data = bytes(20_000_000)
+    with pair() as (near, far, _):
+        threads = [threading.Thread(target=link.send, args=("row", {}, [data])) for link in (near, far)]
+        for thread in threads:
+            thread.start()
+        sizes = [len(link.receive(60.0).payload) for link in (near, far)]
+        for thread in threads:
+            thread.join()
+        assert sizes == [len(data)] * 2
+
+
+def test_frames_that_may_not_be_are_not_sent() -> None:
+    with pair(largest=100) as (near, far, _):
+        far_limits = ({"kind": ""}, {"kind": "k" * 256}, {"header": {"a": "b" * (1 << 20)}}, {"payload": [bytes(101)]})
+        for wrong in far_limits:
+            with pytest.raises(ValueError, match="no frame"):
+                far.send(**{"kind": "word", "header": {}, **wrong})  # type: ignore[arg-type]
+        far.send("word", {})
+        assert near.receive(60.0).kind == "word"
+
+
+# Silence and ends -----------------------------------------------------------------------------------------------------
+
+
+def test_silence_does_not_hurt_a_link() -> None:
+    with pair() as (near, far, _):
+        with pytest.raises(LinkTimeout):
+            far.receive(0.0)
+        near.send("word", {})
+        assert far.receive(None).kind == "word"
+
+
+def test_whoever_closes_wakes_whoever_waits_here_and_there() -> None:
+    with pair() as (near, far, _):
+        ends: list[str] = []
+
+        def listen(link: Link) -> None:
+            try:
+                link.receive(None)
+            except LinkClosed as error:
+                ends.append(str(error))
+
+        threads = [threading.Thread(target=listen, args=(link,)) for link in (near, far)]
+        for thread in threads:
+            thread.start()
+        near.close()
+        for thread in threads:
+            thread.join()
+        assert len(ends) == 2
+        for link in (near, far):
+            link.close()
+            with pytest.raises(LinkClosed):
+                link.send("word", {})
+            with pytest.raises(LinkClosed):
+                link.receive(0.0)
+
+
+def test_nobody_waits_for_one_who_takes_nothing() -> None:
+    with pair() as (near, _, _):
+        near.patience = 0.2
+        with pytest.raises(LinkClosed, match="has taken nothing"):
+            near.send("row", {}, [bytes(100_000_000)])
+        assert near.closed
+
+
+def test_nobody_waits_for_one_who_stops_in_the_middle_of_a_frame() -> None:
+    with pair(patience=0.2) as (near, far, _):
+        near._write([memoryview(frame(payload=bytes(50))[:-1])])
+        with pytest.raises(LinkClosed, match="stands still"):
+            far.receive(None)
+        with pytest.raises(LinkClosed):
+            near.receive(60.0)
+
+
+def test_nobody_waits_where_nobody_listens() -> None:
+    with socket.create_server(HERE) as taken:
+        address = taken.getsockname()
+    with pytest.raises(LinkTimeout, match=f"nobody answers at 127.0.0.1:{address[1]}"):
+        Link.connect(address, SECRET, {}, 0.1)
+
+
+def test_who_connects_first_waits_for_who_listens_later() -> None:
+    with socket.create_server(HERE) as taken:
+        address = taken.getsockname()
+    found: list[Link] = []
+    thread = threading.Thread(target=lambda: found.append(Link.connect(address, SECRET, {}, 60.0)))
+    thread.start()
+    listener = Listener(address, SECRET)
+    far = listener.accept(60.0)
+    thread.join()
+    assert far is not None
+    for link in (far, *found):
+        link.close()
+    listener.close()
+
+
+def test_a_closed_listener_keeps_nobody_waiting() -> None:
+    with listening() as listener:
+        found: list[Link | None] = []
+        threads = [threading.Thread(target=lambda: found.append(listener.accept(None))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        mute = raw(listener)
+        drain_one = mute.recv(1)
+        assert drain_one
+        listener.close()
+        listener.close()
+        for thread in threads:
+            thread.join()
+        assert found == [None, None]
+        drain(mute)
+        mute.close()
+        with pytest.raises(LinkTimeout):
+            Link.connect(listener.address, SECRET, {}, 0.1)
+
+
+# Strangers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_secret_opens_nothing() -> None:
+    with listening() as listener:
+        with pytest.raises(Stranger, match="is the run's secret the same there"):
+            Link.connect(listener.address, b"another", {"host": 1}, 60.0)
+        until(lambda: listener.tally.strangers == 1)
+        assert listener.accept(0.0) is None
+        still_open_to_ours(listener)
+
+
+def test_whoever_listens_must_prove_itself_too() -> None:
+    """It gets our proof, sends it back as its own, and learns nothing of us."""
+    with socket.create_server(HERE) as impostor:
+        heard = []
+
+        def pretend() -> None:
+            connection, _ = impostor.accept()
+            connection.sendall(struct.pack("!4sB32s", b"RNDL", 1, b"n" * 32))
+            answer = connection.recv(69, socket.MSG_WAITALL)
+            connection.sendall(answer[-32:])
+            heard.append(drain(connection))
+            connection.close()
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(Stranger, match="does not know the run's secret"):
+            Link.connect(impostor.getsockname(), SECRET, {"host": 1}, 60.0)
+        thread.join()
+        assert heard == [b""]
+
+
+def test_a_recorded_handshake_opens_nothing() -> None:
+    """All that one of ours has ever sent, sent again."""
+    with listening() as listener, socket.create_server(HERE) as tap:
+        said = bytearray()
+
+        def relay() -> None:
+            ours, _ = tap.accept()
+            theirs = raw(listener)
+            back = threading.Thread(target=_pump, args=(theirs, ours, bytearray()))
+            back.start()
+            _pump(ours, theirs, said)
+            back.join()
+            ours.close()
+            theirs.close()
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        near = Link.connect(tap.getsockname(), SECRET, {"host": 1}, 60.0)
+        far = listener.accept(60.0)
+        assert far is not None
+        near.send("quit", {})
+        assert far.receive(60.0).kind == "quit"
+        near.close()
+        far.close()
+        thread.join()
+        thief = raw(listener)
+        thief.sendall(said)
+        assert len(drain(thief)) <= 37  # a nonce, and not a byte more
+        thief.close()
+        until(lambda: listener.tally.strangers == 1)
+        assert listener.accept(0.0) is None
+
+
+def _pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+    with suppress(OSError):
+        while piece := source.recv(65_536):
+            kept += piece
+            sink.sendall(piece)
+    for end, how in ((sink, socket.SHUT_WR), (source, socket.SHUT_RD)):
+        with suppress(OSError):
+            end.shutdown(how)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_noise_at_the_door(seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    with listening() as listener:
+        stranger = raw(listener)
+        with suppress(OSError):  # it may be closed already
+            stranger.sendall(numbers.bytes(int(numbers.integers(0, 300))))
+            stranger.shutdown(socket.SHUT_WR)
+        drain(stranger)
+        stranger.close()
+        until(lambda: listener.tally.strangers == 1)
+        still_open_to_ours(listener)
+
+
+def test_one_who_stands_still_at_the_door_is_sent_away_and_keeps_nobody_waiting() -> None:
+    with listening(handshake_seconds=1.5) as listener:
+        mute = [raw(listener) for _ in range(3)]
+        mute[1].sendall(b"RNDL")
+        still_open_to_ours(listener)
+        until(lambda: listener.tally.strangers == 3)
+        for stranger in mute:
+            drain(stranger)
+            stranger.close()
+
+
+def test_a_crowd_at_the_door_is_thinned_from_its_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "AT_THE_DOOR", 3)
+    with listening(handshake_seconds=100.0) as listener:
+        crowd = []
+        for _ in range(10):
+            stranger = raw(listener)
+            assert stranger.recv(1)
+            crowd.append(stranger)
+        until(lambda: listener.tally.strangers >= 7)
+        still_open_to_ours(listener)
+        for stranger in crowd:
+            stranger.close()
+
+
+# Malformed frames from one of ours ------------------------------------------------------------------------------------
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        frame(magic=b"RNDM"), frame(version=2), frame(kinds=0), frame(texts=(1 << 20) + 1), frame(size=1001),
+        frame(size=2**64 - 1), frame(b"\xff\xfe"), frame(texts=5) + b"xyz", frame(b"word", b"[1]"),
+        frame(b"word", b"{"),
+        frame(b"word", b"\xff\xff"), frame(b"word", b'"' + b"\xed\xa0\x80" + b'"'), frame(b"word", DEEP),
+        frame(b"word", b"7" * 100_000), frame(b"word", b""), b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_a_malformed_frame_closes_its_link_and_no_other(bad: bytes) -> None:
+    with pair(largest=1000) as (near, far, listener):
+        near._write([memoryview(bad)])
+        with pytest.raises(BadFrame):
+            far.receive(60.0)
+        assert far.closed
+        assert listener.tally.malformed == 1
+        with pytest.raises(LinkClosed):
+            near.receive(60.0)
+        still_open_to_ours(listener)
+
+
+def test_a_payload_too_large_for_its_buffer_is_not_written_beyond_it() -> None:
+    with pair() as (near, far, listener):
+        into = bytearray(10)
+        near.send("row", {}, [bytes(11)])
+        with pytest.raises(BadFrame, match="11 bytes of row where 10 fit"):
+            far.receive(60.0, into=into)
+        assert into == bytearray(10)
+        assert listener.tally.malformed == 1
+
+
+@pytest.mark.parametrize("kept", [0, 1, 17, 18, 20, 23, 25, 30])
+def test_a_frame_cut_short_is_an_end(kept: int) -> None:
+    with pair() as (near, far, listener):
+        near._write([memoryview(frame(payload=bytes(20))[:kept])])
+        near.close()
+        with pytest.raises(LinkClosed):
+            far.receive(60.0)
+        assert listener.tally.malformed == 0
+
+
+def test_one_who_begins_with_anything_but_hello() -> None:
+    with listening() as listener:
+        near = Link(raw(listener), 10.0, wire.Tally())
+        near._greet = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
+        near.prove(lambda deadline: near._introduce(SECRET, {}, deadline), 10.0)
+        until(lambda: listener.tally.malformed == 1)
+        assert listener.accept(0.0) is None
+        near.close()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_changes_of_good_frames(seed: int) -> None:
+    """Whatever comes: a message, or one closed link. Never anything else, and never for ever."""
+    numbers = np.random.default_rng(seed)
+    good = b"".join(frame(b"row", json.dumps({"n": n, "name": "x" * n}).encode(), bytes(range(n))) for n in (0, 3, 40))
+    data = bytearray(good if seed % 4 else numbers.bytes(len(good)))
+    for _ in range(int(numbers.integers(1, 6))):
+        data[int(numbers.integers(len(data)))] = int(numbers.integers(256))
+    with pair(patience=0.2, largest=1 << 16) as (near, far, listener):
+        near._write([memoryview(data)])
+        if seed % 2:
+            near.close()
+        with suppress(LinkTimeout):
+            while not far.closed:
+                try:
+                    assert isinstance(far.receive(0.2).header, dict)
+                except (LinkClosed, BadFrame):
+                    assert far.closed
+        assert listener.tally.malformed <= 1
+        assert listener.tally.strangers == 0
