@@ -227,6 +227,7 @@ def _train(options: argparse.Namespace) -> int:
     if place is None:
         return _train_here(options, None)
     if place.local_rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # local rank 0 answers it, which may take a round
         return lend(place)
     if options.learners not in (None, place.learners):
         raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
