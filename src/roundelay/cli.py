@@ -47,7 +47,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
-    from roundelay.speech.corpus.prepared import GUESSED_HELD_OUT, GUESSED_LEXICON
+    from roundelay.speech.corpus.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
     from roundelay.speech.culprits import listing
 
     data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
@@ -93,7 +93,7 @@ def _prepare(options: argparse.Namespace) -> None:
         console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
     if corpus.held_out_words:
         words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
-        console.print(f"{words} were guessed to align them, not to recognise them; see {data / GUESSED_HELD_OUT}")
+        console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 
@@ -227,6 +227,7 @@ def _train(options: argparse.Namespace) -> int:
     if place is None:
         return _train_here(options, None)
     if place.local_rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # local rank 0 answers it, which may take a round
         return lend(place)
     if options.learners not in (None, place.learners):
         raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
@@ -673,7 +674,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
-    sub.add_argument("--set", action="append", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe")
+    sub.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe"
+    )
     sub.add_argument(
         "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
         help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
@@ -755,7 +758,10 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
         help="not in the lexicon; guess: pronounced by their spelling, as learned from the lexicon",
     )  # fmt: skip
-    sub.add_argument("--lexicon-case", choices=["keep", "upper", "lower"], default="keep", help="kaldi: of its words")
+    sub.add_argument(
+        "--lexicon-case", choices=["keep", "upper", "lower"],
+        help="kaldi: of the dictionary's words (default: as in the transcripts, if these are all in one)",
+    )  # fmt: skip
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
     sub.add_argument(

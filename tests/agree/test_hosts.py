@@ -34,7 +34,15 @@ def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("ssgd", (2, 1)), ("delay-by-one", (1, 2)), ("dpsgd", (1, 1, 1)), ("gossip-pga period=3", (1, 2))],
+    [
+        ("ssgd", (2, 1)),
+        ("delay-by-one", (1, 2)),
+        ("dpsgd", (1, 1, 1)),
+        ("gossip-pga period=3", (1, 2)),
+        ("dpsgd:exponential order=cta", (2, 1)),
+        ("bmuf period=3 nesterov=true", (1, 1, 1)),
+        ("easgd-sync period=2", (1, 2)),
+    ],
 )
 def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
     hosts = Hosts(name, sizes, parameters=17 * CHUNK + 11, momentum=0.9)

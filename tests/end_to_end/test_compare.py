@@ -51,6 +51,22 @@ def test_a_grid_comes_to_a_table_a_file_and_a_page(inside: Path, capsys: pytest.
     assert "ssgd, 2 learners, straggler 1:3x" in (inside / "grid" / "compare.html").read_text()
 
 
+def test_a_virtual_cluster_lends_each_cell_its_first_learners(inside: Path) -> None:
+    (inside / "cluster.yaml").write_text(
+        "nodes: [{learners: 1, count: 4}]\ncompute: {seconds: 0, seconds_per_frame: 0.001}\n"
+        "exchange: 0.0\nallreduce: {seconds: {2: 0.0}}\n"
+    )
+    grid = ["--strategies", "ssgd", "--learners", "1,2,4", *SIM, "--no-decode", "cost.cluster=cluster.yaml"]
+    assert compare("lent", *grid) == 0
+    speedups = {name: cell["speedup"] for name, cell in cells_of(inside / "lent").items()}
+    assert speedups == {
+        "sgd-1-seed0": 1.0,
+        "ssgd-2-seed0": pytest.approx(2.0, rel=0.02),
+        "ssgd-4-seed0": pytest.approx(4.0, rel=0.04),
+    }
+    assert compare("lent", "--strategies", "ssgd", "--learners", "5", *SIM, "cost.cluster=cluster.yaml") == 1
+
+
 class StopAt(Silent):
     """Asks to stop as soon as some work begins: in the simulator that is the round it begins with."""
 

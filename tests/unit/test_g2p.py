@@ -277,7 +277,7 @@ def test_prepare_guesses_words_of_the_training_transcripts(
     assert set(corpus.held_out_words) == {"THOOPISH"}
     assert corpus.alignable("test") == corpus.splits["test"]
     assert set(corpus.alignment_lexicon.words) == {*corpus.lexicon.words, "THOOPISH"}
-    assert "THOOPISH TH UW P IH SH # 2 x, first in s3-a" in (tmp_path / "data" / "guessed_held_out.txt").read_text()
+    assert "THOOPISH TH UW P IH SH # 2 x, first in s3-a" in (tmp_path / "data" / "held_out_lexicon.txt").read_text()
     listed = (tmp_path / "data" / "guessed_lexicon.txt").read_text()
     assert "SHOOPEN SH UW P EH N # 1 x, first in s1-a" in listed
     assert ";;; 4X: cannot be guessed (1 x, first in s1-b)" in listed

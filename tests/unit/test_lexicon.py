@@ -1,5 +1,6 @@
 """Lexicon files, phone ids, and words that are missing."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.lexicon import (
     Lexicon,
     MissingWord,
+    case_of,
     parse_lexicon,
     read_lexicon,
     resolve_missing_words,
@@ -138,3 +140,19 @@ def test_map_policy_rewrites_transcripts() -> None:
 def test_nothing_missing_is_no_change() -> None:
     said = saying("YES A NO")
     assert resolve_missing_words(said, LEXICON) == (said, [])
+
+
+def test_packed(tmp_path: Path) -> None:
+    path = tmp_path / "words.dict.gz"
+    path.write_bytes(gzip.compress(b"YES Y EH S\n"))
+    assert read_lexicon(path).pronunciations == {"YES": (("Y", "EH", "S"),)}
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(UserError, match="a damaged gzip file"):
+        read_lexicon(path)
+
+
+def test_the_case_of_words() -> None:
+    assert case_of(["YES", "IT'S", "<unk>", "3"]) == "upper"
+    assert case_of(["yes", "[NOISE]"]) == "lower"
+    for words in (["Yes", "no"], ["3", "<unk>"], []):
+        assert case_of(words) == "keep"

@@ -1,6 +1,7 @@
 """LibriSpeech and mini LibriSpeech from their published layouts."""
 
 import gzip
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions
-from roundelay.speech.corpus.dictionary import read_dictionary, read_vocabulary
+from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.lexicon import read_lexicon
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech
 
@@ -85,6 +87,31 @@ def test_an_open_vocabulary(tmp_path: Path, lexicon: Path) -> None:
         prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
 
 
+def test_guesses(tmp_path: Path) -> None:
+    """Of what is trained on and of the vocabulary; of held-out speech only where the vocabulary is closed."""
+    lexicon = tmp_path / "regular.dict"
+    words = ["".join(letters) for letters in itertools.product("bdgk", "aeo", "bdgk", "aeo", "bdgk")]
+    lexicon.write_text("".join(f"{word} {' '.join(word.upper())}\n" for word in words))
+    texts = {"train": {"a-1": "BADABE"}, "dev": {"b-1": "DEGOB"}, "test": {"c-1": "GOBADE"}}
+    source = kaldi_corpus(tmp_path / "source", texts)
+    for vocabulary, guessed in (
+        (frozenset({"DOGEBA", "BEGOB"}), {"BADABE", "DOGEBA"}),
+        ("open", {"BADABE"}),
+        ("transcripts", {"BADABE", "GOBADE"}),
+    ):
+        options = PrepareOptions(vocabulary=vocabulary, on_missing_words="guess")  # type: ignore[arg-type]
+        corpus = prepare_mini_librispeech(source, tmp_path / "data", lexicon, Silent(), options=options)
+        assert corpus.guessed == len(guessed)
+        assert guessed <= set(corpus.lexicon.words)
+        assert ("GOBADE" in corpus.lexicon) == ("GOBADE" in guessed)
+        assert corpus.lexicon.pronunciations["BADABE"] == (tuple("BADABE"),)
+        # The dictionary has DEGOB: the recogniser knows it only if the vocabulary has it, the aligner knows it anyhow.
+        assert ("DEGOB" in corpus.lexicon) == (not isinstance(vocabulary, frozenset))
+        assert load_corpus(tmp_path / "data").alignment_lexicon.pronunciations["DEGOB"] == (tuple("DEGOB"),)
+        assert not corpus.left_out
+        assert corpus.alignable("dev") == corpus.splits["dev"]
+
+
 def test_the_most_frequent_words(tmp_path: Path) -> None:
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(b"b a c\na b\nd a\n"))
@@ -98,8 +125,8 @@ def test_the_most_frequent_words(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(UserError, match="no words"):
         read_vocabulary(tmp_path / "empty")
-    with pytest.raises(UserError, match="no such file; a pronunciation dictionary"):
-        read_dictionary(tmp_path / "none")
+    with pytest.raises(UserError, match="no such file; a pronunciation lexicon"):
+        read_lexicon(tmp_path / "none")
 
 
 def test_faults_are_listed_together(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def test_one_host_needs_neither_secret_nor_address() -> None:
     place = read_place(None, {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
     assert place == Place((0, 1), 2)
     assert place.alone
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    found = [read_place(None, {**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    assert found == [Place((0, 1), 2, rank, "127.0.0.1", 7) for rank in range(2)], "they find each other"
 
 
 def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:

@@ -61,6 +61,24 @@ def test_learners_are_numbered_node_by_node() -> None:
     assert cluster.placement() == [0, 0, 1, 2, 3, 4, 4]
 
 
+def test_the_first_learners_keep_their_places_and_what_happens_to_them() -> None:
+    cluster = VirtualCluster(
+        nodes=(Node(2), Node(2, count=3, speed=2.0), Node(2)),
+        centre_node=4,
+        stragglers=(Handicap(1, factor=3.0), Handicap(6, factor=3.0)),
+        deaths=(Moment(0, 5.0), Moment(9, 5.0)),
+    )
+    for learners in range(1, 11):
+        part = cluster.first(learners)
+        assert part.placement() == cluster.placement()[:learners]
+        speeds = [gradient_seconds(part, rank) for rank in range(learners)]
+        assert speeds == [gradient_seconds(cluster, rank) for rank in range(learners)]
+        assert {moment.rank for moment in part.deaths} == {rank for rank in (0, 9) if rank < learners}
+    assert cluster.first(10) == cluster
+    with pytest.raises(UserError, match="has 10 learners on its nodes, but 11"):
+        cluster.first(11)
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

@@ -59,7 +59,8 @@ def test_graph_of_outside_text(tmp_path: Path) -> None:
     text.write_bytes(gzip.compress("\n\n".join(" ".join(words) for words in TEXT).encode()))
     dictionary.write_bytes(gzip.compress(b"mars(2) M AA1 R S\nmars N AA1 T S # a planet\ngo G OW1\n"))
     assert [*read_sentences(text)] == TEXT
-    assert read_dictionary(dictionary).pronunciations["GO"] == (("G", "OW"),)
+    assert read_dictionary(dictionary, LEXICON).pronunciations["GO"] == (("G", "OW"),)
+    assert "go" in read_dictionary(dictionary, Lexicon({"yes": (("Y",),)}))  # the case of the corpus
     how = Estimator(3, "kneser-ney", cutoffs=(1, 1, 2))
     asked = job(estimator=how, text=(text,), vocabulary=3, dictionary=dictionary, join=4)
     folder, new = find_or_make(asked, tmp_path)

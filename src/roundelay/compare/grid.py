@@ -38,16 +38,19 @@ class Cell:
         return configuration_name(self.strategy.label, self.learners, self.stragglers)
 
     def recipe(self, base: Recipe) -> Recipe:
-        """What `base` becomes in this cell.
+        """What `base` becomes in this cell; of a virtual cluster its first learners take part.
 
         Raises:
-            UserError: the recipe does not allow so many learners.
+            UserError: the recipe, or its virtual cluster, does not allow so many learners.
         """
         training = dataclasses.replace(
             base.training, strategy=self.strategy.name, options=plain(self.strategy), learners=self.learners,
             seed=self.seed, stragglers=self.stragglers,
         )  # fmt: skip
-        return dataclasses.replace(base, training=training)
+        cost = base.cost
+        if cost.cluster is not None and training.runtime == "sim":
+            cost = dataclasses.replace(cost, cluster=cost.cluster.first(self.learners))
+        return dataclasses.replace(base, training=training, cost=cost)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Grid:
         if self.base.training.runtime != "sim":
             return ""
         cost = self.base.cost
+        if cost.cluster is not None:
+            return f"; virtual seconds of cluster {cost.cluster.name!r}"
         return f"; virtual seconds, {cost.gradient:g} for a gradient of {cost.frames_per_gradient} frames"
 
 

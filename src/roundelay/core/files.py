@@ -1,8 +1,10 @@
 """Files that are either whole or absent."""
 
 import errno
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,27 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         raise unwritable(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path, needed: str) -> str:
+    """UTF-8 text, plain or packed with gzip; `needed` says what is missing where the file is.
+
+    Raises:
+        UserError: the file is missing, unreadable, damaged, or no UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return data.decode()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {needed}.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: a damaged gzip file ({error}); get it again.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert it, e.g. with iconv.") from None
 
 
 def sweep(folder: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import write_text
+from roundelay.core.files import read_text, write_text
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import LeftOut, counted, listing
 
@@ -136,28 +136,26 @@ def base_phone(phone: str) -> str:
     return phone[:-2] if phone.endswith(POSITIONS) else phone
 
 
+def case_of(words: Iterable[str]) -> LexiconCase:
+    """The case that all of these words are in; "keep" if they differ or have none. Marks as `<unk>` do not count."""
+    plain = [word for word in words if word[:1].isalpha()]
+    upper, lower = (all(word == change(word) for word in plain) for change in (str.upper, str.lower))
+    return "keep" if upper == lower else "upper" if upper else "lower"
+
+
 def read_lexicon(
     path: Path, silence: str = "SIL", *, strip_stress: bool = False, case: LexiconCase = "keep"
 ) -> Lexicon:
-    """Read a lexicon in CMU's format.
+    """Read a lexicon in CMU's format, plain or packed with gzip.
 
     `strip_stress` makes `AH` of the CMU vowels `AH0`, `AH1`, `AH2`; `case` changes that of the words (not of the
     phones) to that of the transcripts. A pronunciation given twice counts once.
 
     Raises:
-        UserError: missing file, a word without phones, a name reserved for decoding graphs, no words at all; every
-            faulty line is listed with file:line.
+        UserError: a missing or damaged file, a word without phones, a name reserved for decoding graphs, no words;
+            every faulty line is listed with file:line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; a pronunciation lexicon is needed (CMU format: WORD PHONE PHONE ...)."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert the lexicon, e.g. with iconv.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    text = read_text(path, "a pronunciation lexicon is needed (CMU format: WORD PHONE PHONE ...)")
     return parse_lexicon(text, str(path), silence, strip_stress=strip_stress, case=case)
 
 

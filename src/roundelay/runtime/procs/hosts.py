@@ -87,14 +87,14 @@ class HostsRuntime(Runtime):
         self._hosts = Assembly(
             self.crew, self._door, arrivals, place, terms, self._heard, self._left, self._crossing.peers
         )
-        self._mesh: Mesh | None = Mesh(self._door, OWN) if self._synchronous else None
+        self._mesh: Mesh | None = Mesh(self._door, OWN, terms.host_patience) if self._synchronous else None
         self._meter = Meter(OWN, self._readings)
         try:
             self._hosts.gather()
             self._crossing.settle(OWN, self._hosts.hosts)
             if self._mesh is not None:
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
-                self._mesh.dial(self._hosts.addresses(), place.secret, terms.host_patience, terms.patience_seconds)
+                self._mesh.dial(self._hosts.addresses(), place.secret, terms.patience_seconds)
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             self.close()

@@ -156,9 +156,10 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
             "each other, and LOCAL_RANK goes from 0 to LOCAL_WORLD_SIZE - 1."
         )
     ranks = tuple(range(first, first + local_size))
-    if local_size == learners and local_rank == 0:
-        return Place(ranks, learners)
     address = environment.get("MASTER_ADDR", "")
+    if local_size == learners:
+        port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else 0
+        return Place(ranks, learners, local_rank, address, port)
     if not address:
         raise UserError(f"rank {rank}: WORLD_SIZE is {learners} but MASTER_ADDR is not set: where do hosts meet?")
     port, hosted = _number(environment, "MASTER_PORT"), environment.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)

@@ -11,10 +11,14 @@ CHAIN, POST = "chain", "post"
 
 
 class Mesh:
-    """This host's links: those to hosts before it are dialled, those to hosts after it come in at the door."""
+    """This host's links: those to hosts before it are dialled, those to hosts after it come in at the door.
 
-    def __init__(self, door: Door, host: int) -> None:
-        self._host = host
+    Args:
+        patience: how long hosts are; links are more patient, for it is not for them to say who is dead.
+    """
+
+    def __init__(self, door: Door, host: int, patience: float) -> None:
+        self._host, self._patience = host, 2 * patience
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, POST: {}}
         self._lock = threading.Lock()
         for role in self._links:
@@ -37,12 +41,13 @@ class Mesh:
             link.close()
 
     def _add(self, role: str, host: int, link: Link) -> None:
+        link.patience = self._patience
         with self._lock:
             old, self._links[role][host] = self._links[role].get(host), link
         if old is not None:
             old.close()
 
-    def dial(self, addresses: Sequence[Address], secret: bytes, patience: float, seconds: float) -> None:
+    def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
         """Connect to the hosts before this one, and wait for those after it.
 
         Raises:
@@ -51,9 +56,9 @@ class Mesh:
         """
         for host in range(self._host):
             for role in (CHAIN, POST) if host == self._host - 1 else (POST,):
-                link = Link.connect(addresses[host], secret, {"what": role, "host": self._host}, seconds)
-                link.patience = patience
-                self._add(role, host, link)
+                self._add(
+                    role, host, Link.connect(addresses[host], secret, {"what": role, "host": self._host}, seconds)
+                )
         later = range(self._host + 1, len(addresses))
         if not until(lambda: not set(later) - set(self.post) and not set(later[:1]) - set(self.chain), seconds):
             missing = sorted(set(later) - set(self.post)) or [self._host + 1]

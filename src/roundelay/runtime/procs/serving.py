@@ -243,7 +243,7 @@ class _Host:
                     self._meter = Meter(self._host, self._readings)
                     self._crossing.settle(self._host, self._hosts)
                     if self._synchronous:
-                        self._mesh = Mesh(self._door, self._host)
+                        self._mesh = Mesh(self._door, self._host, self._terms.host_patience)
                     self._send("prepared")
                 case "meet":
                     self._meet([(str(host), int(port)) for host, port in header["addresses"]])
@@ -266,7 +266,7 @@ class _Host:
     def _meet(self, addresses: list[Address]) -> None:
         assert self._mesh is not None
         try:
-            self._mesh.dial(addresses, self._place.secret, self._terms.host_patience, self._terms.patience_seconds)
+            self._mesh.dial(addresses, self._place.secret, self._terms.patience_seconds)
         except (LinkError, TimeoutError) as error:
             raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
         self._send("replied")

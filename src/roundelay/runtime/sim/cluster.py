@@ -6,7 +6,7 @@ times are virtual seconds, sizes are bytes, bandwidths bytes per second. docs/si
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -282,6 +282,36 @@ class VirtualCluster:
     def learners(self) -> int:
         """Of all nodes."""
         return sum(node.learners * node.count for node in self.nodes)
+
+    def first(self, learners: int) -> "VirtualCluster":
+        """This cluster with its first `learners` learners only, and what happens to them.
+
+        Raises:
+            UserError: it has fewer; none of these is there at the beginning.
+        """
+        if learners > self.learners:
+            raise UserError(
+                f"cluster {self.name!r} has {self.learners} learners on its nodes, but {learners} are to train."
+            )
+        nodes: list[Node] = []
+        left = learners
+        for node in self.nodes:
+            whole = min(node.count, left // node.learners)
+            left -= whole * node.learners
+            nodes += [replace(node, count=whole)] if whole else []
+            if whole < node.count:
+                if left:
+                    nodes.append(replace(node, learners=left, count=1))
+                break
+        machines = sum(node.count for node in nodes)
+        return replace(
+            self,
+            nodes=tuple(nodes),
+            centre_node=min(self.centre_node, machines - 1),
+            stragglers=tuple(one for one in self.stragglers if one.rank < learners),
+            deaths=tuple(one for one in self.deaths if one.rank < learners),
+            joins=tuple(one for one in self.joins if one.rank < learners),
+        )
 
     @property
     def flat(self) -> bool:

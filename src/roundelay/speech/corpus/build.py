@@ -23,8 +23,8 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.pipes import Pipes
 from roundelay.speech.corpus.prepared import (
-    GUESSED_HELD_OUT,
     GUESSED_LEXICON,
+    HELD_OUT_LEXICON,
     TRAIN,
     Corpus,
     check_splits,
@@ -37,7 +37,10 @@ from roundelay.speech.g2p import guess_missing
 from roundelay.speech.lexicon import (
     Lexicon,
     LexiconCase,
+    MissingWord,
     MissingWordPolicy,
+    Pronunciation,
+    case_of,
     missing_words_error,
     read_lexicon,
     resolve_missing_words,
@@ -64,7 +67,7 @@ class PrepareOptions:
     speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
-    lexicon_case: LexiconCase = "keep"  # change that of the lexicon's words to that of the transcripts
+    lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one
     allow_pipes: bool = False  # run the commands of wav.scp
     pipe_seconds: float = 300.0  # that one of them may take
     given_features: bool = False  # take those of feats.scp though there is audio
@@ -117,10 +120,11 @@ def prepare_kaldi(
     if given and len(given) < len(read):
         odd = [split for split, one in read.items() if one.matrices is None]
         raise UserError(f"{source}: features are given (feats.scp), but not for {', '.join(odd)}; give all or none.")
+    utterances = {split: one.utterances for split, one in read.items()}
     return prepare_utterances(
         data,
-        {split: one.utterances for split, one in read.items()},
-        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
+        utterances,
+        _read_lexicon(lexicon, options, utterances),
         progress,
         options=options,
         name=name,
@@ -157,10 +161,11 @@ def prepare_lhotse(
     if TRAIN not in chosen:
         raise UserError(f"{source}: none of the parts {there} is named train; say which, e.g. `--split train=PART`.")
     read = {split: read_part(parts[part], source, options.on_bad) for split, part in chosen.items()}
+    chosen_utterances = {split: utterances for split, (utterances, _) in read.items()}
     return prepare_utterances(
         data,
-        {split: utterances for split, (utterances, _) in read.items()},
-        read_lexicon(lexicon, strip_stress=options.strip_stress, case=options.lexicon_case),
+        chosen_utterances,
+        _read_lexicon(lexicon, options, chosen_utterances),
         progress,
         options=options,
         name=name,
@@ -197,15 +202,15 @@ def prepare_utterances(
     everything = [u for utterances in splits.values() for u in utterances]
     is_open = options.vocabulary == "open" or isinstance(options.vocabulary, frozenset)
     needed = splits[TRAIN] if is_open else everything
-    guesses, held_out_guesses, held_out_words = "", "", {}
+    known = lexicon
+    guesses, held_out_listed, held_out_words = "", "", dict[str, tuple[Pronunciation, ...]]()
     if options.on_missing_words == "guess":
-        known = lexicon
-        missing = known.missing_words(splits[TRAIN])
+        missing = _to_guess(known, options.vocabulary, splits)
         lexicon, guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
         # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
         said = {m.word for m in missing}
         missing = [m for m in known.missing_words(everything) if m.word not in said]
-        wider, held_out_guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
+        wider, held_out_listed = guess_missing(missing, known, data / G2P_MODEL, progress)
         held_out_words = {w: p for w, p in wider.pronunciations.items() if w not in known}
     if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
         raise missing_words_error(missing, lexicon)
@@ -218,6 +223,13 @@ def prepare_utterances(
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
     check_shares(gone, kept, options.max_bad_share)
     lexicon = _chosen_words(lexicon, options.vocabulary, kept[TRAIN], everything, progress)
+    known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
+    held_out_words |= {word: known.pronunciations[word] for word in known_words}
+    held_out_listed += "".join(
+        f"{word} {' '.join(phones)} # of the dictionary, but not of the vocabulary\n"
+        for word in known_words
+        for phones in known.pronunciations[word]
+    )
 
     rate, kept, off = _one_rate(kept, options.on_bad)
     kept[TRAIN] = perturbed(kept[TRAIN], options.speeds if given is None else ())
@@ -260,7 +272,7 @@ def prepare_utterances(
         guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
         held_out_words=held_out_words,
     )
-    for file, listed in ((GUESSED_LEXICON, guesses), (GUESSED_HELD_OUT, held_out_guesses)):
+    for file, listed in ((GUESSED_LEXICON, guesses), (HELD_OUT_LEXICON, held_out_listed)):
         if listed:
             write_text(data / file, listed)
         else:
@@ -316,6 +328,22 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
                 f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
                 f"{listing([culprit.reason for culprit in culprits])}"
             )
+
+
+def _read_lexicon(path: Path, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
+    case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)
+    return read_lexicon(path, strip_stress=options.strip_stress, case=case)
+
+
+def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
+    """The words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
+
+    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed.
+    """
+    closed = vocabulary == "transcripts"
+    missing = lexicon.missing_words([u for name, some in splits.items() if closed or name == TRAIN for u in some])
+    listed = vocabulary - {m.word for m in missing} if isinstance(vocabulary, frozenset) else frozenset[str]()
+    return missing + [MissingWord(word, 0, "the vocabulary") for word in sorted(listed) if word not in lexicon]
 
 
 def _chosen_words(

@@ -18,11 +18,11 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import AudioError, audio_length, bad_audio
 from roundelay.speech.corpus.build import DEFAULTS, OPEN, PrepareOptions, prepare_utterances
-from roundelay.speech.corpus.dictionary import read_dictionary
 from roundelay.speech.corpus.kaldi import read_data_dir_by
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import TRAIN, Corpus
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.lexicon import read_lexicon
 
 Splits = Mapping[str, Sequence[str]]
 """Split -> the parts it is made of."""
@@ -84,7 +84,7 @@ def prepare_mini_librispeech(
     return prepare_utterances(
         data,
         {split: [_with_gender(u, genders) for u in utterances] for split, (utterances, _) in read.items()},
-        read_dictionary(lexicon, strip_stress=True, case="upper"),
+        read_lexicon(lexicon, strip_stress=True, case="upper"),
         progress,
         options=options,
         name="mini-librispeech",
@@ -155,7 +155,7 @@ def _prepare(
         )
     if TRAIN not in splits:
         raise UserError(f"{root}: no training part here, or none chosen; name one: `--split train=train-clean-100`.")
-    dictionary = read_dictionary(lexicon, strip_stress=True, case="upper")
+    dictionary = read_lexicon(lexicon, strip_stress=True, case="upper")
     utterances: dict[str, list[Utterance]] = {}
     left_out: dict[str, list[LeftOut]] = {}
     for split, parts in splits.items():

@@ -6,7 +6,7 @@ DATA/lexicon.txt               CMU format
 DATA/fbank40/                  features of all splits (see feature_store); DATA/feats/ where they were given
 DATA/piped/                    audio that commands of wav.scp made, where they were allowed
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
-DATA/guessed_held_out.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
+DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from roundelay.speech.lexicon import (
 
 CORPUS = "corpus.json"
 LEXICON = "lexicon.txt"
-GUESSED_LEXICON, GUESSED_HELD_OUT = "guessed_lexicon.txt", "guessed_held_out.txt"
+GUESSED_LEXICON, HELD_OUT_LEXICON = "guessed_lexicon.txt", "held_out_lexicon.txt"
 VERSION = 1
 TRAIN = "train"
 
@@ -79,7 +79,8 @@ class Corpus:
 
     @property
     def alignment_lexicon(self) -> Lexicon:
-        """The lexicon, and guesses for words that only the held-out splits have.
+        """The lexicon, and pronunciations of words that only the held-out splits have: guesses, and what a dictionary
+        says of words outside the vocabulary.
 
         Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
         """
@@ -131,8 +132,8 @@ def load_corpus(folder: Path) -> Corpus:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
     splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
-    if summary.get("guessed_held_out"):
-        fields["held_out_words"] = read_lexicon(folder / GUESSED_HELD_OUT, silence).pronunciations
+    if summary.get("held_out_words"):
+        fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
     return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
 
 
@@ -165,7 +166,7 @@ def write_prepared(corpus: Corpus) -> None:
             "on_missing_words": corpus.on_missing_words,
             "map_to": corpus.map_to,
             "guessed": corpus.guessed,
-            "guessed_held_out": len(corpus.held_out_words),
+            "held_out_words": len(corpus.held_out_words),
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

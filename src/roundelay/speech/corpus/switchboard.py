@@ -17,7 +17,6 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.build import OPEN, PrepareOptions, prepare_utterances
 from roundelay.speech.corpus.calls import Segment, Told, find_files, read_lines, times, to_utterances
-from roundelay.speech.corpus.dictionary import read_dictionary
 from roundelay.speech.corpus.fisher import KINDS as FISHER
 from roundelay.speech.corpus.fisher import read_fisher
 from roundelay.speech.corpus.hub5 import KINDS as HUB5
@@ -26,7 +25,7 @@ from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.corpus.prepared import TRAIN, Corpus
 from roundelay.speech.corpus.transcript_rules import lexicon_of, words_of
 from roundelay.speech.culprits import LeftOut
-from roundelay.speech.lexicon import Lexicon, parse_lexicon
+from roundelay.speech.lexicon import Lexicon, parse_lexicon, read_lexicon
 
 KINDS: Mapping[str, re.Pattern[str]] = {
     "audio": re.compile(r"sw0?\d{4}\.sph"),
@@ -118,7 +117,7 @@ def read_switchboard(
 
 def _dictionary(found: Mapping[str, Path], given: Path | None, where: str) -> Lexicon:
     if given is not None:
-        return read_dictionary(given, strip_stress=True)
+        return read_lexicon(given, strip_stress=True)
     if not found:
         raise UserError(f"{where}: no sw-ms98-dict.text; name its folder with --also, or a dictionary with --lexicon.")
     path = next(iter(found.values()))

@@ -163,8 +163,7 @@ def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
     options = job.options
     if options.vocabulary is None and options.dictionary is None:
         return VocabularyLexicon(job.lexicon)
-    silence = job.tying.phones[0]
-    given = [] if options.dictionary is None else [read_dictionary(options.dictionary, silence)]
+    given = [] if options.dictionary is None else [read_dictionary(options.dictionary, job.lexicon)]
     dictionaries = [*given, job.lexicon]
     if options.vocabulary is None:
         return pronounced(dictionaries[0].words, dictionaries[:1], job.tying.phones)

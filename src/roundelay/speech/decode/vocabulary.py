@@ -8,7 +8,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.speech.decode.arpa_file import open_text
 from roundelay.speech.decode.ngram import RESERVED
-from roundelay.speech.lexicon import Lexicon, Pronunciation, parse_lexicon
+from roundelay.speech.lexicon import Lexicon, Pronunciation, case_of, read_lexicon
 
 Sentence = Sequence[str]
 
@@ -51,14 +51,14 @@ def read_sentences(path: Path) -> Iterator[list[str]]:
                 yield words
 
 
-def read_dictionary(path: Path, silence: str = "SIL") -> Lexicon:
-    """A pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; words in upper case.
+def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
+    """A pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the case of
+    the corpus's words, where they have one.
 
     Raises:
         UserError: as `read_lexicon`.
     """
-    with open_text(path, "decode.lexicon names a pronunciation dictionary in CMU's format.") as file:
-        return parse_lexicon(file.read(), str(path), silence, strip_stress=True, case="upper")
+    return read_lexicon(path, corpus.silence, strip_stress=True, case=case_of(corpus.words))
 
 
 def joined(sentences: Iterable[Sentence], least: int) -> Iterator[list[str]]:

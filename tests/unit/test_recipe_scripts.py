@@ -1,0 +1,94 @@
+"""The scripts in recipes/: every command in them is one that there is, in an order that makes sense."""
+
+import os
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from roundelay.cli import _parse
+from roundelay.recipes.recipe import load_recipe
+
+SCRIPTS = Path(__file__).parents[2] / "recipes"
+STUB = """\
+#!/usr/bin/env bash
+# Writes its arguments down and leaves what the command would leave.
+printf '%q ' "$@" >> log
+echo >> log
+out=$2
+while [ $# -gt 3 ]; do
+  [ "$3" = --out ] && out=$4
+  [ "$1" = train ] && [ "$3" = --exp ] && out=$4
+  set -- "$1" "$2" "${@:4}"
+done
+leave() { mkdir -p "$(dirname "$1")"; echo "%WER 1.00" > "$1"; }
+case $1 in
+  prepare) leave "data/$2/corpus.json" ;;
+  align) leave "exp/$2/alignment/align.json" ;;
+  realign) leave "$out/align.json" ;;
+  decode) leave "$out/decode/dev/wer.txt"; leave "$out/decode/test/wer.txt" ;;
+esac
+"""
+
+
+def check_order(commands: list[list[str]]) -> None:
+    """Every command is one that exists, and what it needs was made before."""
+    there: set[Path] = set()
+    for words in commands:
+        options = _parse(words)
+        if words[0] == "prepare":
+            there.add(options.data or Path("data") / options.corpus)
+        elif words[0] in ("align", "train"):
+            recipe = load_recipe(options.recipe, options.overrides)
+            assert recipe.corpus in there
+            assert words[0] == "align" or recipe.alignment in there
+            there.add(recipe.alignment if words[0] == "align" else options.exp)
+        elif words[0] in ("realign", "decode"):
+            assert there.issuperset(options.exp)
+            assert words[0] == "realign" or all(Path(other) in there for other in options.others)
+            there.update([options.out] if options.out else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "trained"),
+    [
+        ("an4", ["DIR", "0 1"], 5),
+        ("mini_librispeech", ["DIR", "words.dict", "books.txt", "0 1"], 5),
+        ("librispeech", ["."], 1),
+        ("switchboard", ["A", "B", "C", "D"], 1),
+    ],
+)
+def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list[str], trained: int) -> None:
+    stub = tmp_path / "bin" / "roundelay"
+    stub.parent.mkdir()
+    stub.write_text(STUB)
+    stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "3-gram.arpa.gz").touch()
+    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    script = [str(SCRIPTS / name / "run.sh"), *arguments]
+    first = subprocess.run(
+        script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert first.returncode == 0, first.stderr
+    commands = [shlex.split(line) for line in (tmp_path / "log").read_text().splitlines()]
+    check_order(commands)
+    assert [words[0] for words in commands[:3]] == ["prepare", "align", "train"]
+    assert sum(words[0] == "train" for words in commands) == trained
+    # The last thing printed is what was to be found out.
+    if name != "switchboard":
+        assert "%WER" in first.stdout.splitlines()[-1]
+    else:
+        assert commands[-1][:2] == ["score", "--stm"]
+    # Run again, it prepares, aligns and realigns nothing anew (train and decode see for themselves).
+    subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, timeout=100, check=True)
+    again = (tmp_path / "log").read_text().splitlines()[len(commands) :]
+    assert {line.split()[0] for line in again} <= {"train", "decode", "score"}
+
+
+@pytest.mark.parametrize("name", ["an4", "mini_librispeech", "librispeech", "switchboard"])
+def test_results_are_told_or_it_is_said_that_there_are_none(name: str) -> None:
+    results = (SCRIPTS / name / "RESULTS.md").read_text()
+    assert load_recipe(name).name == name
+    assert "%WER" in results or "not been run" in results
