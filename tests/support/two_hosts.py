@@ -89,6 +89,7 @@ class Host:
         self.listener.close()
         self._porter.join()
         self.server.close()
+        assert not self.server.error, self.server.error
         for worker in self.workers.values():
             worker.arena.close()
         self.arena.close()

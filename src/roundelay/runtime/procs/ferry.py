@@ -259,7 +259,8 @@ class Passage:
             finally:
                 traffic.sent_bytes += link.sent_bytes - before[0]
                 traffic.received_bytes += link.received_bytes - before[1]
-        traffic.waited_s += time.monotonic() - started
+                traffic.waited_s += time.monotonic() - started
+                started = time.monotonic()
         if reply.kind == "gone":
             return None
         if reply.kind != "row" or len(reply.payload) != len(self._found.filled(size, wire)):

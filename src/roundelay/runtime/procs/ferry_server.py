@@ -7,6 +7,7 @@ closes its link, and is counted with the malformed frames.
 
 import os
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,6 +67,8 @@ class FerryServer:
         self._desks: dict[int, Desk] = {}
         self._errors: dict[int, Tensor] = {}
         self._closed = False
+        self.error = ""
+        """The traceback of what should not have happened, if something did."""
 
     def serve(self, link: Link) -> None:
         """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
@@ -147,21 +150,24 @@ class Desk:
         if life != self._life:  # its numbers begin again
             self._life, self._last = life, _Reply()
         traffic = self.traffic.setdefault(host, Traffic())
+        sent, received = traffic.sent_bytes, traffic.received_bytes
         try:
             while True:
                 message = link.receive(None, into=self._hold.view)
                 reply = self._answer(message)
-                link.send(reply.kind, reply.header, reply.cargo)
                 traffic.exchanges += message.kind != "again"
                 traffic.lost += reply.kind == "gone"
+                link.send(reply.kind, reply.header, reply.cargo)
+                traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
         except LinkError:
             pass
         except _Nonsense:
             self._server.tally.count_malformed()
+        except Exception:
+            self._server.error = traceback.format_exc()
         finally:
             link.close()
-            traffic.sent_bytes += link.sent_bytes
-            traffic.received_bytes += link.received_bytes
+            traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
 
     def _answer(self, message: Message) -> _Reply:
         number = _whole(message.header, "n", LARGEST)
