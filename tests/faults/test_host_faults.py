@@ -35,7 +35,7 @@ from support.namespaces import Hosts, NoNamespaces, why_no_cables, why_not
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(300)  # they take some ten seconds each, but machines are busy at times
+pytestmark = pytest.mark.timeout(600)  # they take some ten seconds each, but machines are busy at times
 EPOCHS, PATIENCE = 2, 10.0
 ASYNCHRONOUS = ("--strategy", "adpsgd", "--on-death", "go-on")
 SLOW = ("--straggler", "0:+0.03", "--straggler", "1:+0.03")
