@@ -43,9 +43,8 @@ def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return (
         ("everybody", (learners,)),  # means of everybody a learner has published for
         ("wide", (1,)),  # and how many are complete
-        ("letter", (2, learners)),  # the last even and odd number of a learner's mail that is read on other hosts
-        ("readers", (2, learners, learners)),  # and who reads it
-        ("posted", (learners,)),  # up to which number its letters are sent
+        ("posted", (learners,)),  # up to which number what a learner says of its mail has been read
+        ("readers", (2, learners, learners)),  # who will read its mail, for even and odd numbers
     )
 
 
@@ -76,7 +75,6 @@ class HostMeans:
         self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in range(0, len(self._mean), PIECE)]
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
-        self._mixing = False  # letters have come or gone
         for name, _ in tables(arena.layout.learners):
             arena.table(name)[:] = 0
         self._threads = [self._thread("up", self._up)]
@@ -201,16 +199,15 @@ class HostMeans:
         """What learners here have published and learners there will read; and what learners here have read."""
         arena = self._arena
         published, posted, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
-        letters, told, pause = arena.table("letter"), dict.fromkeys(self._here, 0), 50e-6
+        told, pause = dict.fromkeys(self._here, 0), 50e-6
         while True:
             last, idle = self._ended.is_set(), True
             for rank in self._here:
-                for number in sorted(letters[:, rank].tolist()):
-                    if posted[rank] < number <= published[rank]:
-                        self._mixing, idle = True, False
-                        self._post_letter(rank, number)
-                        posted[rank] = number
-            now = {rank: int(reduced[rank]) for rank in self._here} if self._mixing else {}
+                while posted[rank] < published[rank]:
+                    self._post_letter(rank, int(posted[rank]) + 1)
+                    posted[rank] += 1
+                    idle = False
+            now = {rank: int(reduced[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
                 for link in self._post.values():
@@ -219,7 +216,7 @@ class HostMeans:
             if last:
                 return
             time.sleep(pause)
-            pause = min(2 * pause, 1e-3 if self._mixing else 20e-3) if idle else 50e-6
+            pause = min(2 * pause, 1e-3) if idle else 50e-6
 
     def _post_letter(self, rank: int, number: int) -> None:
         arena, parity = self._arena, number % 2
@@ -246,7 +243,6 @@ class HostMeans:
             elif message.kind == "letter" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity = number % 2
-                self._mixing = True
                 self._receive(link, "mail", arena.vector(Means.SOURCES[1 + parity], rank))
                 arena.table("source")[parity, rank] = 1 + parity
                 arena.weights[parity, rank] = float(message.header["weight"])

@@ -18,8 +18,8 @@ neighbours must take part in everything the neighbours take part in.
 
 Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
 (host_means.py). Then a mean of everybody is complete when `wide` says so; means of everybody have numbers of their
-own, which `everybody` counts. A learner notes the number of a `letter` and its `readers` on other hosts; it writes the
-next one in that place only when that thread has sent this one (`posted`).
+own, which `everybody` counts; and what a learner says of its mail, it says anew only when that thread has read it
+(`posted`).
 
 Legend: P parameters.
 """
@@ -88,13 +88,11 @@ class Means:
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
         number = int(self._published[self._rank]) + 1
         parity = number % 2
-        if self._posts and not self._far.isdisjoint(readers):
-            letters = self._arena.table("letter")[parity]
-            self._wait((self._rank,), "posted", int(letters[self._rank]))
-            row = self._arena.table("readers")[parity, self._rank]
-            row[:] = 0
-            row[list(readers)] = 1
-            letters[self._rank] = number
+        if self._posts:
+            self._wait((self._rank,), "posted", number - 2)
+            letters = self._arena.table("readers")[parity, self._rank]
+            letters[:] = 0
+            letters[list(readers)] = 1
         self._source[parity, self._rank] = source
         self._arena.weights[parity, self._rank] = weight
         # Last: the others act on it (x86 and the system calls of our locks keep order).
