@@ -572,7 +572,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
-    from roundelay.runtime.base import pause, unix_clock
+    from roundelay.runtime.clocks import pause, unix_clock
 
     while True:
         found = read_status(options.exp, unix_clock())

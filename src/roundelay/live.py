@@ -19,7 +19,8 @@ from roundelay.core.live import (
     LostSeen,
     whoami,
 )
-from roundelay.runtime.base import Glance, unix_clock, wall_clock
+from roundelay.runtime.base import Glance, wall_clock
+from roundelay.runtime.clocks import unix_clock
 
 EVERY_SECONDS = 5.0
 """How often it is written while nothing but numbers change."""

@@ -20,7 +20,8 @@ from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarte
 from roundelay.learner.quadratic import Quadratic
 from roundelay.live import LiveFile
 from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
-from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance, unix_clock
+from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance
+from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.training import Interrupt, train
 from support.clusters import cluster, plan
@@ -237,8 +238,8 @@ def test_a_glance_at_the_consensus_distance_is_near_the_truth(parameters: int) -
 
 def test_reading_a_status_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path, ME)
-    code = f"import sys; from roundelay.report.status import read_status; from pathlib import Path; \
-read_status(Path({str(tmp_path)!r}), 0.0); sys.exit('torch' in sys.modules)"
+    code = f"import sys; from roundelay.cli import main; main(['status', {str(tmp_path)!r}]); \
+sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 

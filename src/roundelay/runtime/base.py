@@ -35,16 +35,6 @@ def wall_clock() -> float:
     return time.monotonic()
 
 
-def unix_clock() -> float:
-    """Seconds since 1970, for people and other hosts: it may be set back."""
-    return time.time()
-
-
-def pause(seconds: float) -> None:
-    """Do nothing for a while."""
-    time.sleep(seconds)
-
-
 @dataclass(frozen=True)
 class Straggler:
     """A learner made slow on purpose: its gradients take `factor` times as long, plus `seconds`."""

@@ -1,0 +1,13 @@
+"""Clocks for commands that must start at once: nothing here imports torch. The clock of a run is `base.wall_clock`."""
+
+import time
+
+
+def unix_clock() -> float:
+    """Seconds since 1970, for people and other hosts: it may be set back."""
+    return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Do nothing for a while."""
+    time.sleep(seconds)
