@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench bench-hosts faults format clean help
+.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train one learner and four, print the table, write the page
 	$(BIN)/roundelay demo
@@ -45,6 +45,12 @@ check: $(VENV)/.roundelay-dev ## lint, format, types, who may import whom
 bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it; how long learners wait for data
 	$(BIN)/python benchmarks/talk.py $(ARGS)
 	$(BIN)/python benchmarks/data_wait.py
+
+test-gpu: $(VENV)/.roundelay-dev ## the tests that need a GPU (VENV=path: an environment whose torch sees it)
+	$(BIN)/python -m pytest tests/gpu --durations=5 $(ARGS)
+
+bench-gpu: $(VENV)/.roundelay-bench ## what training through Roundelay costs on a GPU, against the bare loop
+	$(BIN)/python benchmarks/gpu.py $(ARGS)
 
 bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts made of network namespaces
 	$(BIN)/python benchmarks/two_hosts.py $(ARGS)

@@ -40,13 +40,16 @@ class Blobs:
 
 @dataclass(frozen=True)
 class BlobTask(Task):
-    """A network with dropout: gradients are pure functions of the minibatch only if dropout is."""
+    """A network with dropout: gradients are pure functions of the minibatch only if dropout is. With a `device` rows
+    may leave the arena while a learner trains, though this one computes where the arena is."""
+
+    device: str | None = None
 
     def build(self) -> Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-        return ModuleLearner(module, Blobs())
+        return ModuleLearner(module, Blobs(), device=torch.device(self.device) if self.device else None)
 
 
 def both(cluster_: Cluster, segments: list[SegmentPlan]) -> tuple[ClusterState, ClusterState, list[Outcome]]:
@@ -69,7 +72,11 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-@pytest.mark.parametrize("task", [BlobTask(), Quadratic(parameters=2 * CHUNK + 11)], ids=["module", "quadratic"])
+@pytest.mark.parametrize(
+    "task",
+    [BlobTask(), BlobTask("cpu"), Quadratic(parameters=2 * CHUNK + 11)],
+    ids=["module", "module on a device", "quadratic"],
+)
 def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None:
     learners = 1 if name == "sgd" else 3
     segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=e) for e in range(2)]

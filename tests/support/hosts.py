@@ -20,7 +20,7 @@ from roundelay.runtime.procs.terms import Terms
 from support.clusters import cluster
 
 SECRET = b"a secret of these tests alone"
-TERMS = Terms(patience_seconds=60, host_patience=5, threads=1)
+TERMS = Terms(patience_seconds=300, host_patience=20, threads=1)
 TESTS = Path(__file__).parents[1]
 
 

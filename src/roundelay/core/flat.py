@@ -21,6 +21,14 @@ def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
         yield slice(number * CHUNK, min(size, (number + 1) * CHUNK))
 
 
+def slices(vector: Tensor) -> list[Tensor]:
+    """A vector's chunks, as views of it; on an accelerator all of it is one, since launching a kernel there costs more
+    than a cache saves."""
+    if vector.device.type != "cpu":
+        return [vector]
+    return [vector[part] for part in chunks(vector.numel())]
+
+
 def parameter_count(module: nn.Module) -> int:
     """P: trainable parameters."""
     return sum(p.numel() for p in module.parameters())

@@ -6,6 +6,7 @@ Legend: P parameters, B gradients computed together.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
@@ -21,6 +22,10 @@ class Learner(ABC):
 
     parameters: int
     examples: int
+    device: torch.device | None = None
+    """Where it computes, if points and gradients may be there too; None: where the runtime has them."""
+    resident: bool = False
+    """The runtime's word that they are there, so nothing need be copied."""
 
     @abstractmethod
     def initial(self) -> Tensor:

@@ -60,8 +60,8 @@ class ModuleLearner(Learner):
         autocast: run forward and backward under bfloat16 autocast.
         clip: a gradient whose Euclidean norm is above this is scaled down to it. Each learner scales that of its own
             minibatch, before any mean is taken: it stays a pure function of point and minibatch.
-        device: where to compute. Points and gradients stay where the runtime has them, and are copied there and back;
-            None, the processor they are on, copies nothing.
+        device: where to compute. Points and gradients are copied there and back, unless the runtime has them there
+            (`resident`); None, the processor they are on, copies nothing.
         compiled: compile the module's forward and backward (torch.compile), for shapes that vary.
     """
 
@@ -85,10 +85,10 @@ class ModuleLearner(Learner):
         self._examples, self._autocast, self._clip = examples, autocast, clip
         self._ordered = examples if isinstance(examples, Ordered) else None
         self._initial = flatten(module)
-        self._device = device
+        self.device = device
+        self._point = self._gradient = torch.empty(0)
         if device is not None:
             module.to(device)
-            self._point, self._gradient = self._initial.to(device), torch.zeros_like(self._initial, device=device)
         self._call = torch.compile(module, dynamic=True) if compiled else module
         self._at, self._into = 0, 0
         self._places: dict[Tensor, Tensor] = {}
@@ -105,7 +105,7 @@ class ModuleLearner(Learner):
             out.zero_()
             return Statistics()
         self._point_at(x)
-        found = out if self._device is None else self._gradient
+        found = self._gradient_at(out)
         if found.data_ptr() != self._into:
             self._places = dict(zip(self.module.parameters(), pieces(self.module, found), strict=True))
             self._into = found.data_ptr()
@@ -166,7 +166,7 @@ class ModuleLearner(Learner):
         parts = self.module.modules()
         return (
             self._ordered is not None
-            or self._device is not None
+            or self.device is not None
             or any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in parts)
             or any(getattr(part, "draws", False) for part in self.module.modules())
         )
@@ -208,8 +208,8 @@ class ModuleLearner(Learner):
         return total
 
     def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Statistics]:
-        if self._device is not None:
-            inputs, targets = tuple(some.to(self._device) for some in inputs), targets.to(self._device)
+        if self.device is not None:
+            inputs, targets = tuple(some.to(self.device) for some in inputs), targets.to(self.device)
         with torch.autocast(targets.device.type, torch.bfloat16, enabled=self._autocast):
             scores = self._call(*inputs)
         scores = scores.float()
@@ -222,10 +222,20 @@ class ModuleLearner(Learner):
             correct = int((scores.detach().argmax(1) == targets).sum())
         return loss, Statistics(frames, float(loss.detach()) * frames, correct)
 
+    def _gradient_at(self, out: Tensor) -> Tensor:
+        """Where backward puts the gradient that is wanted in `out` (P,)."""
+        if self.device is None or self.resident:
+            return out
+        if not self._gradient.numel():
+            self._gradient = torch.zeros_like(out, device=self.device)
+        return self._gradient
+
     def _point_at(self, x: Tensor) -> None:
         """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always; on another
         device it looks at a copy."""
-        if self._device is not None:
+        if self.device is not None and not self.resident:
+            if not self._point.numel():
+                self._point = torch.empty_like(x, device=self.device)
             self._point.copy_(x)
             x = self._point
         if x.data_ptr() != self._at:

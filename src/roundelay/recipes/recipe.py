@@ -32,8 +32,7 @@ class Training:
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
-    device          cpu; cuda: gradients are computed on the GPU of every learner's process (all share the first one
-                    visible), rows stay in shared memory
+    device          cpu; cuda: learners compute on the GPUs of their host (docs/models.md)
     compile         compile the model's forward and backward by torch.compile; the first minibatches take long
     augment         SpecAugment: time_masks, frequency_masks and how wide they are (docs/features.md)
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Exchange, Handle
-from roundelay.core.flat import chunks
+from roundelay.core.flat import slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.trace import Kind, NoTrace
@@ -50,7 +50,7 @@ class Row:
 
     def __init__(self, rank: int, vector: Tensor, versions: NDArray[np.int64], lock: Lock) -> None:
         self.rank, self.vector, self.lock = rank, vector, lock
-        self.parts = [vector[part] for part in chunks(vector.numel())]
+        self.parts = slices(vector)
         self._versions = versions
         self.trace = NoTrace()  # its own learner may take notes
 
@@ -106,8 +106,8 @@ def fetch(mine: Row, theirs: Row, into: Tensor) -> int:
     theirs.lock.acquire()
     try:
         mine.trace.note(Kind.FETCH, theirs.rank, theirs=theirs.version)
-        for part, x in zip(chunks(into.numel()), theirs.parts, strict=True):
-            into[part].copy_(x)
+        for part, x in zip(slices(into), theirs.parts, strict=True):
+            part.copy_(x)
         return theirs.version
     finally:
         theirs.lock.release()
@@ -170,7 +170,7 @@ class Mixing:
         self._rule: Callable[..., None] = request.rule
         if request.since is not None:
             self._rule = partial(self._rule, age=theirs.version - request.since)
-        private = [[vector[part] for part in chunks(vector.numel())] for vector in request.private]
+        private = [slices(vector) for vector in request.private]
         self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
         mine.begin()
         theirs.begin()
@@ -225,9 +225,9 @@ class LearnerState(Me):
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
         self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
         self._snapshot, self._snapshot_version = row.vector if snapshot is None else snapshot, -1
-        self._snapshot_parts = [] if snapshot is None else [snapshot[part] for part in chunks(snapshot.numel())]
-        parts = list(chunks(row.vector.numel()))
-        memory_parts = [{name: memory[name][part] for name in optimizer.memory} for part in parts]
+        self._snapshot_parts = [] if snapshot is None else slices(snapshot)
+        kept = {name: slices(memory[name]) for name in optimizer.memory}
+        memory_parts = [{name: kept[name][number] for name in kept} for number in range(len(row.parts))]
         self._update = optimizer.attach(row.parts, memory_parts, scalars)
         self._steps, self._memory = steps, memory
 
@@ -338,13 +338,13 @@ class LearnerState(Me):
                 mixing.chunk(number)
         if self.update_row is not None:
             self.update_row(gradient)
-        for number, part in enumerate(chunks(g.numel())):
+        for number, part in enumerate(slices(g)):
             if self.update_row is None:
                 if mixing is not None:
                     started = time.perf_counter()
                     mixing.chunk(number)
                     exchanging += time.perf_counter() - started
-                self._update.update_(number, g[part], rate)
+                self._update.update_(number, part, rate)
             if self._snapshot_parts:
                 self._snapshot_parts[number].copy_(row.parts[number])
         if mixing is not None and put_off is not None:
@@ -376,8 +376,8 @@ class LearnerState(Me):
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
             self.row.trace.note(Kind.REPLACE, mine=self.row.version)
-            for number, part in enumerate(chunks(vector.numel())):
-                self.row.parts[number].copy_(vector[part])
+            for mine, part in zip(self.row.parts, slices(vector), strict=True):
+                mine.copy_(part)
 
     def count(self, statistics: Statistics) -> None:
         """Add a trained minibatch to this learner's counts."""

@@ -126,8 +126,9 @@ class ProcsRuntime(Runtime):
         for rank, answer in self._collect(self.here, keep_going).items():
             if answer.problem:
                 raise RuntimeError(f"learner {rank} could not start:\n{answer.text}")
-        if self._lost:
-            raise LearnerDied(self._lost[0].rank, self._lost[0].reason)
+        if self._lost:  # the first by rank, not by chance
+            first = min(self._lost, key=lambda lost: lost.rank)
+            raise LearnerDied(first.rank, first.reason)
         self._started = True
 
     @property

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
-from roundelay.core.flat import chunks
+from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.patience import Patience
 
@@ -80,8 +80,8 @@ class Means:
         self._wait(self._readers[parity], "reduced", number - 2)
         if weight:
             mail = self._mail[parity]
-            for part in chunks(vector.numel()):
-                mail[part].copy_(vector[part])
+            for here, part in zip(slices(mail) if vector.device.type == "cpu" else [mail], slices(vector), strict=True):
+                here.copy_(part)
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 

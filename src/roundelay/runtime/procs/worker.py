@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.epochs import EpochPlan
@@ -32,6 +33,7 @@ from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.quay import Quay
+from roundelay.runtime.procs.resident import Resident
 from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
@@ -77,6 +79,8 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()
+    if torch.cuda.is_available():  # the GPUs of a host are dealt out; with fewer than learners, some share one
+        torch.cuda.set_device((spec.here or range(spec.layout.learners)).index(spec.rank) % torch.cuda.device_count())
     try:
         worker: Worker | None = Worker(spec)
         answer = Answer()
@@ -117,12 +121,20 @@ class Worker:
         self.rows[spec.rank].trace = self.trace
         posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
         self.means = Means(arena, spec.rank, patience, spec.here, posts)
+        row, gradient = self.rows[spec.rank], arena.vector("gradient", spec.rank)
+        memory = {name: arena.vector(name, spec.rank) for name in spec.layout.memory}
+        traits = spec.cluster.strategy.traits
+        self._resident: Resident | None = None
+        if self._lives_on_device(traits) and self.learner.device is not None:
+            self._resident = resident = Resident(row.vector, memory, gradient, self.learner.device)
+            row = Row(spec.rank, resident.row, arena.table("versions"), arena.row_locks[spec.rank])
+            row.trace = self.trace
+            gradient, memory = resident.gradient, resident.memory
+            self.learner.resident = True
         self.me = LearnerState(
-            spec.rank, spec.layout.learners, spec.cluster.seed, self.rows[spec.rank],
-            torch.empty(spec.layout.parameters) if self._copies(spec.cluster.strategy.traits) else None,
-            arena.vector("gradient", spec.rank), spec.cluster.optimizer,
-            {name: arena.vector(name, spec.rank) for name in spec.layout.memory}, arena.table("steps"), arena.counts,
-            arena.scalars[spec.rank],
+            spec.rank, spec.layout.learners, spec.cluster.seed, row,
+            torch.empty(spec.layout.parameters) if self._copies(traits) else None,
+            gradient, spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
         )  # fmt: skip
         self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
         self._crossing: Handle[Any] | None = None  # what was begun with a learner of another host
@@ -135,6 +147,10 @@ class Worker:
         """Must gradients be taken at copies, since others write a learner's row meanwhile?"""
         return not traits.synchronous and traits.model == "mean"
 
+    def _lives_on_device(self, traits: Traits) -> bool:
+        """May the row leave the arena for a segment? Where nobody else reads or writes it: no exchanges, no centre."""
+        return traits.synchronous and traits.model == "mean"
+
     def segment(self, command: dict[str, Any]) -> Answer:
         """Run the strategy's coroutine to its end."""
         plan = SegmentPlan.from_json(command)
@@ -143,7 +159,11 @@ class Worker:
         self.trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
         try:
+            if self._resident is not None:
+                self._resident.move_in()
             self._drive(self.cluster.strategy.learn(self.me))
+            if self._resident is not None:
+                self._resident.move_out()
         except MemberLost as error:
             return Answer("lost", str(error), error.rank)
         except TimeoutError as error:
@@ -206,16 +226,18 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean(at, batch, group):
                 statistics = self._gradient(effect)
+                if self._resident is not None:
+                    self._resident.show_gradient()
                 self.means.publish_gradient(float(batch.frames), group)
-                mean = self.means.collect(group)
+                mean = self._reply(self.means.collect(group))
                 self._trained = statistics
                 return Gradient(mean, at.version, statistics)
             case Mean(group, vector, weight):
                 self.means.publish(vector, weight, group)
-                return self.means.collect(group)
+                return self._reply(self.means.collect(group))
             case Mix(weights, readers, vector):
                 self.means.publish(vector, 1.0, readers=readers)
-                return self.means.collect_neighbours(weights)
+                return self._reply(self.means.collect_neighbours(weights))
             case Exchange():
                 return self._exchange(effect)
             case Fetch():
@@ -228,6 +250,10 @@ class Worker:
                 return handle.reply
             case _:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
+
+    def _reply(self, vector: Tensor) -> Tensor:
+        """A mean where the learner has its row."""
+        return vector if self._resident is None else self._resident.reply(vector)
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
@@ -359,6 +385,6 @@ class Worker:
         elif handle is self._crossing:
             self._land(handle)
         elif isinstance(handle.pending, Mix):
-            handle.finish(self.means.collect_neighbours(handle.pending.weights))
+            handle.finish(self._reply(self.means.collect_neighbours(handle.pending.weights)))
         else:
-            handle.finish(self.means.collect(handle.pending.group))
+            handle.finish(self._reply(self.means.collect(handle.pending.group)))

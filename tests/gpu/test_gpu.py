@@ -1,0 +1,88 @@
+"""Learners on a GPU, where there is one (`make test-gpu`): they end where learners on the processor do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from roundelay.core.streams import stream
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.runtime.base import ClusterState
+from roundelay.runtime.procs.driver import ProcsRuntime
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+
+
+class Blobs:
+    """Points around three centres."""
+
+    def __init__(self) -> None:
+        generator = stream(0, "blobs")
+        self._y = generator.integers(0, 3, 640)
+        self._x = (generator.standard_normal((640, 6)) + 2 * np.eye(6)[self._y]).astype(np.float32)
+
+    def count(self, split: str) -> int:
+        return 640
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
+        return (torch.from_numpy(self._x[numbers]),), torch.from_numpy(self._y[numbers])
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        yield self.batch(split, np.arange(640))
+
+
+@dataclass(frozen=True)
+class BlobTask(Task):
+    """A network without dropout, whose numbers would differ between devices."""
+
+    device: str
+
+    def build(self) -> Learner:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        return ModuleLearner(module, Blobs(), device=None if self.device == "cpu" else torch.device(self.device))
+
+
+def end(name: str, learners: int, device: str) -> tuple[ClusterState, float]:
+    """State and held-out loss after two epochs."""
+    with ProcsRuntime(cluster(name, learners, BlobTask(device), momentum=0.9), threads=1) as runtime:
+        for epoch in range(2):
+            outcome = runtime.segment(plan(0, learners, examples=9 * MINIBATCH + 2, epoch=epoch))
+            assert outcome.counts.frames.sum() == 9 * MINIBATCH + 2
+        return runtime.state(), BlobTask("cpu").build().evaluate(runtime.consensus(), "dev").mean_loss
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_synchronous_strategies_end_where_they_do_on_the_processor(name: str) -> None:
+    learners = 1 if name == "sgd" else 2
+    there, here = end(name, learners, "cuda")[0], end(name, learners, "cpu")[0]
+    assert there.integers == here.integers
+    for vector, value in here.vectors.items():
+        torch.testing.assert_close(there.vectors[vector], value, rtol=1e-3, atol=1e-4, msg=vector)
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_asynchronous_strategies_learn(name: str) -> None:
+    before = BlobTask("cpu").build()
+    assert end(name, 2, "cuda")[1] < 0.9 * before.evaluate(before.initial(), "dev").mean_loss
+
+
+def test_points_and_gradients_on_the_device_are_not_copied() -> None:
+    learner, here = BlobTask("cuda").build(), BlobTask("cpu").build()
+    plan_ = plan(1, 1).epoch
+    expected, found = torch.empty(learner.parameters), torch.empty(learner.parameters, device="cuda")
+    here.gradient(here.initial(), plan_.piece(0), plan_, expected)
+    learner.resident = True
+    point = learner.initial().cuda()
+    learner.gradient(point, plan_.piece(0), plan_, found)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
+    learner.gradient(point.mul_(2), plan_.piece(0), plan_, found)  # it looks at the point itself
+    here.gradient(2 * here.initial(), plan_.piece(0), plan_, expected)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
