@@ -21,13 +21,13 @@ import torch
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
+from roundelay.runtime.hosts.cargo import Carriage
+from roundelay.runtime.hosts.ferry import Ferry
+from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.wire import Address, Listener
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.cargo import Carriage
-from roundelay.runtime.procs.ferry import Ferry
-from roundelay.runtime.procs.ferry_server import FerryServer
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.quay import Quay
-from roundelay.runtime.procs.wire import Address, Listener
 
 PATIENCE = Patience(0, 60.0)
 CARRIAGES = (Carriage(), Carriage(fragments=8), Carriage("bf16"), Carriage("bf16", 8))

@@ -91,10 +91,10 @@ def ours(options: argparse.Namespace) -> None:
     from roundelay.algorithms.local_update import Sgd
     from roundelay.core.epochs import EpochPlan
     from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
-    from roundelay.runtime.procs.hosts import HostsRuntime
+    from roundelay.runtime.hosts.conductor import HostsRuntime
+    from roundelay.runtime.hosts.serving import serve
+    from roundelay.runtime.hosts.terms import Terms
     from roundelay.runtime.procs.launch import read_place
-    from roundelay.runtime.procs.serving import serve
-    from roundelay.runtime.procs.terms import Terms
     from roundelay.strategies import make_strategy, parse_strategy
 
     way, place, notes = Way.of(options.on_host), read_place(None), Path(options.notes)

@@ -246,7 +246,7 @@ def _train(options: argparse.Namespace) -> int:
 def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
     from roundelay.acoustic import make_job, make_terms
     from roundelay.recipes.recipe import load_recipe
-    from roundelay.runtime.procs.serving import serve
+    from roundelay.runtime.hosts.serving import serve
     from roundelay.training import Interrupt, train
 
     recipe = load_recipe(options.recipe, _overrides(options))

@@ -7,8 +7,8 @@ import torch
 
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
+from roundelay.runtime.hosts.conductor import HostsRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.hosts import HostsRuntime
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
 

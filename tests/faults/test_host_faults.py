@@ -156,7 +156,7 @@ def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, und
 
 NOISE = """
 import os, socket, sys
-from roundelay.runtime.procs.wire import Link, LinkError
+from roundelay.runtime.hosts.wire import Link, LinkError
 address = (sys.argv[1], int(sys.argv[2]))
 for size in (1, 100, 10_000):
     link = socket.create_connection(address)

@@ -14,7 +14,7 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
-from roundelay.runtime.procs.hosts import HostsRuntime
+from roundelay.runtime.hosts.conductor import HostsRuntime
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
 
@@ -167,7 +167,7 @@ CONDUCTOR = """
 import sys, json
 from support.clusters import plan
 from support.hosts import Hosts
-from roundelay.runtime.procs.hosts import HostsRuntime
+from roundelay.runtime.hosts.conductor import HostsRuntime
 if __name__ == "__main__":
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, port=int(sys.argv[1]), terms={"host_patience": 1})
     with HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

@@ -18,8 +18,8 @@ from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.procs.cargo import Carriage, Hold, Scratch, Span, load
-from roundelay.runtime.procs.wire import Link, LinkClosed
+from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, load
+from roundelay.runtime.hosts.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, plan
 from support.two_hosts import LONG, SECRET, Host, Impostor, hosts, start, train

@@ -14,9 +14,9 @@ from typing import Any
 
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
+from roundelay.runtime.hosts.serving import serve
+from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.procs.launch import Place
-from roundelay.runtime.procs.serving import serve
-from roundelay.runtime.procs.terms import Terms
 from support.clusters import cluster
 
 SECRET = b"a secret of these tests alone"

@@ -14,13 +14,13 @@ from torch import Tensor
 from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan
+from roundelay.runtime.hosts.cargo import Carriage
+from roundelay.runtime.hosts.ferry import Ferry
+from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.wire import Address, Link, Listener, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.cargo import Carriage
-from roundelay.runtime.procs.ferry import Ferry
-from roundelay.runtime.procs.ferry_server import FerryServer
 from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.wire import Address, Link, Listener, Tally
 from roundelay.runtime.procs.worker import Answer, Worker, WorkerSpec
 from support.clusters import cluster
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
+from roundelay.runtime.hosts.leases import Leases, Stock, counted, enter
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, STOCK, TRAINED, Arena, Layout, create_file
-from roundelay.runtime.procs.leases import Leases, Stock, counted, enter
 from roundelay.runtime.procs.patience import Patience
 
 PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay.runtime.procs import wire
-from roundelay.runtime.procs.wire import BadFrame, Link, LinkClosed, LinkTimeout, Listener, Stranger
+from roundelay.runtime.hosts import wire
+from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Listener, Stranger
 from support.until import until
 
 SECRET = b"a secret of this run, 32 bytes .."

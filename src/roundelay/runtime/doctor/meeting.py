@@ -15,9 +15,9 @@ from roundelay.runtime.base import wall_clock
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.visits import Arrival, House, Visited, arrive, ask_for_way, let_leave, visit
+from roundelay.runtime.hosts.wire import LinkError
 from roundelay.runtime.procs.launch import World
 from roundelay.runtime.procs.rendezvous import Rendezvous
-from roundelay.runtime.procs.wire import LinkError
 
 Say = Callable[[str], None]
 Address = tuple[str, int]

@@ -15,7 +15,7 @@ from typing import Any
 
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
-from roundelay.runtime.procs.wire import Link, LinkError, Listener
+from roundelay.runtime.hosts.wire import Link, LinkError, Listener
 
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4

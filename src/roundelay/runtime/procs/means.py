@@ -17,8 +17,8 @@ Everybody who may wait for whom counts the same means: members of disjoint group
 neighbours must take part in everything the neighbours take part in.
 
 Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
-(host_means.py). Then a mean of everybody is complete when `wide` says so; means of everybody have numbers of their
-own, which `everybody` counts; and what a learner says of its mail, it says anew only when that thread has read it
+(runtime/hosts/means.py). Then a mean of everybody is complete when `wide` says so; means of everybody have numbers of
+their own, which `everybody` counts; and what a learner says of its mail, it says anew only when that thread has read it
 (`posted`).
 
 Legend: P parameters.
@@ -52,7 +52,7 @@ class Means:
     def __init__(
         self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] | None = None, posts: bool = False
     ) -> None:
-        """`here` are the learners of this host (None: all); if it `posts`, host_means.py is at work."""
+        """`here` are the learners of this host (None: all); if it `posts`, runtime/hosts/means.py is at work."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._posts = posts
         self._arena, self._rank, self._patience = arena, rank, patience

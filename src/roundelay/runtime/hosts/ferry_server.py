@@ -18,13 +18,13 @@ from torch import Tensor
 
 from roundelay.algorithms.rules import find
 from roundelay.core.effects import Rule
+from roundelay.runtime.hosts.cargo import WIDTH, Hold, Scratch, Span, answer, load
+from roundelay.runtime.hosts.ferry import Traffic
+from roundelay.runtime.hosts.wire import Link, LinkError, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import Arena, Layout
-from roundelay.runtime.procs.cargo import WIDTH, Hold, Scratch, Span, answer, load
-from roundelay.runtime.procs.ferry import Traffic
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.quay import is_here
-from roundelay.runtime.procs.wire import Link, LinkError, Message, Tally
 
 SERVER = -2
 """What a wait for a lock calls the one who waits."""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.cargo import Precision
+from roundelay.runtime.hosts.cargo import Precision
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 

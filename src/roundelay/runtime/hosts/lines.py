@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from roundelay.runtime.procs.wire import Link, LinkError, LinkTimeout, Listener, Message
+from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Listener, Message
 
 BEATS = 10
 """Heartbeats within the patience."""

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from roundelay.runtime.procs.lines import Door, until
-from roundelay.runtime.procs.meter import Reading
-from roundelay.runtime.procs.wire import Address, Link
+from roundelay.runtime.hosts.lines import Door, until
+from roundelay.runtime.hosts.meter import Reading
+from roundelay.runtime.hosts.wire import Address, Link
 
 CHAIN, POST = "chain", "post"
 

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
 from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.means import Means
-from roundelay.runtime.procs.wire import Link, LinkError, LinkTimeout, Message
 
 PIECE = 16 * CHUNK
 """Elements in one message: 4 MiB."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from roundelay.runtime.base import Joined, Lost, Traffic
-from roundelay.runtime.procs.lines import Line
-from roundelay.runtime.procs.wire import Address, LinkError
+from roundelay.runtime.hosts.lines import Line
+from roundelay.runtime.hosts.wire import Address, LinkError
 
 Standing = Literal["new", "ready", "in", "gone"]
 """It has come; it has all it needs to take part; it takes part; it is lost."""

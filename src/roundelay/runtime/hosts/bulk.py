@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.lines import Line
+from roundelay.runtime.hosts.wire import Message
 from roundelay.runtime.procs.arena import Arena
-from roundelay.runtime.procs.lines import Line
-from roundelay.runtime.procs.wire import Message
 
 PIECE = 8 * CHUNK
 """Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""

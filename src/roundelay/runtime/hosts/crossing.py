@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from roundelay.runtime.hosts.cargo import Carriage
+from roundelay.runtime.hosts.ferry import Ferry
+from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.lines import Door
+from roundelay.runtime.hosts.meter import Reading
+from roundelay.runtime.hosts.terms import Terms
+from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Layout
-from roundelay.runtime.procs.cargo import Carriage
-from roundelay.runtime.procs.ferry import Ferry
-from roundelay.runtime.procs.ferry_server import FerryServer
 from roundelay.runtime.procs.launch import Place
-from roundelay.runtime.procs.lines import Door
-from roundelay.runtime.procs.meter import Reading
-from roundelay.runtime.procs.terms import Terms
-from roundelay.runtime.procs.wire import Address
 
 HERE, SOMEWHERE = 0, 1
 """Numbers of hosts until all have come and have numbers."""

@@ -12,20 +12,21 @@ from typing import Any, Self
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
-from roundelay.runtime.procs import bulk, queue, waiting
-from roundelay.runtime.procs.assembly import open_door
-from roundelay.runtime.procs.crossing import Crossing
+from roundelay.runtime.hosts import bulk
+from roundelay.runtime.hosts.assembly import open_door
+from roundelay.runtime.hosts.conductor import hold, let_go
+from roundelay.runtime.hosts.crossing import Crossing
+from roundelay.runtime.hosts.leases import Stock, counted
+from roundelay.runtime.hosts.lines import Line
+from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.mesh import Mesh
+from roundelay.runtime.hosts.meter import Meter, Reading
+from roundelay.runtime.hosts.terms import CONTROL, Terms, fingerprint
+from roundelay.runtime.hosts.wire import Address, Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.procs import queue, waiting
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
-from roundelay.runtime.procs.host_means import HostMeans, tables
-from roundelay.runtime.procs.hosts import hold, let_go
 from roundelay.runtime.procs.launch import Place
-from roundelay.runtime.procs.leases import Stock, counted
-from roundelay.runtime.procs.lines import Line
-from roundelay.runtime.procs.mesh import Mesh
-from roundelay.runtime.procs.meter import Meter, Reading
 from roundelay.runtime.procs.rendezvous import Rendezvous
-from roundelay.runtime.procs.terms import CONTROL, Terms, fingerprint
-from roundelay.runtime.procs.wire import Address, Link, LinkError, LinkTimeout, Message
 
 Asked = Callable[[], bool]
 """Does the user want the run to stop?"""

@@ -33,18 +33,19 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.procs import bulk, queue, waiting
-from roundelay.runtime.procs.assembly import Arrivals, Assembly, open_door
-from roundelay.runtime.procs.crossing import Crossing
+from roundelay.runtime.hosts import bulk
+from roundelay.runtime.hosts.assembly import Arrivals, Assembly, open_door
+from roundelay.runtime.hosts.crossing import Crossing
+from roundelay.runtime.hosts.leases import Leases, Stock, enter
+from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.mesh import Mesh
+from roundelay.runtime.hosts.meter import Meter, Reading
+from roundelay.runtime.hosts.remotes import Remote
+from roundelay.runtime.hosts.terms import Terms
+from roundelay.runtime.hosts.wire import LinkError, Message
+from roundelay.runtime.procs import queue, waiting
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.host_means import HostMeans, tables
 from roundelay.runtime.procs.launch import Place
-from roundelay.runtime.procs.leases import Leases, Stock, enter
-from roundelay.runtime.procs.mesh import Mesh
-from roundelay.runtime.procs.meter import Meter, Reading
-from roundelay.runtime.procs.remotes import Remote
-from roundelay.runtime.procs.terms import Terms
-from roundelay.runtime.procs.wire import LinkError, Message
 
 OWN = 0
 """The conductor's host."""

@@ -30,12 +30,12 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.rules import find
+from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, land, load
+from roundelay.runtime.hosts.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
-from roundelay.runtime.procs.cargo import Carriage, Hold, Scratch, Span, land, load
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.quay import read_text
-from roundelay.runtime.procs.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
