@@ -57,7 +57,7 @@ class Crossing:
     @property
     def error(self) -> str:
         """The traceback of what should not have happened, if something did."""
-        return "" if self._ferry is None else self._ferry.error
+        return next((side.error for side in (self._ferry, self._server) if side is not None and side.error), "")
 
     def readings(self) -> Iterator[Reading]:
         """Of each host that was asked, or asks."""

@@ -39,6 +39,8 @@ from roundelay.runtime.procs.quay import read_text
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between attempts: each pause is twice the one before."""
 
 
 @dataclass
@@ -238,7 +240,7 @@ class Passage:
             LinkError: no reply.
         """
         started, traffic = time.monotonic(), self.traffic[host]
-        deadline, again = started + self._ferry.patience, False
+        deadline, again, pause = started + self._ferry.patience, False, SHORTEST_PAUSE
         while True:
             link = self._link(host, deadline)
             before = link.sent_bytes, link.received_bytes
@@ -253,6 +255,8 @@ class Passage:
                 break
             except LinkClosed:
                 again = True  # the next turn of this loop may find that there is no such host any more
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
             except (LinkTimeout, BadFrame):
                 self.cut(host)
                 raise
@@ -273,7 +277,7 @@ class Passage:
 
     def _link(self, host: int, deadline: float) -> Link:
         """The link to `host`: the one there is, or a new one."""
-        ferry = self._ferry
+        ferry, pause = self._ferry, SHORTEST_PAUSE
         while True:
             with self._gate:
                 link = self._links.get(host)
@@ -288,7 +292,8 @@ class Passage:
                     address, ferry.secret, hello, ferry.patience, ferry.tally, within=min(left, ATTEMPT_SECONDS)
                 )
             except LinkError:
-                time.sleep(0.02)
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             with self._gate:
                 self._links[host] = link
