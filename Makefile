@@ -33,8 +33,16 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train one learner and four, print the table, write the page
 	$(BIN)/roundelay demo
 
+# Most tests wait for processes of their own, so two at a time take half as long. Those in tests/faults kill, cut and count
+# processes, and are left alone. One thread a process: there are enough of them.
+test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.roundelay-dev ## all tests (ARGS="-k staleness" to choose)
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults
+	$(BIN)/python -m pytest tests/faults
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: $(VENV)/.roundelay-dev ## lint, format, types, who may import whom
 	$(BIN)/ruff check .
