@@ -37,9 +37,6 @@ def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
     [
         ("ssgd", (2, 1)),
         ("delay-by-one", (1, 2)),
-        ("dpsgd", (1, 1, 1)),
-        ("gossip-pga period=3", (1, 2)),
-        ("dpsgd:exponential order=cta", (2, 1)),
         ("bmuf period=3 nesterov=true", (1, 1, 1)),
         ("easgd-sync period=2", (1, 2)),
     ],
@@ -92,7 +89,7 @@ def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(name: st
     assert sent[1, 0] > exchanges[2].sum() * CHUNK, "at least half a row in 16 bits for each"
 
 
-@pytest.mark.parametrize("name", ["bsp period=3", "dpsgd:exponential order=cta", "adpsgd"])
+@pytest.mark.parametrize("name", ["bsp period=3", "adpsgd"])
 def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
     hosts = Hosts(name, (1, 2), parameters=CHUNK, slow=0.002)
     with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

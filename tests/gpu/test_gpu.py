@@ -1,40 +1,19 @@
 """Learners on a GPU, where there is one (`make test-gpu`): they end where learners on the processor do."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from roundelay.core.streams import stream
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
 from roundelay.runtime.procs.driver import ProcsRuntime
+from support.blobs import Blobs
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
-
-
-class Blobs:
-    """Points around three centres."""
-
-    def __init__(self) -> None:
-        generator = stream(0, "blobs")
-        self._y = generator.integers(0, 3, 640)
-        self._x = (generator.standard_normal((640, 6)) + 2 * np.eye(6)[self._y]).astype(np.float32)
-
-    def count(self, split: str) -> int:
-        return 640
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        return (torch.from_numpy(self._x[numbers]),), torch.from_numpy(self._y[numbers])
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        yield self.batch(split, np.arange(640))
 
 
 @dataclass(frozen=True)
