@@ -18,9 +18,8 @@ from roundelay.core.files import read_json
 from roundelay.speech.decode.estimate import Estimator
 from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.making import GraphJob, LanguageOptions, find_or_make
-from roundelay.speech.decode.vocabulary import read_dictionary
 from roundelay.speech.hmm.topology import STATES, Tying
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon import Lexicon, read_lexicon
 
 CLASSES = {1: (1, 1), 2: (4, 1), 3: (4, 2)}  # by context: of left and of right neighbours
 
@@ -47,7 +46,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, choices=[1, 2, 3], default=3)
     parser.add_argument("--out", type=Path, help="keep the graph under this folder")
     options = parser.parse_args()
-    dictionary = read_dictionary(options.lexicon)
+    dictionary = read_lexicon(options.lexicon, strip_stress=True, case="upper")
     lines = options.transcripts.read_text(encoding="utf-8").splitlines() if options.transcripts else []
     language = LanguageOptions(
         Estimator(options.order, "kneser-ney", cutoffs=tuple(options.cutoffs), prune=options.prune),
