@@ -182,8 +182,8 @@ def test_a_slow_link_and_strangers_at_the_door(prepared: Path) -> None:
             said = subprocess.run(
                 hosts.command(2, stranger), env=environment, capture_output=True, text=True, check=True
             )
-        # Two that meet once in some ten steps, of a hundred in all, are apart at the end: their mean is no undisturbed
-        # model. It has learned all the same.
+        # It ends above the spread of undisturbed runs (0.65 to 1.02 against 0.60), and as far with a link four times as
+        # fast, so the link may not be why: it is not understood. This holds only that it has learned.
         events = check(training, None)
         assert training.end(1) == 0
     assert results(training.folder / training.exp).frame_cross_entropy["dev"] < 2.0, "it began at 3.5"

@@ -51,8 +51,8 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     label = strategy.label
     if isinstance(strategy, Gossip):
         raise UserError(
-            f"{label} is not for several hosts yet: mixes between hosts have come out wrong now and then on busy "
-            "machines. Choose adpsgd, which averages with neighbours too, or one host."
+            f"{label} is not for several hosts yet: mixes between hosts have been seen to come out wrong, and "
+            "nobody knows why yet. Choose adpsgd, which averages with neighbours too, or one host."
         )
     if record:
         raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
