@@ -1,5 +1,6 @@
 """Learners on several hosts against the same learners on one."""
 
+import time
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.conductor import HostsRuntime
-from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.wire import Link, Message
+from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
 
@@ -37,6 +40,9 @@ def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
     [
         ("ssgd", (2, 1)),
         ("delay-by-one", (1, 2)),
+        ("dpsgd", (1, 1, 1)),
+        ("gossip-pga period=3", (1, 2)),
+        ("dpsgd:exponential order=cta", (2, 1)),
         ("bmuf period=3 nesterov=true", (1, 1, 1)),
         ("easgd-sync period=2", (1, 2)),
     ],
@@ -52,6 +58,22 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
         assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
+
+
+def test_a_mix_waits_for_the_mail_whatever_a_host_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host says several times a second what its learners have published; on a slow link the rows come later."""
+    take = HostMeans._receive
+
+    def slowly(self: HostMeans, link: Link, kind: str, into: torch.Tensor | None = None) -> Message:
+        if kind == "mail":
+            time.sleep(2 * LOOK_SECONDS)
+        return take(self, link, kind, into)
+
+    monkeypatch.setattr(HostMeans, "_receive", slowly)
+    hosts = Hosts("dpsgd", (1, 1, 1), momentum=0.9)
+    state, _ = on_hosts(hosts)
+    expected, _ = on_one(hosts)
+    assert torch.equal(state.vectors["row"], expected.vectors["row"])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +111,7 @@ def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(name: st
     assert sent[1, 0] > exchanges[2].sum() * CHUNK, "at least half a row in 16 bits for each"
 
 
-@pytest.mark.parametrize("name", ["bsp period=3", "adpsgd"])
+@pytest.mark.parametrize("name", ["bsp period=3", "dpsgd:exponential order=cta", "adpsgd"])
 def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
     hosts = Hosts(name, (1, 2), parameters=CHUNK, slow=0.002)
     with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

@@ -148,8 +148,6 @@ def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
     [
         (["--strategy", "ssgd", "--on-death", "shrink"], "on several hosts the death of a learner ends the run"),
         (["--strategy", "adpsgd", "--record"], "training.record is for one host"),
-        (["--strategy", "dpsgd"], "is not for several hosts yet"),
-        (["--strategy", "gossip-pga"], "is not for several hosts yet"),
         (["--strategy", "adpsgd", "--runtime", "sim"], "hosts train together on procs"),
         (["--strategy", "hadpsgd,node_size=2"], "a node must be on one host"),
         (["--strategy", "adpsgd", "--learners", "5"], "WORLD_SIZE is 2: leave --learners out"),

@@ -8,7 +8,7 @@ import torch
 from roundelay.core.effects import Begin, Draw, Exchange, Fetch, Mean, Wait
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.waiting import EFFECTS, heard, milliseconds, number_of, said, table
+from roundelay.runtime.procs.waiting import EFFECTS, Said, milliseconds, number_of, said, table
 
 
 @pytest.fixture
@@ -44,11 +44,14 @@ def test_what_another_host_says_is_in_the_table(arenas: list[Arena]) -> None:
     first.table("doing")[:, 0] = *number_of(Exchange(3, _rule)), milliseconds() - 61_500
     second.table("doing")[:, 2] = *number_of(Exchange(0, _rule)), milliseconds() - 2_500
     second.table("round")[2] = 7
-    heard(first, (2,), said(second, (2,)))
-    lines = [line.split() for line in table(first, [(0, 1), (2,)]).splitlines()]
+    second.table("published")[2] = 5
+    here = Said(said(first, (0, 1)), milliseconds())
+    there = Said(said(second, (2,)), milliseconds())
+    lines = [line.split() for line in table(first, [((0, 1), here), ((2,), there)]).splitlines()]
     assert lines[0] == ["rank", "host", "alive", "seconds", "round", "version", "means", "effect"]
     assert lines[1][:3] + lines[1][4:] == ["0", "0", "yes", "0", "10", "0", "exchange", "with", "the", "centre"]
     assert lines[2][:3] == ["1", "0", "no"]
-    assert lines[3][:3] + lines[3][4:] == ["2", "1", "yes", "7", "12", "0", "exchange", "with", "learner", "0"]
+    assert lines[3][:3] + lines[3][4:] == ["2", "1", "yes", "7", "12", "5", "exchange", "with", "learner", "0"]
     assert float(lines[1][3]) >= 61.5
     assert float(lines[3][3]) >= 2.5
+    assert table(first, [((0, 1), here), ((2,), None)]).splitlines()[3].endswith("has said nothing yet")

@@ -210,6 +210,13 @@ class Assembly:
         """Hosts that take part."""
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
 
+    def who_waits(self) -> str:
+        """What every learner is doing, as far as it is known here, in a table."""
+        here, now = waiting.said(self._crew.arena, self._place.ranks), waiting.milliseconds()
+        said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
+        said[0] = waiting.Said(here, now)
+        return waiting.table(self._crew.arena, list(zip(self.hosts, said, strict=True)))
+
     def seen(self, traffic: Mapping[int, tuple[int, int]]) -> tuple[HostSeen, ...]:
         """Every host as it looks from here, this one first; `traffic`: bytes sent to it and received from it, by
         host."""
@@ -253,8 +260,9 @@ class Assembly:
         with self.gate:
             if remote.standing != "in":
                 return
-            waiting.heard(arena, remote.ranks, found["said"])
+            remote.said = waiting.Said(found["said"], waiting.milliseconds())
             arena.table("steps")[list(remote.ranks)] = found["steps"]
+            arena.table("versions")[list(remote.ranks)] = found["said"]["versions"]  # for the time it is lost
             arena.table("alive")[list(remote.ranks)] = found["alive"]
             remote.ready = [rank for rank in found["ready"] if rank in remote.ranks]
 

@@ -43,7 +43,7 @@ from roundelay.runtime.hosts.meter import Meter, Reading
 from roundelay.runtime.hosts.remotes import Remote
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.hosts.wire import LinkError, Message
-from roundelay.runtime.procs import queue, waiting
+from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.launch import Place
 
@@ -311,8 +311,7 @@ class HostsRuntime(Runtime):
 
     def who_waits(self) -> str:
         """What every learner is doing, as far as it is known here, in a table."""
-        waiting.heard(self._arena, self.crew.here, waiting.said(self._arena, self.crew.here))
-        return waiting.table(self._arena, self._hosts.hosts)
+        return self._hosts.who_waits()
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block."""

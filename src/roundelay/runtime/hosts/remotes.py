@@ -7,6 +7,7 @@ from typing import Any, Literal
 from roundelay.runtime.base import Joined, Lost, Traffic
 from roundelay.runtime.hosts.lines import Line
 from roundelay.runtime.hosts.wire import Address, LinkError
+from roundelay.runtime.procs.waiting import Said
 
 Standing = Literal["new", "ready", "in", "gone"]
 """It has come; it has all it needs to take part; it takes part; it is lost."""
@@ -29,6 +30,7 @@ class Remote:
     copied: int | None = None  # whose row it began with then
     ready: list[int] = field(default_factory=list)  # its newcomers that could take part
     answer: dict[str, Any] = field(default_factory=dict)  # what it said at the end of its last part
+    said: Said | None = None  # of its learners, last
     reached: int = 0  # the round its furthest learner has begun, when it was asked
     lost: tuple[Lost, ...] = ()
     joined: tuple[Joined, ...] = ()

@@ -14,7 +14,6 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.cargo import Precision
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
-from roundelay.strategies.dpsgd import Gossip
 
 CONTROL = "control"
 """The role of a host's first link to the conductor."""
@@ -49,11 +48,6 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
         UserError: no; says why, and what can.
     """
     label = strategy.label
-    if isinstance(strategy, Gossip):
-        raise UserError(
-            f"{label} is not for several hosts yet: mixes between hosts have been seen to come out wrong, and "
-            "nobody knows why yet. Choose adpsgd, which averages with neighbours too, or one host."
-        )
     if record:
         raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
     if strategy.traits.synchronous and on_death not in ("auto", "stop"):
