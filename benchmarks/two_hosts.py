@@ -12,7 +12,8 @@ step, one learner of one thread on each host, as benchmarks/talk.py does on one 
 printed is the median over rounds of the ratio to the same round's plain torch loop on two hosts that never talk. "Rows
 a step" says how much was talked: exchanges begun by a learner for each of its steps, times the share of the row that
 each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K` and `+wire=bf16` behind
-it, or one of alone, never-talk, ddp and decent-dp.
+it, or one of alone, never-talk, ddp and decent-dp. "Simulated": what the simulator says of that strategy on two nodes
+with this link, given nothing but the seconds of a step of two learners on one host, measured in the same rounds.
 
 `--straggler`: four learners on the two hosts, one of them ten times slower. Gradients are sleeps, for four learners
 would share the cores of this machine, and no real learner lends another its device. Printed is the total of frames per
@@ -27,6 +28,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -53,6 +55,8 @@ TRAINED = {
 RIVALS = ("alone", "ddp", "decent-dp")
 SLOW_STEPS, SLOW_RATE = 6, "100mbit"  # of what waits for the whole model in every step, on a slow link
 SLEEP, SLOWER, FRAMES, SECONDS = 0.1, 10, 256, 20.0
+PAYLOAD, LATENCY = 1448 / 1514, 1e-4
+"""Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 PORT = 29400
 TOO_LONG = 1200
 
@@ -204,6 +208,7 @@ class Measured:
     speeds: list[float] = field(default_factory=list)  # steps a second, mean of the learners
     ratios: list[float] = field(default_factory=list)  # to the same round's learners that never talk
     rows: list[float] = field(default_factory=list)  # a step
+    simulated: float = math.nan  # steps a second
 
 
 _port = PORT
@@ -247,9 +252,14 @@ def run(hosts: Hosts, mode: str, steps: int, *flags: str, learners: int = 1) -> 
 
 def measure(options: argparse.Namespace) -> list[Measured]:
     """All modes over all links, in turn, round by round."""
+    import talk
+
     found: dict[tuple[str, str], Measured] = {}
+    on_one_host = []
     with Hosts(2) as hosts:
         for number in range(options.rounds):
+            on_one_host.append(statistics.mean(talk.roundelay("never-talk", options.steps, options.bf16, False)))
+            print(f"round {number + 1}: one host {on_one_host[-1]:.2f} steps/s", file=sys.stderr, flush=True)
             for rate in options.rates:
                 hosts.rate(rate)
                 alone = 1.0
@@ -266,18 +276,51 @@ def measure(options: argparse.Namespace) -> list[Measured]:
                     one.ratios.append(speed / alone)
                     one.rows.append(facts.get("rows_a_step", math.nan))
                     print(f"round {number + 1}: {rate} {mode:32s} {speed:.2f} steps/s", file=sys.stderr, flush=True)
+    for one in found.values():
+        if one.mode not in RIVALS:
+            one.simulated = simulated(one, 1 / statistics.median(on_one_host))
     return list(found.values())
+
+
+def simulated(one: Measured, seconds: float) -> float:
+    """Steps a second of a learner, in the simulator, if a minibatch takes so many seconds."""
+    import talk
+
+    from roundelay.runtime.sim.cluster import Allreduce, Compute, Link, Links, Node, VirtualCluster
+    from roundelay.simulate.timing import time_strategy
+    from roundelay.strategies import make_strategy, parse_strategy
+
+    way = Way.of(one.mode)
+    strategy = talk.NeverTalk() if way.name == "never-talk" else make_strategy(*parse_strategy(way.name))
+    number, unit = re.fullmatch(r"([\d.]+)([gm])bit", one.rate).groups()  # type: ignore[union-attr]
+    bandwidth = float(number) * {"g": 1e9, "m": 1e6}[unit] / 8 * PAYLOAD
+    row = 4 * sum(weight.numel() for weight in talk.network().parameters())
+    cluster = VirtualCluster(
+        nodes=(Node(count=2),), compute=Compute(seconds=seconds), allreduce=Allreduce("ring"),
+        links=Links(between=Link(latency=LATENCY, bandwidth=bandwidth)),
+        model_bytes=row / way.fragments / (2 if way.wire == "bf16" else 1),
+    )  # fmt: skip
+    return time_strategy(strategy, cluster, talk.BATCH, 200).frames_per_second / talk.BATCH / 2
 
 
 def table(found: Sequence[Measured]) -> str:
     """The ratios, as text."""
-    lines = [f"{'link':8s} {'mode':32s} {'steps/s':>8s} {'ratio to never talking':>24s} {'rows a step':>12s}"]
+    heads = (
+        ("link", "<8"),
+        ("mode", "<40"),
+        ("steps/s", ">8"),
+        ("ratio to never talking", ">24"),
+        ("rows a step", ">12"),
+    )
+    lines = [" ".join(f"{head:{width}s}" for head, width in (*heads, ("simulated", ">17")))]
     for one in sorted(found, key=lambda one: one.rate):
         name = one.mode if one.mode in RIVALS else f"roundelay {one.mode}"
         spread = f"{statistics.median(one.ratios):.3f} ({min(one.ratios):.3f}-{max(one.ratios):.3f})"
         rows = statistics.median(one.rows)
         talked = "" if math.isnan(rows) else f"{rows:.3f}"
-        lines.append(f"{one.rate:8s} {name:32s} {statistics.median(one.speeds):8.2f} {spread:>24s} {talked:>12s}")
+        speed = statistics.median(one.speeds)
+        said = "" if math.isnan(one.simulated) else f"{one.simulated:.2f} ({100 * (one.simulated / speed - 1):+.1f} %)"
+        lines.append(f"{one.rate:8s} {name:40s} {speed:8.2f} {spread:>24s} {talked:>12s} {said:>17s}")
     return "\n".join(lines)
 
 
