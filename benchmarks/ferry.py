@@ -24,6 +24,7 @@ from roundelay.core.effects import Exchange
 from roundelay.runtime.hosts.cargo import Carriage
 from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.wire import Address, Listener
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
@@ -54,7 +55,7 @@ def serve(pipe: Connection, parameters: int, secret: bytes) -> None:
     """Host 1: says where it listens, then what it has spent whenever it is asked."""
     torch.set_num_threads(1)
     shared, path = arena(parameters)
-    server = FerryServer(path, shared.layout, (1,))
+    server = FerryServer(path, shared.layout, (1,), Flights())
     listener = Listener(("127.0.0.1", 0), secret)
 
     def welcome() -> None:
@@ -78,7 +79,7 @@ def measure(carriage: Carriage, parameters: int, rows: int) -> dict[str, float]:
     process.start()
     address: Address = ours.recv()
     shared, path = arena(parameters)
-    ferry = Ferry(path, shared.layout, 0, (0, 1), {1: address}, secret, carriage)
+    ferry = Ferry(path, shared.layout, 0, (0, 1), {1: address}, secret, Flights(), carriage)
     ferry.start()
     quay = Quay(shared, 0, (0,), ferry.wake[0], PATIENCE)
 

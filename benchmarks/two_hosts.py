@@ -3,6 +3,7 @@
     python benchmarks/two_hosts.py [--rounds 3] [--steps 20] [--bf16] [--rates 1gbit 100mbit] [--only MODE ...]
     python benchmarks/two_hosts.py --straggler [--rounds 3]
     python benchmarks/two_hosts.py --train RECIPE [--target-loss NATS] [--set KEY=VALUE ...]
+    python benchmarks/two_hosts.py --killed RECIPE [--only STRATEGY ...] [--set KEY=VALUE ...] [--exp DIR]
 
 It needs Debian's iproute2, and root or a kernel that lets users make namespaces. A host has half of the cores; all that
 runs on it stays there, so whatever serves the network takes its time from the learner.
@@ -21,6 +22,9 @@ second over the sum of what each of the four does alone.
 
 `--train` trains a recipe to its end by every mode over every link, and prints the seconds until the held-out loss is
 reached: talking less is not learning as well. `ssgd` computes what DDP computes.
+
+`--killed` trains a recipe with four learners on the two hosts, kills the second host in the third epoch, starts it
+again in the fifth, decodes what comes of it, and prints word error rates. The corpus is prepared and aligned before.
 """
 
 import argparse
@@ -375,6 +379,39 @@ def train(options: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def killed(options: argparse.Namespace) -> str:
+    """A recipe, by every strategy, while the second host dies and comes back: word error rates."""
+    from roundelay.core.files import read_json
+    from roundelay.core.records import HostJoined, HostLost, Results, of_kind
+    from support.host_training import HostTraining
+
+    lines = [f"{'strategy':28s} {'split':6s} {'word error rate':40s} {'hosts lost, joined':>20s} {'s':>6s}"]
+    for mode in options.only or ("hadpsgd", "adpsgd"):
+        with Hosts(2) as hosts:
+            exp = str(Path(options.exp or tempfile.mkdtemp(prefix="roundelay-two-hosts-")).resolve() / mode)
+            given = ["--strategy", mode, "--on-death", "go-on", *options.set]
+            training = HostTraining(hosts, Path.cwd(), exp, 2, given, recipe=options.killed, patience=TOO_LONG)
+            training.start()
+            training.until(lambda live: live.epoch >= 2 and live.epoch_frames, "the third epoch")
+            hosts.crash(1)
+            training.living(0, 1)
+            training.until(lambda live: live.epoch >= 4, "the fifth epoch")
+            training.start(1)
+            training.living(0, 1, 2, 3)
+            if training.end(0) != 0:
+                raise RuntimeError(training.words())
+            events = training.events()
+            for host in range(2):
+                training.said(host).unlink()
+        subprocess.run([sys.executable, "-m", "roundelay.cli", "decode", exp], check=True)
+        results = Results.from_json(read_json(Path(exp) / Results.FILE))
+        happened = f"{len(of_kind(events, HostLost))}, {len(of_kind(events, HostJoined))}"
+        for split, wer in results.wer.items():
+            errors = f"{wer.wer:.2f} % [ {wer.ins + wer.del_ + wer.sub} / {wer.ref} ]"
+            lines.append(f"{results.label:28s} {split:6s} {errors:40s} {happened:>20s} {results.wall_seconds:6.0f}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -384,6 +421,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="MODE", help="these modes, beside the baseline")
     parser.add_argument("--straggler", action="store_true", help="one of four learners ten times slower")
     parser.add_argument("--train", metavar="RECIPE", help="seconds to a held-out loss")
+    parser.add_argument("--killed", metavar="RECIPE", help="word error rates though a host dies and comes back")
+    parser.add_argument("--exp", metavar="DIR", help="--killed: keep the run directories here")
     parser.add_argument("--target-loss", type=float, metavar="NATS", help="default: one that all reach")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of the recipe")
     for hidden in ("--on-host", "--notes"):
@@ -400,9 +439,14 @@ def main() -> None:
     from roundelay.run_directory import commit, machine
 
     print(f"{machine()}; roundelay {commit()}; load before: {os.getloadavg()[0]:.1f}")
-    print(
-        straggle(options.rounds) if options.straggler else train(options) if options.train else table(measure(options))
-    )
+    if options.straggler:
+        print(straggle(options.rounds))
+    elif options.train:
+        print(train(options))
+    elif options.killed:
+        print(killed(options))
+    else:
+        print(table(measure(options)))
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ except LinkError as error:
 
 
 @pytest.mark.skipif(bool(why_no_cables()), reason=why_no_cables())
-def test_a_slow_link_and_strangers_at_the_door(prepared: Path) -> None:
+def test_a_slow_link_and_strangers_at_the_door(prepared: Path, undisturbed: list[float]) -> None:
     with Hosts(3, delays={1: 0.01}) as hosts:
         hosts.rate("8mbit", 0, 1)
         training = HostTraining(hosts, prepared, "slow", options=[*ASYNCHRONOUS, *SLOW])
@@ -182,11 +182,8 @@ def test_a_slow_link_and_strangers_at_the_door(prepared: Path) -> None:
             said = subprocess.run(
                 hosts.command(2, stranger), env=environment, capture_output=True, text=True, check=True
             )
-        # It ends above the spread of undisturbed runs (0.65 to 1.02 against 0.60), and as far with a link four times as
-        # fast, so the link may not be why: it is not understood. This holds only that it has learned.
-        events = check(training, None)
+        events = check(training, undisturbed)
         assert training.end(1) == 0
-    assert results(training.folder / training.exp).frame_cross_entropy["dev"] < 2.0, "it began at 3.5"
     assert "stranger" in said.stdout
     assert not of_kind(events, HostLost)
     assert of_kind(events, Links)[-1].refused >= 2

@@ -1,8 +1,9 @@
 """Exchanges between hosts are the exchanges of one host: laws of what is carried, and of what becomes of it when hosts,
 links and learners fail."""
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -155,6 +156,121 @@ def test_an_exchange_lands_on_the_row_as_it_is_then(carriage: Carriage) -> None:
         assert ask(worker, Wait(handle)) == 1
         sums = zero.rows[0].vector.double() + one.rows[1].vector.double()
         torch.testing.assert_close(sums, (before[0].double() + before[1].double() + 5), rtol=0, atol=1e-5)
+
+
+# One exchange at a time for each row ---------------------------------------------------------------------------------
+
+
+def orders(rows: list[Tensor], pairs: Sequence[tuple[int, int]]) -> list[list[Tensor]]:
+    """What becomes of rows if pairs average one after another, in any order."""
+    found = []
+    for order in itertools.permutations(pairs):
+        now = [row.clone() for row in rows]
+        for mine, theirs in order:
+            pair_average_(now[mine], now[theirs])
+        found.append(now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("homes", "pairs"),
+    [
+        ([0, 1], [(0, 1), (1, 0)]),
+        ([0, 1, 2], [(0, 1), (1, 2), (2, 0)]),
+        ([0, 1, 1, 2], [(0, 1), (1, 3), (3, 2), (2, 0)]),
+    ],
+)
+def test_exchanges_at_the_same_moment_come_out_as_one_after_another(
+    homes: list[int], pairs: list[tuple[int, int]]
+) -> None:
+    """Two who ask each other, and circles. Halves of both at once would swap rows instead of averaging them."""
+    with hosts(homes) as found:
+        rows = [found[home].rows[rank] for rank, home in enumerate(homes)]
+        for number in range(10):
+            for rank, row in enumerate(rows):
+                row.vector.copy_(start(rank + len(rows) * number))
+            before = [row.vector.clone() for row in rows]
+            handles = [
+                (rank, ask(found[homes[rank]].workers[rank], Begin(Exchange(peer, pair_average_))))
+                for rank, peer in pairs
+            ]
+            for rank, handle in handles:
+                assert ask(found[homes[rank]].workers[rank], Wait(handle)) is not None
+            now = torch.stack([row.vector for row in rows])
+            assert any(torch.allclose(now, torch.stack(want), atol=1e-5) for want in orders(before, pairs)), number
+        assert even(*found)
+
+
+def test_a_row_that_is_under_way_takes_part_in_nothing_else() -> None:
+    """Learner 2 of its host finds it away, now and at its next step, and tries another next; learner 3 of another host
+    waits until it is back."""
+    with hosts([0, 1, 0, 1]) as (zero, one):
+        one.rows[1].lock.acquire()
+        mixing = ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
+        until(lambda: zero.arena.table("away")[0])
+        assert ask(zero.workers[2], Exchange(0, pair_average_)) is None
+        put_off = ask(zero.workers[2], Begin(Exchange(0, pair_average_)))
+        assert ask(zero.workers[2], Wait(put_off)) is None
+        assert torch.equal(zero.rows[2].vector, start(2))
+        waits = ask(one.workers[3], Begin(Exchange(0, pair_average_)))
+        until(lambda: zero.server.traffic() or zero.server._desks)
+        assert not waits.done
+        one.rows[1].lock.release()
+        assert ask(zero.workers[0], Wait(mixing)) == 1
+        assert ask(one.workers[3], Wait(waits)) is not None
+        middle = start(0).lerp(start(1), 0.5)
+        assert torch.equal(one.rows[1].vector, middle)
+        assert torch.equal(one.rows[3].vector, start(3).lerp(middle, 0.5))
+        assert torch.equal(zero.rows[0].vector, one.rows[3].vector)
+        assert ask(zero.workers[2], Exchange(0, pair_average_)) is not None
+        assert not zero.arena.table("away").any()
+
+
+def test_a_row_comes_back_from_an_asker_that_dies() -> None:
+    """Learner 1 has been given row 0 and dies before it answers: row 0 is as it was, and free again."""
+    with hosts([0, 1, 1]) as (zero, one):
+        one.rows[1].lock.acquire()
+        ask(one.workers[1], Begin(Exchange(0, pair_average_)))
+        until(lambda: zero.arena.table("away")[0])
+        zero.arena.table("alive")[1] = 0
+        zero.server.living_changed()
+        assert not zero.arena.table("away")[0]
+        assert ask(one.workers[2], Exchange(0, pair_average_)) is not None
+        middle = start(2).lerp(start(0), 0.5)
+        assert torch.equal(zero.rows[0].vector, middle)
+        one.arena.table("alive")[1] = 0
+        one.rows[1].lock.release()
+        one.workers[1]._crossing = None
+        until(lambda: one.arena.table("ferry_done")[1] == one.arena.table("ferry_asked")[1])
+        assert torch.equal(one.rows[1].vector, start(1))
+        assert torch.equal(zero.rows[0].vector, middle)
+
+
+@pytest.mark.parametrize("when", ["please", "row", "answer", "done"])
+def test_a_request_that_is_turned_round_is_done_once_though_its_link_breaks(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its four letters the link breaks under, or right behind."""
+    with hosts([0, 1]) as (zero, one):
+        broken: list[str] = []
+        whole = Link.send
+
+        def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
+            if kind == when and len(broken) < 2:
+                broken.append(kind)
+                if len(broken) == 2:
+                    whole(link, kind, header, payload)
+                link.close()
+            whole(link, kind, header, payload)
+
+        monkeypatch.setattr(Link, "send", send)
+        assert ask(one.workers[1], Exchange(0, pair_average_)) is not None
+        assert broken
+        middle = start(1).lerp(start(0), 0.5)
+        assert torch.equal(zero.rows[0].vector, middle)
+        assert torch.equal(one.rows[1].vector, middle)
+        assert zero.rows[0].version == one.rows[1].version == 1
+        assert not zero.arena.table("away").any()
 
 
 # Precision and fragments ----------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class HostTraining:
 
     Args:
         learners: on each host.
+        patience: seconds, for anything that is waited for.
         options: of `roundelay train`, beside --exp.
     """
 
@@ -37,6 +38,8 @@ class HostTraining:
     learners: int = 1
     options: Sequence[str] = ()
     number: int = 2  # of hosts
+    recipe: str = "recipe.yaml"
+    patience: float = TOO_LONG
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
 
     def environment(self, host: int) -> dict[str, str]:
@@ -52,7 +55,7 @@ class HostTraining:
     def command(self) -> list[str]:
         """The same on all hosts."""
         exp = str(self.folder / self.exp)  # not from where we are: a host may have a disk of its own there
-        return [sys.executable, "-m", "roundelay.cli", "train", "recipe.yaml", "--exp", exp, *self.options]
+        return [sys.executable, "-m", "roundelay.cli", "train", self.recipe, "--exp", exp, *self.options]
 
     def start(self, *hosts: int, environment: Mapping[str, str] | None = None) -> None:
         """Start these hosts, or all; also again."""
@@ -74,7 +77,7 @@ class HostTraining:
     def end(self, host: int = 0) -> int:
         """A host's exit status, once it has ended."""
         try:
-            return self.running[host].wait(TOO_LONG)
+            return self.running[host].wait(self.patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"host {host} goes on and on\n{self.words()}") from None
 
@@ -89,7 +92,7 @@ class HostTraining:
 
     def until(self, condition: Callable[[Live], Any], what: str) -> Live:
         """Wait until the run says so."""
-        deadline = time.monotonic() + TOO_LONG
+        deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             live = self.live()
             if live is not None and condition(live):

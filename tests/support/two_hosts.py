@@ -17,6 +17,7 @@ from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.cargo import Carriage
 from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.wire import Address, Link, Listener, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
@@ -48,7 +49,8 @@ class Host:
             row.vector.copy_(start(rank, parameters))
         self.tally = Tally()
         self.listener = Listener(("127.0.0.1", 0), SECRET, {"host": number}, PATIENCE, tally=self.tally)
-        self.server = FerryServer(self.path, self.layout, self.here, PATIENCE, self.tally)
+        self.flights = Flights()
+        self.server = FerryServer(self.path, self.layout, self.here, self.flights, PATIENCE, self.tally)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()
         self.ferry: Ferry
@@ -61,7 +63,16 @@ class Host:
     def go(self, addresses: dict[int, Address], carriage: Carriage, patience: float) -> None:
         """Start the ferry and the learners."""
         self.ferry = Ferry(
-            self.path, self.layout, self.number, self.homes, addresses, SECRET, carriage, patience, self.tally
+            self.path,
+            self.layout,
+            self.number,
+            self.homes,
+            addresses,
+            SECRET,
+            self.flights,
+            carriage,
+            patience,
+            self.tally,
         )
         self.ferry.start()
         for rank in self.here:

@@ -45,13 +45,17 @@ class Row:
     """A learner's public parameters (P,) with a version that every mutation raises.
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
-    killed in the middle leaves a trace.
+    killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/flights.py).
     """
 
-    def __init__(self, rank: int, vector: Tensor, versions: NDArray[np.int64], lock: Lock) -> None:
+    def __init__(
+        self, rank: int, vector: Tensor, versions: NDArray[np.int64], lock: Lock,
+        away: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
         self.rank, self.vector, self.lock = rank, vector, lock
         self.parts = slices(vector)
-        self._versions = versions
+        self._versions, self._away = versions, away
         self.trace = NoTrace()  # its own learner may take notes
 
     @property
@@ -63,6 +67,24 @@ class Row:
     def torn(self) -> bool:
         """True, when nobody holds the lock, if a writer died in the middle of a mutation."""
         return bool(self._versions[self.rank] % 2)
+
+    @property
+    def away(self) -> bool:
+        """Under the lock: is it in the middle of an exchange with another host?"""
+        return self._away is not None and bool(self._away[self.rank])
+
+    def leave(self, flight: int) -> None:
+        """Under the lock: from now on it is under way, on the exchange of that number."""
+        assert self._away is not None
+        self._away[self.rank] = flight
+
+    def come_back(self, flight: int) -> bool:
+        """Under the lock: that exchange is over. False if the row has become another's meanwhile."""
+        assert self._away is not None
+        if self._away[self.rank] != flight:
+            return False
+        self._away[self.rank] = 0
+        return True
 
     def begin(self) -> None:
         """Under the lock: a mutation starts. After a torn one the version is made even first."""
@@ -84,8 +106,9 @@ class Row:
             self.lock.release()
 
 
-def exchange(mine: Row, theirs: Row, request: Exchange) -> int:
-    """Apply the request's rule to both rows as they are now, atomically; the version of theirs afterwards.
+def exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
+    """Apply the request's rule to both rows as they are now, atomically; the version of theirs afterwards. None if one
+    of the two is under way to another host.
 
     Locks are taken in rank order, so no circle of learners can wait for each other.
     """
@@ -94,7 +117,7 @@ def exchange(mine: Row, theirs: Row, request: Exchange) -> int:
     try:
         second.lock.acquire()
         try:
-            return _mix(mine, theirs, request)
+            return None if mine.away or theirs.away else _mix(mine, theirs, request)
         finally:
             second.lock.release()
     finally:
@@ -324,6 +347,10 @@ class LearnerState(Me):
         if not found.theirs.lock.try_acquire():
             return None
         self.put_off = None
+        if self.row.away or found.theirs.away:  # for longer than a step perhaps: the next exchange is with another
+            found.theirs.lock.release()
+            found.handle.finish(None)
+            return None
         return found
 
     def _update_row(self, gradient: Gradient, put_off: PutOff | None) -> int:

@@ -421,6 +421,7 @@ class _Performer:
         if event.kind is Kind.GONE:
             return None
         version = exchange(self.row, self.command.rows[effect.peer], effect)
+        assert version is not None  # there are no other hosts
         self.me.count_exchange(effect, version)
         self.command.changed()
         return version

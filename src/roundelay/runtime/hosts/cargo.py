@@ -118,6 +118,15 @@ class Scratch:
         return a, b, c
 
 
+def turned(rule: Rule) -> Rule:
+    """The same rule where the asker's row is the one that is answered with: its first argument comes second."""
+
+    def applied(theirs: Tensor, mine: Tensor) -> None:
+        rule(mine, theirs)
+
+    return applied
+
+
 def load(row: Row, span: Span, wire: str, hold: Hold, error: Tensor | None, scratch: Scratch) -> None:
     """Under the lock: lay `span` of the row out in `hold`; in bf16 with `error` (P,) feedback."""
     lying = hold.parts(span.size, wire)

@@ -8,6 +8,7 @@ import torch
 from roundelay.runtime.hosts.cargo import Carriage
 from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
+from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.lines import Door
 from roundelay.runtime.hosts.meter import Reading
 from roundelay.runtime.hosts.terms import Terms
@@ -33,11 +34,12 @@ class Crossing:
         place, terms, tally = self._place, self._terms, self._door.listener.tally
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
         # The learner that asks is more patient than its ferry, which is more patient than the one that is asked.
+        flights = Flights()
         self._ferry = ferry = Ferry(
-            arena, layout, HERE, homes, {}, place.secret, Carriage(terms.wire, terms.fragments),
+            arena, layout, HERE, homes, {}, place.secret, flights, Carriage(terms.wire, terms.fragments),
             terms.patience_seconds / 2, tally,
         )  # fmt: skip
-        self._server = FerryServer(arena, layout, place.ranks, terms.patience_seconds / 4, tally)
+        self._server = FerryServer(arena, layout, place.ranks, flights, terms.patience_seconds / 4, tally)
         self._door.give("ferry", self._server.serve)
         ferry.start()
         return ferry.wake
@@ -49,7 +51,9 @@ class Crossing:
             self._ferry.host, self._ferry.homes = host, tuple(home[rank] for rank in sorted(home))
 
     def peers(self, addresses: Sequence[Address]) -> None:
-        """Where the hosts are now, by number; those that are nowhere have port 0."""
+        """Where the hosts are now, by number; those that are nowhere have port 0. Who lives is in the arena by now."""
+        if self._server is not None:
+            self._server.living_changed()
         if self._ferry is not None:
             own = self._ferry.host
             self._ferry.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})

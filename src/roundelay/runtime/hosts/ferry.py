@@ -9,8 +9,10 @@ an exchange it
             that row's lock, and answers with what that row was
     lands   applies the rule's effect on the learner's row, as it is now, under its lock
 
-(cargo.py has the arithmetic). Meanwhile the learner computes, unless it waits for the answer: quay.py. If the link
-breaks the ferry connects again and asks what became of the request, so it is done once at both ends, or at neither
+(cargo.py has the arithmetic). Only the row of the lower rank ever travels like this: flights.py says why. If the peer's
+rank is lower the request is turned round: the ferry says *please*, gets the peer's row, answers with its own learner's,
+and the desk of the other host lands. Meanwhile the learner computes, unless it waits for the answer: quay.py. If the
+link breaks the ferry connects again and asks what became of the request, so it is done once at both ends, or at neither
 end, or, if the peer's host is never heard of again, at neither end that lives.
 
 Legend: P parameters, L learners.
@@ -22,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +33,9 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.rules import find
-from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, land, load
+from roundelay.core.effects import Rule
+from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, answer, land, load, turned
+from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
@@ -41,6 +46,9 @@ ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts: each pause is twice the one before."""
+
+ONCE_MORE = ("answer", "forget")
+"""What may simply be sent again when a link has broken."""
 
 
 @dataclass
@@ -67,6 +75,7 @@ class Ferry:
         homes: the host of each learner, by rank. The centre is where learner 0 is.
         addresses: by host: where the others' listeners are, whose links are given to their FerryServers.
         secret: of the run.
+        flights: which rows of this host are under way; its FerryServer's too.
         carriage: how rows are carried.
         patience: seconds, for which a request is tried before the reply is None. Not how long hosts may be silent:
             whoever knows that one is dead says so by `peers_changed`.
@@ -77,9 +86,10 @@ class Ferry:
 
     def __init__(
         self, arena: str, layout: Layout, host: int, homes: Sequence[int], addresses: Mapping[int, Address],
-        secret: bytes, carriage: Carriage | None = None, patience: float = 60.0, tally: Tally | None = None,
+        secret: bytes, flights: Flights, carriage: Carriage | None = None, patience: float = 60.0,
+        tally: Tally | None = None,
     ) -> None:  # fmt: skip
-        self.arena, self.layout, self.host, self.homes = arena, layout, host, tuple(homes)
+        self.arena, self.layout, self.host, self.homes, self.flights = arena, layout, host, tuple(homes), flights
         self.secret, self.carriage, self.patience, self.tally = (
             secret,
             carriage or Carriage(),
@@ -135,7 +145,9 @@ class Passage:
         self._arena = arena = Arena(
             os.open(ferry.arena, os.O_RDWR | os.O_CLOEXEC), ferry.layout, Patience(rank, ferry.patience)
         )
-        self._row = Row(rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank])
+        self._row = Row(
+            rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank], arena.table("away")
+        )
         self._alive, self._asked, self._done = (arena.table(name) for name in ("alive", "ferry_asked", "ferry_done"))
         parameters = ferry.layout.parameters
         self._sent, self._found, self._scratch = Hold(parameters), Hold(parameters), Scratch()
@@ -197,37 +209,89 @@ class Passage:
         simple = not private and since is None
         span = ferry.carriage.fragment(parameters, self._turn) if simple else Span.whole(parameters)
         wire = ferry.carriage.wire if simple else "fp32"
-        row = self._row
-        row.lock.acquire()
-        try:
-            load(row, span, wire, self._sent, self._error, self._scratch)
-            seen = row.version
-        finally:
-            row.lock.release()
         header |= {
             "rule": request["rule"], "since": since, "private": len(private), "wire": wire,
             "chunks": [span.first, span.stop],
         }  # fmt: skip
-        cargo = [self._sent.filled(span.size, wire), *(_bytes(vector) for vector in private)]
-        message = self._ask("exchange", header, cargo, self._home(peer), span.size, wire)
+        rule = find(request["rule"], len(private), since is not None)
+        if simple and peer < rank:
+            version = self._receive_row(header, span, wire, rule)
+        else:
+            version = self._send_row(header, span, wire, rule, private)
+        self._turn += simple and version != NONE
+        return version
+
+    def _send_row(self, header: dict[str, Any], span: Span, wire: str, rule: Rule, private: Sequence[Tensor]) -> int:
+        """Exchange with a row of higher rank, or with the centre."""
+        ferry, row, number, peer = self._ferry, self._row, header["n"], header["peer"]
+        flight = ferry.flights.take(self._rank, ferry.patience)
+        try:
+            row.lock.acquire()
+            try:
+                load(row, span, wire, self._sent, self._error, self._scratch)
+                seen = row.version
+                row.leave(flight)
+            finally:
+                row.lock.release()
+            cargo = [self._sent.filled(span.size, wire), *(_bytes(vector) for vector in private)]
+            message = self._ask("exchange", header, cargo, self._home(peer), span.size, wire)
+            if message is None:
+                return NONE
+            aged = {} if header["since"] is None else {"age": _integer(message, "age")}
+            row.lock.acquire()
+            try:
+                if not row.come_back(flight) or not self._is_wanted(number):
+                    return NONE
+                row.begin()
+                land(
+                    row, span, wire, self._sent, self._found, self._scratch, partial(rule, **aged), private,
+                    row.version == seen,
+                )  # fmt: skip
+                row.end()
+            finally:
+                row.lock.release()
+            return _integer(message, "version")
+        finally:
+            self._come_back(flight)
+            ferry.flights.give(self._rank, flight)
+
+    def _come_back(self, flight: int) -> None:
+        """If it is still under way: nothing has come of it."""
+        with suppress(TimeoutError):
+            self._row.lock.acquire()
+            try:
+                self._row.come_back(flight)
+            finally:
+                self._row.lock.release()
+
+    def _receive_row(self, header: dict[str, Any], span: Span, wire: str, rule: Rule) -> int:
+        """Exchange with a row of lower rank: that one travels."""
+        ferry, row, number, home = self._ferry, self._row, header["n"], self._home(header["peer"])
+        message, done = self._ask("please", header, [], home, span.size, wire), False
         if message is None:
             return NONE
-        aged = {} if since is None else {"age": _integer(message, "age")}
-        rule = find(request["rule"], len(private), since is not None)
-        row.lock.acquire()
         try:
-            if self._asked[rank] != number or not self._alive[rank]:  # the learner is dead, its row another's
-                return NONE
-            row.begin()
-            land(
-                row, span, wire, self._sent, self._found, self._scratch, partial(rule, **aged), private,
-                row.version == seen,
-            )  # fmt: skip
-            row.end()
+            with ferry.flights.still(self._rank, ferry.patience / 2):
+                row.lock.acquire()
+                try:
+                    done = self._is_wanted(number)
+                    if done:
+                        row.begin()
+                        answer(row, span, wire, self._found, self._error, self._scratch, turned(rule), 0)
+                        row.end()
+                finally:
+                    row.lock.release()
         finally:
-            row.lock.release()
-        self._turn += simple
-        return _integer(message, "version")
+            if not done:
+                self._ask("forget", {"n": number}, [], home, 0)
+        if not done:
+            return NONE
+        message = self._ask("answer", {"n": number}, [self._found.filled(span.size, wire)], home, 0)
+        return NONE if message is None else _integer(message, "version")
+
+    def _is_wanted(self, number: int) -> bool:
+        """Has the learner not died meanwhile, and its row become another's?"""
+        return bool(self._asked[self._rank] == number and self._alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------
 
@@ -246,7 +310,7 @@ class Passage:
             before = link.sent_bytes, link.received_bytes
             try:
                 reply = None
-                if again:
+                if again and kind not in ONCE_MORE:
                     link.send("again", {"n": header["n"]})
                     reply = self._hear(link, deadline)
                 if reply is None or reply.kind == "unknown":
@@ -267,7 +331,7 @@ class Passage:
                 started = time.monotonic()
         if reply.kind == "gone":
             return None
-        if reply.kind != "row" or len(reply.payload) != len(self._found.filled(size, wire)):
+        if reply.kind != ("row" if size else "done") or len(reply.payload) != len(self._found.filled(size, wire)):
             self.cut(host)
             raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
         return reply

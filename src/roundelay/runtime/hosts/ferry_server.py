@@ -1,14 +1,18 @@
 """Does to rows of this host what learners of other hosts ask for: the other half of ferry.py.
 
 Every learner elsewhere has a desk here: a thread, a link, room for one request, and the last answer, for the case that
-the link breaks before it has arrived. What a request says is checked before anything is done; one that makes no sense
+the link breaks before it has arrived. A row that is asked for by a learner of higher rank travels to it (*please*),
+and is under way until that learner's row comes back as the *answer*, or the asker forgets it, asks for something else,
+or dies. What a request says is checked before anything is done; one that makes no sense
 closes its link, and is counted with the malformed frames.
 """
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +22,9 @@ from torch import Tensor
 
 from roundelay.algorithms.rules import find
 from roundelay.core.effects import Rule
-from roundelay.runtime.hosts.cargo import WIDTH, Hold, Scratch, Span, answer, load
-from roundelay.runtime.hosts.ferry import Traffic
+from roundelay.runtime.hosts.cargo import WIDTH, Hold, Scratch, Span, answer, land, load, turned
+from roundelay.runtime.hosts.ferry import ONCE_MORE, Traffic
+from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.wire import Link, LinkError, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import Arena, Layout
@@ -29,6 +34,8 @@ from roundelay.runtime.procs.quay import is_here
 SERVER = -2
 """What a wait for a lock calls the one who waits."""
 LARGEST = 1 << 62
+REQUESTS = ("exchange", "please", "fetch")
+"""What a conversation about an exchange or a fetch begins with."""
 
 
 class _Nonsense(Exception):
@@ -43,6 +50,19 @@ class _Reply:
     cargo: list[memoryview] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Out:
+    """A row that is under way to the asker."""
+
+    number: int
+    flight: int
+    row: Row
+    span: Span
+    wire: str
+    rule: Rule
+    seen: int  # its version when it left
+
+
 class FerryServer:
     """One host's side that is asked.
 
@@ -51,6 +71,7 @@ class FerryServer:
         layout: of that arena.
         here: the learners of this host; its rows, and the centre if learner 0 is one of them, are what others may
             exchange with.
+        flights: which rows of this host are under way; its Ferry's too.
         patience: seconds, for a row's lock; less than the askers'. A row whose learner stands still in the middle of
             a step counts as dead.
         tally: counts requests that make no sense.
@@ -59,9 +80,10 @@ class FerryServer:
     """
 
     def __init__(
-        self, arena: str, layout: Layout, here: Sequence[int], patience: float = 20.0, tally: Tally | None = None
-    ) -> None:
-        self.arena, self.layout, self.here, self.patience = arena, layout, tuple(here), patience
+        self, arena: str, layout: Layout, here: Sequence[int], flights: Flights, patience: float = 20.0,
+        tally: Tally | None = None,
+    ) -> None:  # fmt: skip
+        self.arena, self.layout, self.here, self.flights, self.patience = arena, layout, tuple(here), flights, patience
         self.tally = tally or Tally()
         self._gate = threading.Lock()
         self._desks: dict[int, Desk] = {}
@@ -84,8 +106,15 @@ class FerryServer:
             assert isinstance(rank, int)
             desk = self._desks.get(rank)
             if desk is None:
-                desk = self._desks[rank] = Desk(self)
+                desk = self._desks[rank] = Desk(self, rank)
             desk.attend(link)
+
+    def living_changed(self) -> None:
+        """Rows that are under way to the dead come back."""
+        with self._gate:
+            desks = list(self._desks.values())
+        for desk in desks:
+            desk.living_changed()
 
     def error_of(self, row: int) -> Tensor:
         """What rounding has left of row `row` (P,), guarded by that row's lock."""
@@ -116,18 +145,20 @@ class FerryServer:
 class Desk:
     """Attends to one learner of another host, over one link at a time."""
 
-    def __init__(self, server: FerryServer) -> None:
-        self._server, layout = server, server.layout
+    def __init__(self, server: FerryServer, asker: int) -> None:
+        self._server, self._asker, layout = server, asker, server.layout
         self._arena = arena = Arena(
             os.open(server.arena, os.O_RDWR | os.O_CLOEXEC), layout, Patience(SERVER, server.patience)
         )
         self._rows = {
-            rank: Row(rank, vector, arena.table("versions"), arena.row_locks[rank])
+            rank: Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
             for rank, vector in enumerate(arena.rows())
             if is_here(rank, layout.learners, server.here)
         }
         self._alive = arena.table("alive")
         self._hold, self._scratch = Hold(layout.parameters, 1 + len(layout.memory)), Scratch()
+        self._sent = Hold(layout.parameters)
+        self._out: _Out | None = None
         self._last, self._life = _Reply(), ""
         self._link: Link | None = None
         self._thread: threading.Thread | None = None
@@ -148,6 +179,7 @@ class Desk:
             before.join()
         life, host = str(link.hello.get("life")), link.hello["host"]
         if life != self._life:  # its numbers begin again
+            self.give_up()
             self._life, self._last = life, _Reply()
         traffic = self.traffic.setdefault(host, Traffic())
         sent, received = traffic.sent_bytes, traffic.received_bytes
@@ -155,7 +187,7 @@ class Desk:
             while True:
                 message = link.receive(None, into=self._hold.view)
                 reply = self._answer(message)
-                traffic.exchanges += message.kind != "again"
+                traffic.exchanges += message.kind in REQUESTS
                 traffic.lost += reply.kind == "gone"
                 link.send(reply.kind, reply.header, reply.cargo)
                 traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
@@ -170,18 +202,26 @@ class Desk:
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
 
     def _answer(self, message: Message) -> _Reply:
-        number = _whole(message.header, "n", LARGEST)
+        number, out = _whole(message.header, "n", LARGEST), self._out
+        known = self._last.number == number
         if message.kind == "again":
-            return self._last if self._last.number == number else _Reply(number, "unknown", {"n": number})
-        if message.kind not in ("exchange", "fetch"):
+            return self._last if known else _Reply(number, "unknown", {"n": number})
+        if message.kind == "answer" and out is not None and out.number == number:
+            self._last = self._take_answer(out, message)
+            return self._last
+        self.give_up()
+        if message.kind in ONCE_MORE:
+            return self._last if known and self._last.kind == "done" else _Reply(number, "gone", {"n": number})
+        if message.kind not in REQUESTS:
             raise _Nonsense
         peer = _whole(message.header, "peer", self._server.layout.rows)
         row = self._rows.get(peer)
         if row is None:
             raise _Nonsense
         self._last = _Reply()
+        do = {"exchange": self._exchange, "please": self._send_row, "fetch": self._fetch}[message.kind]
         try:
-            done = self._exchange(row, message) if message.kind == "exchange" else self._fetch(row, message)
+            done = do(row, message)
         except TimeoutError:
             done = None
         kind, header, cargo = ("gone", {}, []) if done is None else ("row", *done)
@@ -207,21 +247,85 @@ class Desk:
     def _exchange(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
         span, wire, rule, private, since = self._read(message)
         error = self._server.error_of(row.rank) if wire != "fp32" else None
+        with self._server.flights.still(row.rank, self._server.patience):
+            row.lock.acquire()
+            try:
+                if not self._lives(row):
+                    return None
+                header = {}
+                if since is not None:
+                    header["age"] = row.version - since
+                    rule = partial(rule, age=header["age"])
+                row.begin()
+                answer(row, span, wire, self._hold, error, self._scratch, rule, private)
+                row.end()
+                header["version"] = row.version
+            finally:
+                row.lock.release()
+        return header, [self._hold.filled(span.size, wire)]
+
+    # Rows that travel from here ---------------------------------------------------------------------------------------
+
+    def _send_row(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
+        span, wire, rule, private, since = self._read(message)
+        if private or since is not None or row.rank >= self._asker:
+            raise _Nonsense
+        server, deadline = self._server, time.monotonic() + 2 * self._server.patience
+        error = server.error_of(row.rank) if wire != "fp32" else None
+        flight = server.flights.take(
+            row.rank, server.patience, lambda: not self._alive[self._asker] or time.monotonic() > deadline
+        )
+        try:
+            row.lock.acquire()
+            try:
+                if not self._lives(row):
+                    return None
+                load(row, span, wire, self._sent, error, self._scratch)
+                row.leave(flight)
+                self._out = _Out(int(message.header["n"]), flight, row, span, wire, turned(rule), row.version)
+            finally:
+                row.lock.release()
+        finally:
+            if self._out is None:
+                server.flights.give(row.rank, flight)
+        return {"version": self._out.seen}, [self._sent.filled(span.size, wire)]
+
+    def _take_answer(self, out: _Out, message: Message) -> _Reply:
+        row, span, wire = out.row, out.span, out.wire
+        if len(message.payload) != len(self._hold.filled(span.size, wire)):
+            raise _Nonsense
+        kind = "gone"
         row.lock.acquire()
         try:
-            if not self._lives(row):
-                return None
-            header = {}
-            if since is not None:
-                header["age"] = row.version - since
-                rule = partial(rule, age=header["age"])
-            row.begin()
-            answer(row, span, wire, self._hold, error, self._scratch, rule, private)
-            row.end()
-            header["version"] = row.version
+            if row.come_back(out.flight) and self._lives(row):
+                row.begin()
+                untouched = row.version == out.seen
+                land(row, span, wire, self._sent, self._hold, self._scratch, out.rule, [], untouched)
+                row.end()
+                kind = "done"
+            version = row.version
         finally:
             row.lock.release()
-        return header, [self._hold.filled(span.size, wire)]
+        self.give_up()
+        return _Reply(out.number, kind, {"n": out.number, "version": version})
+
+    def living_changed(self) -> None:
+        """See FerryServer."""
+        if not self._alive[self._asker]:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Whatever row is under way to the asker is so no longer. From any thread."""
+        out, self._out = self._out, None
+        if out is None:
+            return
+        with suppress(TimeoutError):
+            out.row.lock.acquire()
+            try:
+                out.row.come_back(out.flight)
+            finally:
+                out.row.lock.release()
+        self._server.flights.give(out.row.rank, out.flight)
 
     def _read(self, message: Message) -> tuple[Span, str, Rule, int, int | None]:
         """What an exchange is to do.
@@ -240,7 +344,7 @@ class Desk:
         if not first < stop or ((private or since is not None) and wire != "fp32"):
             raise _Nonsense
         span = Span(first, stop, layout.parameters)
-        if len(message.payload) != span.size * (WIDTH[wire] + 4 * private):
+        if len(message.payload) != (message.kind == "exchange") * span.size * (WIDTH[wire] + 4 * private):
             raise _Nonsense
         try:
             return span, wire, find(header.get("rule"), private, since is not None), private, since
@@ -253,6 +357,7 @@ class Desk:
             self._link.close()
         if self._thread is not None:
             self._thread.join()
+        self.give_up()
         self._arena.close()
 
 

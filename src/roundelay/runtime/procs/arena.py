@@ -68,6 +68,7 @@ class Layout:
         one, i, f = (self.learners,), np.int64, np.float64
         return {
             "versions": ((self.rows,), i),  # half mutations, see Row
+            "away": ((self.rows,), i),  # under way to another host, see Row
             "steps": (one, i),  # local updates since the run began
             "scalars": ((self.learners, self.scalars), f),
             "alive": (one, i),

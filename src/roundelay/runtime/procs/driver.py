@@ -407,6 +407,7 @@ class ProcsRuntime(Runtime):
             if notes:
                 row.trace = NoTrace()
                 notes.close()
+            self.arena.table("away")[rank] = 0  # what was under way was another's
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
             del self._newcomers[rank]
             self.arena.table("alive")[rank] = 1  # last: now others exchange with its row

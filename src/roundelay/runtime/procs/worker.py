@@ -114,7 +114,7 @@ class Worker:
         self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
         self.learner = spec.cluster.task.build()
         self.rows = [
-            Row(rank, vector, arena.table("versions"), arena.row_locks[rank])
+            Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
             for rank, vector in enumerate(arena.rows())
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
@@ -351,7 +351,8 @@ class Worker:
             self.trace.note(Kind.GONE, effect.peer)
             return None
         version = exchange(self.me.row, self.rows[effect.peer], effect)
-        self.me.count_exchange(effect, version)
+        if version is not None:
+            self.me.count_exchange(effect, version)
         return version
 
     def _begin(self, effect: Effect[Any]) -> Handle[Any]:

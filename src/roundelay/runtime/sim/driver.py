@@ -380,6 +380,7 @@ class SimRuntime(Runtime):
                 version = me.exchange(effect)
             else:
                 version = exchange(self._rows[role.rank], self._rows[effect.peer], effect)
+            assert version is not None  # rows of a simulator are never away
             me.count_exchange(effect, version)
         self._reply(to, version)
 
