@@ -12,7 +12,7 @@ run, which must go on from its last checkpoint by the same command.
 The first thing that is not so ends the program with status 1, and shows what all hosts said.
 
 Columns: what happened, in order; hosts lost and joined as recorded; learners lost and joined; how often the command was
-given; seconds.
+given; held-out loss at the end, to be compared with that of undisturbed runs, which is printed first; seconds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import chdir, suppress
+from contextlib import chdir, redirect_stdout, suppress
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
@@ -32,7 +32,8 @@ import numpy as np
 import yaml
 
 from roundelay.cli import main as roundelay
-from roundelay.core.records import HostJoined, HostLost, LearnerJoined, LearnerLost, Segment, of_kind
+from roundelay.core.files import read_json
+from roundelay.core.records import HostJoined, HostLost, LearnerJoined, LearnerLost, Results, Segment, of_kind
 from roundelay.core.streams import stream
 from support.beeps import RECIPE, write_beeps
 from support.host_training import PORT, HostTraining
@@ -186,7 +187,25 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...]) -> str:
     assert len(set(frames)) == 1, f"{frames}\n{training.words()}"
     count = [len(of_kind(events, kind)) for kind in (HostLost, HostJoined, LearnerLost, LearnerJoined)]
     what = f"{number} x {learners} {strategy}: {', '.join(names)}"
-    return f"{seed:4d}  {what:48s} {''.join(f'{n:7d}' for n in (*count, starts))} {time.monotonic() - begun:8.0f}"
+    numbers = "".join(f"{n:7d}" for n in (*count, starts))
+    return f"{seed:4d}  {what:48s} {numbers} {loss(folder / exp):6.3f} {time.monotonic() - begun:8.0f}"
+
+
+def loss(exp: Path) -> float:
+    """Held out, nats a frame, of a run that has ended."""
+    return Results.from_json(read_json(exp / Results.FILE)).frame_cross_entropy["dev"]
+
+
+def undisturbed(folder: Path) -> list[float]:
+    """Of three seeds of three learners to whom nothing happens, in the simulator."""
+    found = []
+    with chdir(folder):
+        for seed in range(3):
+            options = ["--strategy", "adpsgd", "--learners", "3", "--runtime", "sim", "--seed", str(seed)]
+            with redirect_stdout(sys.stderr):
+                assert roundelay(["train", "recipe.yaml", "--exp", f"undisturbed-{seed}", *options]) == 0
+            found.append(loss(folder / f"undisturbed-{seed}"))
+    return sorted(found)
 
 
 def main() -> None:
@@ -200,8 +219,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
+        print("held-out loss of undisturbed runs:", ", ".join(f"{one:.3f}" for one in undisturbed(folder)), flush=True)
         heads = "".join(f"{head:>7s}" for head in ("hosts-", "hosts+", "lost", "joined", "starts"))
-        print(f"seed  {'what happened':48s} {heads}  seconds", flush=True)
+        print(f"seed  {'what happened':48s} {heads}   loss  seconds", flush=True)
         for seed in range(options.seed, options.seed + options.schedules):
             print(one(folder, seed, tuple(options.strategies)), flush=True)
     print(f"{options.schedules} schedules: every frame of every epoch trained, nothing left behind")
