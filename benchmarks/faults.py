@@ -41,6 +41,8 @@ from support.namespaces import Hosts, why_no_cables, why_not
 
 STRATEGIES = ("adpsgd", "adpsgd", "hadpsgd", "asgd", "easgd", "ssgd")
 EPOCHS, PATIENCE, SLEEP = 3, 3.0, 0.05
+LEAVING = 10.0
+"""Seconds after the end of a run in which all its processes must be gone."""
 STARTS = 8
 """How often a command may be given until its run ends."""
 
@@ -179,8 +181,11 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...]) -> str:
             training.start()
         for host in range(1, number):
             training.end(host)
-        left = [process for host in range(number) for process in hosts.processes(host)]
-        assert not left, f"processes {left} outlived the run\n{training.words()}"
+        left, deadline = {0: ""}, time.monotonic() + LEAVING
+        while left and time.monotonic() < deadline:  # the last helpers of a host may end a moment after it
+            left = {process: command(process) for host in range(number) for process in hosts.processes(host)}
+            time.sleep(0.05)
+        assert not left, f"processes outlived the run: {left}\n{training.words()}"
     events = training.events()
     segments = of_kind(events, Segment)
     frames = [sum(sum(s.learner_frames) for s in segments if s.epoch == epoch) for epoch in range(EPOCHS)]
@@ -189,6 +194,14 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...]) -> str:
     what = f"{number} x {learners} {strategy}: {', '.join(names)}"
     numbers = "".join(f"{n:7d}" for n in (*count, starts))
     return f"{seed:4d}  {what:48s} {numbers} {loss(folder / exp):6.3f} {time.monotonic() - begun:8.0f}"
+
+
+def command(process: int) -> str:
+    """What it was started as; empty if it is gone."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def loss(exp: Path) -> float:
