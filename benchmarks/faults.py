@@ -7,7 +7,8 @@ train a small spoken corpus by `roundelay train`. Meanwhile one to three of thes
 random order: a host is killed and started again; a learner is killed; a learner is stopped for a while; a link is cut
 for a moment, or for longer than hosts are patient; a link stalls; a link becomes slow; strangers send noise and a wrong
 secret. The first host is spared by whatever would end the run: it leads. Under a synchronous strategy a loss ends the
-run, which must go on from its last checkpoint by the same command.
+run, which must go on from its last checkpoint by the same command. `asgd` has a quarter of the others' learning rate,
+without which four learners may diverge.
 
 The first thing that is not so ends the program with status 1, and shows what all hosts said.
 
@@ -162,7 +163,7 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...]) -> str:
     exp, begun, starts = f"faults-{seed}", time.monotonic(), 1
     slow = [word for rank in range(number * learners) for word in ("--straggler", f"{rank}:+{SLEEP}")]
     with Hosts(number, delays={} if why_no_cables() else {number - 1: 0.002}) as hosts:
-        options = ["--strategy", strategy, *slow]
+        options = ["--strategy", strategy, *slow, *["schedule.learning_rate=0.0125"] * (strategy == "asgd")]
         training = HostTraining(hosts, folder, exp, learners, options, number)
         training.start()
         fates = Fates(hosts, training, drawn)
