@@ -13,7 +13,7 @@ usage="usage: recipes/mini_librispeech/run.sh DIR DICTIONARY TEXT [SEEDS]"
 source=${1:?$usage} dictionary=${2:?$usage} text=${3:?$usage} seeds=${4:-0}
 exp=exp/mini_librispeech
 trigram=("decode.text=[$text]" decode.join=30 decode.order=3 decode.method=kneser-ney 'decode.cutoffs=[1,1,2]'
-  'decode.scales=[0.1,0.12,0.14]' 'decode.word_costs=[0,0.5]' decode.beam=10)
+  'decode.scales=[0.1,0.12,0.14]' 'decode.word_costs=[0,0.5]' 'decode.beams=[8,9,10,11]' 'decode.max_actives=[2000,4000,7000]')
 open=("${trigram[@]}" decode.vocabulary=20000 "decode.lexicon=$dictionary" decode.guess=true)
 
 [ -f data/mini-librispeech/corpus.json ] ||

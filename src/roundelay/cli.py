@@ -315,8 +315,9 @@ def _decode(options: argparse.Namespace) -> None:
     for exp in options.exp:
         for found in recognise(exp, _decode_recipe(exp, options.set), Bar(), others=others, out=options.out):
             console.print(
-                f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.acoustic_scale:g}, "
-                f"word cost {found.word_cost:g}, {found.real_time_factor:.4f} x real time on one core",
+                f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
+                f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
+                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
                 markup=False,
             )
             for name, part in found.subsets.items():

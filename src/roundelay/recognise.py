@@ -7,7 +7,7 @@ ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexico
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,8 @@ from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
-from roundelay.speech.decode.tuning import choose_scale, choose_word_cost
+from roundelay.speech.decode.search import SCALES
+from roundelay.speech.decode.tuning import Tried, Tuning
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.frames import log_likelihoods
 from roundelay.speech.hmm.alignment import Alignment
@@ -56,8 +57,7 @@ class Recognised:
 
     split: str
     score: Score
-    acoustic_scale: float
-    word_cost: float
+    search: Search  # its settings
     real_time_factor: float  # seconds of one core per second of speech, of the search alone
     unfinished: int  # utterances whose best path was no whole sentence
     unknown: int  # reference words that the graph cannot recognise
@@ -81,8 +81,8 @@ def recognise(
 ) -> list[Recognised]:  # fmt: skip
     """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
 
-    Acoustic scale and cost of a word are those with the fewest word errors on the dev split, unless the recipe fixes
-    them.
+    Acoustic scale, cost of a word, beam and number of active paths are chosen on the dev split (`Tuning`), unless the
+    recipe fixes them.
 
     Args:
         others: more runs with the same tied states, and their weights beside the 1 of `exp`: the weighted mean of all
@@ -109,12 +109,12 @@ def recognise(
         pronouncing = Pronouncing(lexicon, alignment.tying, config.silence_probability, FRAME_SECONDS)
     done = []
     with decoders(graph, config.workers, pronouncing) as run:
-        options = _settings(run, voices, corpus, config, progress)
+        options, tried = _settings(run, voices, corpus, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
             found, batch = _one_split(run, voices, corpus.splits[split], split, options, words, progress)
             folder = (out or exp) / "decode" / split
-            _write(folder, found, batch, corpus, config, voices)
+            _write(folder, found, batch, corpus, config, voices, tried)
             if out is None:
                 _update_results(exp, found)
             done.append(found)
@@ -195,37 +195,40 @@ def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
 
 
-def _settings(run: Decoders, voices: Sequence[Voice], corpus: Corpus, config: Decoding, progress: Progress) -> Search:
-    """The search with the scale and the cost of a word that the recipe fixes, or that are best on dev."""
-    scale, word_cost = config.scale, config.word_cost
-    tune = [what for what, wanted in (("scale", scale is None), ("word_cost", len(config.word_costs) > 0)) if wanted]
-    if tune and TUNING_SPLIT not in corpus.splits:
-        raise UserError(
-            f"{corpus.folder} has no {TUNING_SPLIT} split to choose the acoustic scale on: give decode.scale"
-            f"{' and decode.word_costs=[]' if config.word_costs else ''}."
-        )
-    loglikes: Mapping[str, NDArray[np.float32]] = {}
-    if tune:
+def _settings(
+    run: Decoders, voices: Sequence[Voice], corpus: Corpus, config: Decoding, progress: Progress
+) -> tuple[Search, Mapping[Search, Tried]]:
+    """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that."""
+    scale = SCALES[0] if config.scale is None else config.scale
+    search = Search(scale, config.beam, config.max_active, config.word_cost)
+    width = bool(config.beams or config.max_actives)
+    if config.scale is None or config.word_costs or width:
+        if TUNING_SPLIT not in corpus.splits:
+            fixed = ["decode.scale=VALUE"] if config.scale is None else []
+            fixed += [f"decode.{name}=[]" for name in ("word_costs", "beams", "max_actives") if getattr(config, name)]
+            raise UserError(
+                f"{corpus.folder} has no {TUNING_SPLIT} split to choose the settings of the search on. Fix them: "
+                f"--set {' '.join(fixed)}"
+            )
         utterances = corpus.splits[TUNING_SPLIT]
-        loglikes, refs = dict(_loglikes(voices, utterances)), _refs(utterances)
-    if scale is None:
-        progress.start(f"acoustic scale on {TUNING_SPLIT}", len(utterances) * len(config.scales))
-        middle = sorted(config.word_costs)[len(config.word_costs) // 2] if config.word_costs else word_cost
-        scale = choose_scale(
-            run, loglikes, refs, config.scales, beam=config.beam, max_active=config.max_active,
-            word_cost=middle, progress=progress,
-        ).scale  # fmt: skip
-        progress.finish()
-    if config.word_costs:
-        progress.start(f"cost of a word on {TUNING_SPLIT}", len(utterances) * len(config.word_costs))
-        word_cost = choose_word_cost(
-            run, loglikes, refs, config.word_costs, scale, beam=config.beam, max_active=config.max_active,
-            progress=progress,
-        ).word_cost  # fmt: skip
-        progress.finish()
-    return Search(
-        scale, config.beam, config.max_active, word_cost, config.nbest, config.lattice, config.ctm, config.lattice_beam
+        loglikes = dict(_loglikes(voices, utterances))
+        tuning = Tuning(run, loglikes, _refs(utterances), FRAME_SECONDS, TUNING_SPLIT, progress)
+        if config.scale is None:
+            if config.word_costs:
+                search = replace(search, word_cost=sorted(config.word_costs)[len(config.word_costs) // 2])
+            search = tuning.choose_scale(search, config.scales)
+        if config.word_costs:
+            search = tuning.choose_word_cost(search, config.word_costs)
+        if width:
+            beams, paths = config.beams or (config.beam,), config.max_actives or (config.max_active,)
+            search = tuning.choose_width(search, beams, paths, config.search_slack)
+        tried: Mapping[Search, Tried] = tuning.tried
+    else:
+        tried = {}
+    details = replace(
+        search, nbest=config.nbest, lattice=config.lattice, times=config.ctm, lattice_beam=config.lattice_beam
     )
+    return details, tried
 
 
 def _one_split(
@@ -248,8 +251,7 @@ def _one_split(
     found = Recognised(
         split,
         result,
-        options.scale,
-        options.word_cost or 0.0,
+        options,
         batch.search_seconds / (frames * FRAME_SECONDS),
         sum(not h.reached_final for h in hypotheses.values()),
         sum(word not in words for ref in refs.values() for word in ref),
@@ -260,17 +262,29 @@ def _one_split(
 
 
 def _write(
-    folder: Path, found: Recognised, batch: Batch, corpus: Corpus, config: Decoding, voices: Sequence[Voice]
-) -> None:
+    folder: Path, found: Recognised, batch: Batch, corpus: Corpus, config: Decoding, voices: Sequence[Voice],
+    tried: Mapping[Search, Tried],
+) -> None:  # fmt: skip
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
     _write_details(folder, batch, corpus.splits[found.split], config)
     write_json(
         folder / "decode.json",
-        {"acoustic_scale": found.acoustic_scale, "word_cost": found.word_cost,
-         "real_time_factor": found.real_time_factor, "unfinished_utterances": found.unfinished,
+        {**_shown(found.search), "real_time_factor": found.real_time_factor, "unfinished_utterances": found.unfinished,
          "words": found.score.errors.ref, "unknown_words": found.unknown,
-         "runs": {str(voice.exp): voice.weight for voice in voices}, "options": plain(config)},
+         "runs": {str(voice.exp): voice.weight for voice in voices}, "options": plain(config),
+         f"tried_on_{TUNING_SPLIT}": [
+             {**_shown(search), "errors": it.errors.total, "words": it.errors.ref,
+              "real_time_factor": it.real_time_factor} for search, it in tried.items()
+         ]},
     )  # fmt: skip
+
+
+def _shown(search: Search) -> dict[str, float]:
+    """The settings that dev may choose."""
+    return {
+        "acoustic_scale": search.scale, "word_cost": search.word_cost or 0.0, "beam": search.beam,
+        "max_active": search.max_active,
+    }  # fmt: skip
 
 
 def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], config: Decoding) -> None:
@@ -294,13 +308,13 @@ def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], 
 def _update_results(exp: Path, found: Recognised) -> None:
     """Add the word errors to results.json and a line to the log."""
     results, errors = Results.from_json(read_json(exp / Results.FILE)), found.score.errors
-    results.wer[found.split] = word_errors(found.summary, found.subsets, found.acoustic_scale)
+    results.wer[found.split] = word_errors(found.summary, found.subsets, found.search.scale)
     write_json(exp / Results.FILE, results.to_json())
     append(
         exp,
         Decoded(
             wall_s=results.wall_seconds, virtual_s=results.virtual_seconds, split=found.split, wer=errors.wer,
             errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
-            acoustic_scale=found.acoustic_scale, real_time_factor=found.real_time_factor,
+            acoustic_scale=found.search.scale, real_time_factor=found.real_time_factor,
         ),
     )  # fmt: skip

@@ -47,6 +47,7 @@ def test_from_recordings_to_a_page(inside: Path, capsys: pytest.CaptureFixture[s
 def together(inside: Path) -> None:
     """Both runs' log-likelihoods averaged, with everything that can be written beside the words."""
     details = ["decode.nbest=3", "decode.lattice=true", "decode.ctm=true", "decode.word_costs=[0, 0.5]"]
+    details += ["decode.beams=[8, 11]", "decode.max_actives=[200, 7000]"]
     settings = [word for text in details for word in ("--set", text)]
     before = (inside / "one" / "results.json").read_bytes()
     assert main(["decode", "one", "--with", "four:0.5", "--out", "both", *settings]) == 0
@@ -54,6 +55,9 @@ def together(inside: Path) -> None:
     found = json.loads((inside / "both/decode/test/decode.json").read_text())
     assert found["runs"] == pytest.approx({"one": 2 / 3, "four": 1 / 3})
     assert found["word_cost"] in (0.0, 0.5)
+    chosen = {name: found[name] for name in ("acoustic_scale", "word_cost", "beam", "max_active")}
+    (errors,) = [it["errors"] for it in found["tried_on_dev"] if chosen.items() <= it.items()]
+    assert errors <= 1.02 * min(it["errors"] for it in found["tried_on_dev"] if it["max_active"] == 7000)
     assert (inside / "both/decode/test/wer.txt").read_text().startswith("%WER ")
     best = [line.split() for line in (inside / "both/decode/test/nbest.txt").read_text().splitlines()]
     hypotheses = read_trn(inside / "both/decode/test/hyp.trn")

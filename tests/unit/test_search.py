@@ -1,6 +1,7 @@
-"""Many utterances at once, and the acoustic scale."""
+"""Many utterances at once, and the settings of the search."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing
 from roundelay.speech.decode.estimate import estimate
 from roundelay.speech.decode.graph import Graph, build_graph, save_graph
-from roundelay.speech.decode.parallel import Decoders, Search, decode_all, decoders
+from roundelay.speech.decode.parallel import Batch, Decoders, Search, decode_all, decoders
 from roundelay.speech.decode.search import Float32, Hypothesis, decode
-from roundelay.speech.decode.tuning import choose_scale, choose_word_cost
+from roundelay.speech.decode.tuning import Tuning
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 
@@ -55,6 +56,10 @@ def test_bad_log_likelihoods_name_the_utterance(graph: Graph, tmp_path: Path) ->
             decode_all(tmp_path, [("broken-1", loglikes)], 0.1, workers=1)
     with pytest.raises(UserError, match=r"scale 0\.0 is not above 0"):
         decode_all(tmp_path, [], 0.0, workers=1)
+    with pytest.raises(UserError, match=r"beam 0\.0 is not above 0"):
+        decode_all(tmp_path, [], 0.1, beam=0.0, workers=1)
+    with pytest.raises(UserError, match="max_active 20 is not above 20"):
+        decode_all(tmp_path, [], 0.1, max_active=20, workers=1)
 
 
 def test_too_few_frames_for_any_sentence_end_without_a_final_state(graph: Graph) -> None:
@@ -62,25 +67,24 @@ def test_too_few_frames_for_any_sentence_end_without_a_final_state(graph: Graph)
     assert not found.reached_final
 
 
+SPEECH = {"u": np.zeros((100, 1), np.float32)}
+REFS = {"u": ["A"] * 100}
+
+
 class Scripted(Decoders):
-    """Makes a given number of errors at each scale, whatever it is asked to decode."""
+    """Makes the errors that a rule gives for the settings, whatever it is asked to decode."""
 
-    def __init__(self, errors: dict[float, int]) -> None:
+    def __init__(self, errors: Callable[[Search], int]) -> None:
         super().__init__(None, None)
-        self.errors = errors
+        self.errors, self.asked = errors, list[Search]()
 
-    def __call__(
-        self,
-        loglikes: Iterable[tuple[str, Float32]],
-        scale: float,
-        beam: float = 0.0,
-        max_active: int = 0,
-        progress: Progress | None = None,
-        word_cost: float | None = None,
-    ) -> dict[str, Hypothesis]:
-        wrong = self.errors[scale if word_cost is None else word_cost]
-        words = ("X",) * wrong + ("A",) * (9 - wrong)
-        return {"u": Hypothesis(words, 0.0, 0.0, 0.0, True)}
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        self.asked.append(options)
+        wrong = self.errors(options)
+        words = ("X",) * wrong + ("A",) * (100 - wrong)
+        return Batch({"u": Hypothesis(words, 0.0, 0.0, 0.0, True)}, search_seconds=0.25)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +98,60 @@ class Scripted(Decoders):
     ],
 )
 def test_scale_with_fewest_errors(errors: dict[float, int], chosen: float) -> None:
-    choice = choose_scale(Scripted(errors), {"u": np.zeros((1, 1), np.float32)}, {"u": ["A"] * 9}, (0.1, 0.2, 0.3))
-    assert choice.scale == chosen
-    assert {scale: counts.total for scale, counts in choice.tried.items()} == errors
-    assert list(choice.tried) == sorted(errors)
+    tuning = Tuning(Scripted(lambda search: errors[search.scale]), SPEECH, REFS, 0.01)
+    assert tuning.choose_scale(Search(1.0, 8.0, 50), (0.1, 0.2, 0.3)) == Search(chosen, 8.0, 50)
+    assert {search.scale: it.errors.total for search, it in tuning.tried.items()} == errors
+    assert all(it.real_time_factor == 0.25 for it in tuning.tried.values())
 
 
 @pytest.mark.parametrize(
     ("errors", "chosen"), [({0.0: 4, 0.5: 3, 1.0: 5}, 0.5), ({0.0: 4, 0.5: 4, 1.0: 4}, 0.5), ({-1.0: 2, 0.0: 3}, -1.0)]
 )
 def test_word_cost_with_fewest_errors(errors: dict[float, int], chosen: float) -> None:
-    choice = choose_word_cost(Scripted(errors), {"u": np.zeros((1, 1), np.float32)}, {"u": ["A"] * 9}, [*errors], 0.1)
-    assert choice.word_cost == chosen
-    assert {cost: counts.total for cost, counts in choice.tried.items()} == errors
+    tuning = Tuning(Scripted(lambda search: errors[search.word_cost or 0.0]), SPEECH, REFS, 0.01)
+    assert tuning.choose_word_cost(Search(0.1), [*errors]).word_cost == chosen
+    assert {search.word_cost: it.errors.total for search, it in tuning.tried.items()} == errors
+
+
+WIDTHS = {
+    (8.0, 900): 60, (9.0, 900): 51, (10.0, 900): 50, (11.0, 900): 50,
+    (9.0, 100): 53, (9.0, 300): 51, (10.0, 100): 52, (10.0, 300): 50, (8.0, 100): 61, (8.0, 300): 60,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slack", "chosen"),
+    [(0.0, (10.0, 300)), (0.019, (10.0, 300)), (0.02, (9.0, 300)), (0.06, (9.0, 100)), (0.22, (8.0, 100))],
+)
+def test_narrowest_search_within_the_slack(slack: float, chosen: tuple[float, int]) -> None:
+    run = Scripted(lambda search: WIDTHS[search.beam, search.max_active])
+    tuning = Tuning(run, SPEECH, REFS, 0.01)
+    found = tuning.choose_width(Search(0.1, word_cost=0.5), [10.0, 8.0, 9.0, 11.0], [900, 100, 300], slack)
+    assert found == Search(0.1, *chosen, word_cost=0.5)
+    assert len(run.asked) == 6  # the beams with the most paths, then fewer paths with the one beam
+
+
+def test_nothing_is_decoded_twice() -> None:
+    run = Scripted(lambda search: 3)
+    tuning = Tuning(run, SPEECH, REFS, 0.01)
+    search = tuning.choose_scale(Search(1.0, 8.0, 50, 0.5), (0.1, 0.2))
+    search = tuning.choose_word_cost(search, [0.0, 0.5])
+    tuning.choose_width(search, [8.0, 9.0], [50], 0.0)
+    assert len(run.asked) == len(set(run.asked)) == len(tuning.tried)
+    tuning.choose_width(search, [8.0, 9.0], [50], 0.0)
+    assert len(run.asked) == len(tuning.tried)
+
+
+def test_grids_that_cannot_be_tried() -> None:
+    tuning = Tuning(Scripted(lambda search: 3), SPEECH, REFS, 0.01)
+    for scales in ((), (0.0, 1.0), (-0.1,)):
+        with pytest.raises(UserError, match="must be positive"):
+            tuning.choose_scale(Search(1.0), scales)
+    for beams, paths in (((), (50,)), ((8.0,), ())):
+        with pytest.raises(UserError, match="may be empty"):
+            tuning.choose_width(Search(0.1), beams, paths, 0.0)
+    with pytest.raises(UserError, match=r"decode\.search_slack -0\.1"):
+        tuning.choose_width(Search(0.1), (8.0,), (50,), -0.1)
 
 
 def test_word_cost_is_changed_and_changed_back(
@@ -144,14 +189,17 @@ def test_details_do_not_depend_on_workers(
         assert run(loglikes.items(), 0.5) == plain
 
 
-def test_scale_on_toy_speech(
+def test_tuning_on_toy_speech(
     graph: Graph, speech: tuple[dict[str, Float32], dict[str, list[str]]], tmp_path: Path
 ) -> None:
     loglikes, refs = speech
     save_graph(graph, tmp_path)
     with decoders(tmp_path, workers=1) as run:
-        choice = choose_scale(run, loglikes, refs, (0.3, 1.0))
-        assert choice.hypotheses == run(loglikes.items(), choice.scale)
-    assert choice.tried[choice.scale].total == min(e.total for e in choice.tried.values())
-    with pytest.raises(UserError, match="must be positive"):
-        choose_scale(run, loglikes, refs, (0.0, 1.0))
+        tuning = Tuning(run, loglikes, refs, 0.01)
+        search = tuning.choose_scale(Search(1.0), (0.3, 1.0))
+        fewest = min(it.errors.total for it in tuning.tried.values())
+        assert tuning.tried[search].errors.total == fewest
+        narrow = tuning.choose_width(search, (4.0, 8.0, 16.0), (21, 200, 7000), 0.0)
+        widest = tuning.tried[replace(search, beam=16.0, max_active=7000)].errors.total
+        assert tuning.tried[narrow].errors.total <= widest
+        assert (narrow.beam, narrow.max_active) != (16.0, 7000)

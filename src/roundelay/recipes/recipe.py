@@ -101,6 +101,8 @@ class Decoding:
     The search:
     scales          acoustic scales tried on dev; `scale` fixes it
     word_costs      costs of a word (nats) tried on dev, at the best scale; empty: `word_cost`
+    beams, max_actives   widths of the search tried on dev, at the best scale and cost; empty: `beam`, `max_active`.
+                    The narrowest is taken with at most a share `search_slack` more errors than the best
     workers         processes; 0: one a core
 
     What is written beside the words:
@@ -126,6 +128,9 @@ class Decoding:
     scale: float | None = None  # None: the best on dev
     beam: float = BEAM
     max_active: int = MAX_ACTIVE
+    beams: tuple[float, ...] = ()
+    max_actives: tuple[int, ...] = ()
+    search_slack: float = 0.02
     silence_probability: float = 0.5
     word_costs: tuple[float, ...] = ()
     word_cost: float = 0.0

@@ -13,7 +13,7 @@ from roundelay.core.progress import Progress, Silent
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graph import Graph, load_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
-from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay.speech.decode.search import BEAM, FEWEST_ACTIVE, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.processes import Workers, cores, start_workers
 from roundelay.speech.scoring.ctm import TimedWord
 
@@ -135,10 +135,15 @@ class Decoders:
         """All that is asked for, of each utterance.
 
         Raises:
-            UserError: the scale is not positive; names the utterance whose log-likelihoods cannot be used.
+            UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
+                be used.
         """
         if not options.scale > 0.0:
             raise UserError(f"The acoustic scale {options.scale} is not above 0; 0.05 to 0.25 is usual.")
+        if not options.beam > 0.0:
+            raise UserError(f"The beam {options.beam} is not above 0; 8 to 14 is usual.")
+        if options.max_active <= FEWEST_ACTIVE:
+            raise UserError(f"max_active {options.max_active} is not above {FEWEST_ACTIVE}; 2000 to 10000 is usual.")
         result = Batch()
         for done in self._run((batch, options) for batch in _batched(loglikes)):
             result.hypotheses |= done.hypotheses

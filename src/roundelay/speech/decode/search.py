@@ -20,6 +20,7 @@ Float32 = npt.NDArray[np.float32]
 
 BEAM = 11.0
 MAX_ACTIVE = 7000
+FEWEST_ACTIVE = 20  # paths the decoder keeps whatever the beam says; max_active must be above it
 SCALES = (0.05, 0.07, 0.1, 0.14, 0.18, 0.25)
 
 
@@ -49,7 +50,7 @@ def decode(graph: Graph, loglikes: Float32, beam: float = BEAM, max_active: int 
     Args:
         loglikes: (T, S) scaled log-likelihoods, S = graph.num_pdfs.
         beam: paths worse than the best by more than this (nats) are dropped.
-        max_active: paths kept at any frame, at most.
+        max_active: paths kept at any frame, at most; above FEWEST_ACTIVE.
 
     Raises:
         ValueError: wrong shape, no frame, or a value that is NaN or +inf.
@@ -84,7 +85,8 @@ def search(
 
     Label i of the graph scores column i - 1 of `scores`.
     """
-    decoder = kaldi_decoder.FasterDecoder(fst, kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=max_active))
+    options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=max_active, min_active=FEWEST_ACTIVE)
+    decoder = kaldi_decoder.FasterDecoder(fst, options)
     decoder.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(scores, dtype=np.float32)))
     found, best = decoder.get_best_path()
     if not found:
