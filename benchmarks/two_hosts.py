@@ -12,9 +12,10 @@ The first form trains the network of Li et al. 2017 (12.5 million parameters, 50
 step, one learner of one thread on each host, as benchmarks/talk.py does on one host. Modes take turns, round by round;
 printed is the median over rounds of the ratio to the same round's plain torch loop on two hosts that never talk. "Rows
 a step" says how much was talked: exchanges begun by a learner for each of its steps, times the share of the row that
-each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K` and `+wire=bf16` behind
-it, or one of alone, never-talk, ddp and decent-dp. "Simulated": what the simulator says of that strategy on two nodes
-with this link, given nothing but the seconds of a step of two learners on one host, measured in the same rounds.
+each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K`, `+wire=bf16` and
+`+share=S` (training.exchange_share) behind it, or one of alone, never-talk, ddp and decent-dp. "Simulated": what
+the simulator says of that strategy on two nodes with this link, given nothing but the seconds of a step of two learners
+on one host, measured in the same rounds.
 
 `--straggler`: four learners on the two hosts, one of them ten times slower. Gradients are sleeps, for four learners
 would share the cores of this machine, and no real learner lends another its device. Printed is the total of frames per
@@ -40,7 +41,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,18 @@ class Way:
     name: str
     fragments: int = 1
     wire: str = "fp32"
+    share: float | None = None
 
     @classmethod
     def of(cls, text: str) -> "Way":
         name, *options = text.split("+")
         given = dict(option.split("=") for option in options)
-        return cls(name, int(given.get("fragments", 1)), given.get("wire", "fp32"))
+        return cls(
+            name,
+            int(given.get("fragments", 1)),
+            given.get("wire", "fp32"),
+            float(given["share"]) if "share" in given else None,
+        )
 
 
 # On a host ------------------------------------------------------------------------------------------------------------
@@ -112,6 +119,8 @@ def ours(options: argparse.Namespace) -> None:
     task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
     cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
     terms = Terms(threads=1, wire=way.wire, fragments=way.fragments)
+    if way.share is not None:
+        terms = replace(terms, exchange_share=way.share)
     if not place.conducts:
         serve(cluster, place, terms, lambda _: None, lambda: False)
         return

@@ -20,6 +20,7 @@ from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, load
+from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, plan
@@ -104,6 +105,38 @@ def test_exchanges_and_bytes_are_counted_where_they_belong() -> None:
         answered = one.server.traffic()[0]
         assert (answered.exchanges, answered.lost) == (2, 0)
         assert answered.received_bytes > 2 * 4 * LONG
+
+
+# The processor is the learners' ---------------------------------------------------------------------------------------
+
+
+def test_an_exchange_rests_while_the_allowance_is_spent_unless_its_learner_waits() -> None:
+    with hosts([0, 1]) as (zero, one):
+        looked = threading.Event()
+
+        def busy() -> float:  # cores that are never idle, and a clock that stands still: what was spent stays spent
+            looked.set()
+            return 0.0
+
+        zero.ferry.pace = pace = Pace(0.05, 1, lambda: 0.0, busy)
+        worker, before = zero.workers[0], one.rows[1].vector.clone()
+        looked.clear()
+        handle = worker._perform(Begin(Exchange(1, pair_average_)))
+        until(lambda: worker._quay is not None and worker._quay.through)  # nothing spent yet
+        assert worker._perform(Wait(handle)) == 1
+        assert not torch.equal(one.rows[1].vector, before)
+        pace.spent(1.0)
+        looked.clear()
+        handle = worker._perform(Begin(Exchange(1, pair_average_)))
+        assert looked.wait(60)
+        assert pace.pause() > 10
+        assert one.rows[1].version == 1
+        assert not handle.done
+        assert worker._perform(Wait(handle)) == 2
+        assert one.rows[1].version == 2
+        pace.spent(1.0)
+        assert ask(worker, Exchange(1, pair_average_)) == 3  # a learner that waits from the beginning
+        assert pace.pause() > 10
 
 
 # Sums -----------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.pace import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
@@ -46,6 +47,8 @@ class Training:
     host_patience   seconds of silence after which a host counts as dead
     wire            how rows are exchanged between hosts: fp32, or bf16 with error feedback
     fragments       an exchange between hosts carries one such part of the row, in turn
+    exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
+                    take; 1: as often as the link allows
     """
 
     strategy: str = "sgd"
@@ -66,6 +69,7 @@ class Training:
     host_patience: float = 10.0
     wire: Literal["fp32", "bf16"] = "fp32"
     fragments: int = 1
+    exchange_share: float = SHARE
 
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:
@@ -76,6 +80,8 @@ class Training:
             raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
         if self.fragments < 1:
             raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
+        if not 0 < self.exchange_share <= 1:
+            raise UserError(f"training.exchange_share is {self.exchange_share}: give a share above 0, at most 1.")
         if self.minibatch < max(1, self.learners):
             raise UserError(
                 f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."

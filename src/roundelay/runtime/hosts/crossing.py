@@ -11,6 +11,7 @@ from roundelay.runtime.hosts.ferry_server import FerryServer
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.lines import Door
 from roundelay.runtime.hosts.meter import Reading
+from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Layout
@@ -34,12 +35,12 @@ class Crossing:
         place, terms, tally = self._place, self._terms, self._door.listener.tally
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
         # The learner that asks is more patient than its ferry, which is more patient than the one that is asked.
-        flights = Flights()
+        flights, pace = Flights(), Pace(terms.exchange_share)
         self._ferry = ferry = Ferry(
             arena, layout, HERE, homes, {}, place.secret, flights, Carriage(terms.wire, terms.fragments),
-            terms.patience_seconds / 2, tally,
+            terms.patience_seconds / 2, tally, pace,
         )  # fmt: skip
-        self._server = FerryServer(arena, layout, place.ranks, flights, terms.patience_seconds / 4, tally)
+        self._server = FerryServer(arena, layout, place.ranks, flights, terms.patience_seconds / 4, tally, pace)
         self._door.give("ferry", self._server.serve)
         ferry.start()
         return ferry.wake

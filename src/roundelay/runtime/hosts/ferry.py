@@ -20,6 +20,7 @@ Legend: P parameters, L learners.
 
 import os
 import secrets
+import select
 import threading
 import time
 import traceback
@@ -36,6 +37,7 @@ from roundelay.algorithms.rules import find
 from roundelay.core.effects import Rule
 from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, answer, land, load, turned
 from roundelay.runtime.hosts.flights import Flights
+from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
@@ -76,6 +78,7 @@ class Ferry:
         addresses: by host: where the others' listeners are, whose links are given to their FerryServers.
         secret: of the run.
         flights: which rows of this host are under way; its FerryServer's too.
+        pace: of this host; its FerryServer's too. None: exchanges are begun as soon as they are asked for.
         carriage: how rows are carried.
         patience: seconds, for which a request is tried before the reply is None. Not how long hosts may be silent:
             whoever knows that one is dead says so by `peers_changed`.
@@ -87,7 +90,7 @@ class Ferry:
     def __init__(
         self, arena: str, layout: Layout, host: int, homes: Sequence[int], addresses: Mapping[int, Address],
         secret: bytes, flights: Flights, carriage: Carriage | None = None, patience: float = 60.0,
-        tally: Tally | None = None,
+        tally: Tally | None = None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self.arena, self.layout, self.host, self.homes, self.flights = arena, layout, host, tuple(homes), flights
         self.secret, self.carriage, self.patience, self.tally = (
@@ -96,6 +99,7 @@ class Ferry:
             patience,
             tally or Tally(),
         )
+        self.pace = pace
         self.here = tuple(rank for rank, home in enumerate(homes) if home == host)
         self.life = secrets.token_hex(8)
         self.addresses = dict(addresses)
@@ -167,8 +171,22 @@ class Passage:
         rank, versions = self._rank, self._arena.table("ferry_version")
         while os.read(self._pipe, 4096) and not self._ferry.closing:
             while not self._ferry.closing and (number := int(self._asked[rank])) != self._done[rank]:
+                if self._rests(number):
+                    continue
+                used = time.thread_time()
                 versions[rank] = self._perform(number)
                 self._done[rank] = number  # last: the learner acts on it
+                if self._ferry.pace is not None:
+                    self._ferry.pace.spent(time.thread_time() - used)
+
+    def _rests(self, number: int) -> bool:
+        """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
+        pace = self._ferry.pace
+        if pace is None or self._arena.table("ferry_awaited")[self._rank] == number or not (pause := pace.pause()):
+            return False
+        if select.select([self._pipe], [], [], pause)[0]:
+            os.read(self._pipe, 4096)
+        return True
 
     def _perform(self, number: int) -> int:
         """The answer to a request."""

@@ -25,6 +25,7 @@ from roundelay.core.effects import Rule
 from roundelay.runtime.hosts.cargo import WIDTH, Hold, Scratch, Span, answer, land, load, turned
 from roundelay.runtime.hosts.ferry import ONCE_MORE, Traffic
 from roundelay.runtime.hosts.flights import Flights
+from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.wire import Link, LinkError, Message, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import Arena, Layout
@@ -75,14 +76,16 @@ class FerryServer:
         patience: seconds, for a row's lock; less than the askers'. A row whose learner stands still in the middle of
             a step counts as dead.
         tally: counts requests that make no sense.
+        pace: of this host; its Ferry's too.
 
     As for `Ferry`, torch should use one thread here.
     """
 
     def __init__(
         self, arena: str, layout: Layout, here: Sequence[int], flights: Flights, patience: float = 20.0,
-        tally: Tally | None = None,
+        tally: Tally | None = None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
+        self.pace = pace
         self.arena, self.layout, self.here, self.flights, self.patience = arena, layout, tuple(here), flights, patience
         self.tally = tally or Tally()
         self._gate = threading.Lock()
@@ -183,6 +186,7 @@ class Desk:
             self._life, self._last = life, _Reply()
         traffic = self.traffic.setdefault(host, Traffic())
         sent, received = traffic.sent_bytes, traffic.received_bytes
+        used, pace = time.thread_time(), self._server.pace
         try:
             while True:
                 message = link.receive(None, into=self._hold.view)
@@ -191,6 +195,9 @@ class Desk:
                 traffic.lost += reply.kind == "gone"
                 link.send(reply.kind, reply.header, reply.cargo)
                 traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
+                if pace is not None:
+                    pace.spent(time.thread_time() - used)
+                used = time.thread_time()
         except LinkError:
             pass
         except _Nonsense:

@@ -20,8 +20,9 @@ from roundelay.runtime.base import Counts
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import STOCK, TRAINED, Arena
 
-LOOK_SECONDS = 2e-3
-"""How often a host looks at its stock."""
+LOOK_SECONDS, SLOWEST_LOOK_SECONDS = 2e-3, 0.05
+"""How often a host looks at its stock: four times a minibatch, within these bounds. A host whose learners need all of
+its cores has none to spare for looking."""
 AHEAD_SECONDS = 0.02
 """Besides a round trip to the conductor, for how long a stock is to last."""
 
@@ -107,18 +108,19 @@ class Stock:
 
     def _keep(self) -> None:
         arena, stock = self._arena, self._arena.table("stock")
-        asked, round_trip, rate = 0.0, 0.0, 0.0
+        asked, round_trip, rate, pause = 0.0, 0.0, 0.0, LOOK_SECONDS
         drawn, since = int(stock[0]), time.monotonic()
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(pause):
             now = time.monotonic()
             if now - since > 0.2:
                 rate = max((int(stock[0]) - drawn) / (now - since), rate / 2)
                 drawn, since = int(stock[0]), now
+                pause = min(max(LOOK_SECONDS, 0.25 / rate if rate else 0.0), SLOWEST_LOOK_SECONDS)
             if not self._answered.is_set() or not arena.table("more")[0]:
                 continue
             if asked:
                 round_trip, asked = now - asked, 0.0
-            target = max(len(self._here), math.ceil(rate * (round_trip + AHEAD_SECONDS)))
+            target = max(len(self._here), math.ceil(rate * (round_trip + pause + AHEAD_SECONDS)))
             wanted = min(target, STOCK) - queue.in_stock(arena)
             if wanted > 0:
                 self._answered.clear()

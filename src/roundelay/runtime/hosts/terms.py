@@ -12,6 +12,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.cargo import Precision
+from roundelay.runtime.hosts.pace import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
@@ -30,6 +31,7 @@ class Terms:
         agreement: what must be the same on all hosts, plain values: the recipe.
         threads: torch threads of each learner; None: a fair share of the cores.
         wire, fragments: how a row is exchanged with another host.
+        exchange_share: of the time of busy cores, what exchanges with other hosts that nobody waits for may take.
     """
 
     patience_seconds: float = 300.0
@@ -39,6 +41,7 @@ class Terms:
     threads: int | None = None
     wire: Precision = "fp32"
     fragments: int = 1
+    exchange_share: float = SHARE
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:

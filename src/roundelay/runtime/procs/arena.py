@@ -86,6 +86,7 @@ class Layout:
             "hold": ((1,), i),  # synchronous learners begin no round while it is set
             "doing": ((3, self.learners), i),  # the effect a learner is in, whom or what it is about, since when (ms)
             "ferry_asked": (one, i), "ferry_done": (one, i), "ferry_version": (one, i),  # see quay.py
+            "ferry_awaited": (one, i),  # the last request that its learner has stopped to wait for
             "ferry_text": ((self.learners, REQUEST_BYTES // 8), i),
             "count_steps": (one, i), "count_frames": (one, i), "count_correct": (one, i), "count_loss": (one, f),
             "count_staleness": ((self.learners, STALENESS_BINS), i), "count_stalest": (one, i),

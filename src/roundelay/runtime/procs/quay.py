@@ -47,6 +47,7 @@ class Quay:
     def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
         self._arena, self._rank, self._here, self._patience = arena, rank, here, patience
         self._asked, self._done = arena.table("ferry_asked"), arena.table("ferry_done")
+        self._awaited = arena.table("ferry_awaited")
         self._names = {arena.vector(name, rank).data_ptr(): name for name in arena.layout.memory}
         try:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,6 +107,8 @@ class Quay:
             TimeoutError: the ferry does not come back.
         """
         if not self.through:
+            self._awaited[self._rank] = self._asked[self._rank]
+            os.write(self._wake, b"!")  # it is to begin now, if it has not
             pause = 50e-6
             with self._patience.waiting_for(f"the ferry to row {peer}, of another host") as check:
                 while not self.through:
