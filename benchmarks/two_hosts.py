@@ -19,7 +19,8 @@ on one host, measured in the same rounds.
 
 `--straggler`: four learners on the two hosts, one of them ten times slower. Gradients are sleeps, for four learners
 would share the cores of this machine, and no real learner lends another its device. Printed is the total of frames per
-second over the sum of what each of the four does alone.
+second over the sum of what each of the four does alone: a fast one as measured when it never talks and has a host to
+itself, the slow one a tenth of that.
 
 `--train` trains a recipe to its end by every mode over every link, and prints the seconds until the held-out loss is
 reached: talking less is not learning as well. `ssgd` computes what DDP computes.
@@ -59,7 +60,7 @@ TRAINED = {
 }
 RIVALS = ("alone", "ddp", "decent-dp")
 SLOW_STEPS, SLOW_RATE = 6, "100mbit"  # of what waits for the whole model in every step, on a slow link
-SLEEP, SLOWER, FRAMES, SECONDS = 0.1, 10, 256, 20.0
+SLEEP, SLOWER, FRAMES, SECONDS = 0.1, 10, 256, 60.0
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 PORT = 29400
@@ -339,20 +340,22 @@ def table(found: Sequence[Measured]) -> str:
 
 def straggle(rounds: int) -> str:
     """Four learners, the last one slow: what all do together, over what each does alone."""
-    alone = FRAMES / SLEEP
-    possible = 3 * alone + alone / SLOWER
     lines = [f"{'mode':32s} {'frames/s':>9s} {'of the sum of each alone':>26s}"]
+    speeds: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     with Hosts(2) as hosts:
         hosts.rate("1gbit")
-        for mode in ("adpsgd", "hadpsgd", "ssgd"):
-            speeds = []
-            for _ in range(rounds):
+        for _ in range(rounds):
+            alone = run(hosts, "never-talk", int(SECONDS / SLEEP), "--sleeping")[1]["frames_per_second"] / 2
+            for mode in ("adpsgd", "hadpsgd", "ssgd"):
                 steps = int(SECONDS / SLEEP * (1 / SLOWER if mode == "ssgd" else 0.775))
-                facts = run(hosts, mode, steps, "--slow", "--sleeping", learners=2)[1]
-                speeds.append(facts["frames_per_second"])
-            shares = [speed / possible for speed in speeds]
-            spread = f"{statistics.median(shares):.3f} ({min(shares):.3f}-{max(shares):.3f})"
-            lines.append(f"roundelay {mode:22s} {statistics.median(speeds):9.0f} {spread:>26s}")
+                speed = run(hosts, mode, steps, "--slow", "--sleeping", learners=2)[1]["frames_per_second"]
+                speeds.setdefault(mode, []).append(speed)
+                shares.setdefault(mode, []).append(speed / (alone * (3 + 1 / SLOWER)))
+                print(f"{mode}: {speed:.0f} frames/s, alone {alone:.0f}", file=sys.stderr, flush=True)
+    for mode, found in shares.items():
+        spread = f"{statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})"
+        lines.append(f"roundelay {mode:22s} {statistics.median(speeds[mode]):9.0f} {spread:>26s}")
     return "\n".join(lines)
 
 

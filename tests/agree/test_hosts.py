@@ -9,7 +9,7 @@ import torch
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.conductor import HostsRuntime
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.means import PIECE, HostMeans
 from roundelay.runtime.hosts.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
@@ -58,6 +58,18 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
         assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
+
+
+def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit() -> None:
+    """A module of several pieces, of which the last is on its way before backward comes to the first."""
+    hosts = Hosts("ssgd", (2, 1), momentum=0.9, wide=True)
+    state, outcomes = on_hosts(hosts)
+    expected, wanted = on_one(hosts)
+    assert expected.vectors["row"].shape[1] > 3 * PIECE
+    for vector in expected.vectors:
+        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
+    for outcome, want in zip(outcomes, wanted, strict=True):
+        assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
 
 
 def test_a_mix_waits_for_the_mail_whatever_a_host_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from roundelay.runtime.hosts.serving import serve
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.procs.launch import Place
 from support.clusters import cluster
+from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
 TERMS = Terms(patience_seconds=300, host_patience=20, threads=1)
@@ -48,6 +49,7 @@ class Hosts:
     momentum: float = 0.0
     slow: float = 0.0  # seconds every learner sleeps for each gradient
     terms: dict[str, Any] = field(default_factory=dict)
+    wide: bool = False  # a module instead of a quadratic of so many parameters
     port: int = field(default_factory=free_port)
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
 
@@ -55,7 +57,8 @@ class Hosts:
     def cluster(self) -> Cluster:
         learners = sum(self.sizes)
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
-        return cluster(self.name, learners, Quadratic(self.parameters), self.momentum, stragglers=stragglers)
+        task = Wide() if self.wide else Quadratic(self.parameters)
+        return cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
 
     @property
     def place(self) -> Place:

@@ -4,7 +4,7 @@ Legend: P parameters, B gradients computed together.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ class Learner(ABC):
     """Where it computes, if points and gradients may be there too; None: where the runtime has them."""
     resident: bool = False
     """The runtime's word that they are there, so nothing need be copied."""
+    laid: Callable[[int], None] | None = None
+    """If the runtime sets it, `gradient` may call it while it is at work: from this element on, `out` is as it will be.
+    Whoever is at the other end may begin to send it."""
 
     @abstractmethod
     def initial(self) -> Tensor:

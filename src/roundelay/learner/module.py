@@ -4,6 +4,7 @@ Legend: B examples of a minibatch (or gradients computed together), C classes, P
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -93,6 +94,10 @@ class ModuleLearner(Learner):
         self._at, self._into = 0, 0
         self._places: dict[Tensor, Tensor] = {}
         self._missing: set[Tensor] = set()
+        self._flat_order = list(module.parameters())
+        self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
+        self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
+        self._early = False  # may what is there be sent?
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
@@ -109,7 +114,8 @@ class ModuleLearner(Learner):
         if found.data_ptr() != self._into:
             self._places = dict(zip(self.module.parameters(), pieces(self.module, found), strict=True))
             self._into = found.data_ptr()
-        self._missing = set(self._places)
+        self._missing, self._tail = set(self._places), len(self._places)
+        self._early = self.laid is not None and found is out and self._clip is None
         inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
         self.module.train()
         with torch.random.fork_rng(devices=[]):
@@ -140,6 +146,16 @@ class ModuleLearner(Learner):
         if gradient is not None:
             self._places[p].copy_(gradient)
             self._missing.discard(p)
+            if self._early:
+                self._say_laid()
+
+    def _say_laid(self) -> None:
+        """Backward goes through the layers from the last to the first, and so through the flat vector."""
+        before = self._tail
+        while self._tail and self._flat_order[self._tail - 1] not in self._missing:
+            self._tail -= 1
+        if self._tail < before and self.laid is not None:
+            self.laid(self._starts[self._tail])
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
         """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,

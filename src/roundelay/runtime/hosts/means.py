@@ -8,8 +8,9 @@ A mean of everybody goes along the chain of hosts, in the order of their ranks, 
     down    the last host has the mean; each hands it to the host before it
 
 Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
-a ring allreduce. The sum is taken in rank order, product and sum rounded apart, on the same grid of chunks as on one
-host: L learners on many hosts end bit for bit as L learners on one.
+a ring allreduce. Pieces go from the last to the first, as backward goes through the layers: a gradient's are sent while
+the rest of it is computed (`laid`). The sum is taken in rank order, product and sum rounded apart, on the same grid of
+chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
 
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
 far its own learners have read (`reduced`). That is what one learner waits for on the other's behalf (means.py), so a
@@ -32,8 +33,8 @@ from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.means import Means
 
-PIECE = 16 * CHUNK
-"""Elements in one message: 4 MiB."""
+PIECE = 4 * CHUNK
+"""Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LOOK_SECONDS = 0.1
 """How often a thread that hears nothing looks whether the part of the segment is over."""
 
@@ -45,6 +46,7 @@ def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
         ("wide", (1,)),  # and how many are complete
         ("posted", (learners,)),  # up to which number what a learner says of its mail has been read
         ("readers", (2, learners, learners)),  # who will read its mail, for even and odd numbers
+        ("laid", (learners,)),  # from this element on, what a learner takes part with is complete
     )
 
 
@@ -72,7 +74,8 @@ class HostMeans:
         self._before, self._after, self._post = chain.get(host - 1), chain.get(host + 1), post
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
-        self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in range(0, len(self._mean), PIECE)]
+        starts = range(0, len(self._mean), PIECE)
+        self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in reversed(starts)]
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
         for name, _ in tables(arena.layout.learners):
@@ -137,6 +140,7 @@ class HostMeans:
         """Sum number k = 1, 2, ... from the first host to the last."""
         arena, before, after = self._arena, self._before, self._after
         everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
+        laid = arena.table("laid")
         here, sum_, number = list(self._here), torch.empty(min(PIECE, len(self._mean))), 0
         while True:
             number += 1
@@ -152,6 +156,7 @@ class HostMeans:
                     part.zero_()
                 else:
                     self._receive(before, "sum", part)
+                self._until(lambda start=piece.start: bool((laid[here] <= start).all()))  # type: ignore[misc]
                 for at in range(0, len(part), CHUNK):  # the grid of one host
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-SHARE = 0.05
+SHARE = 0.04
 """Of a busy core's time, unless the user says otherwise."""
 MOST_SECONDS = 1.0
 """For so long an allowance may be saved up."""

@@ -17,15 +17,15 @@ Everybody who may wait for whom counts the same means: members of disjoint group
 neighbours must take part in everything the neighbours take part in.
 
 Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
-(runtime/hosts/means.py). Then a mean of everybody is complete when `wide` says so; means of everybody have numbers of
-their own, which `everybody` counts; and what a learner says of its mail, it says anew only when that thread has read it
-(`posted`).
+(runtime/hosts/means.py). Then a mean of everybody is complete when `wide` says so, and a gradient may take part while
+it is computed (`laid`); means of everybody have numbers of their own, which `everybody` counts; and what a learner says
+of its mail, it says anew only when that thread has read it (`posted`).
 
 Legend: P parameters.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -71,6 +71,21 @@ class Means:
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
         """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
         self._announce(0, weight, (), group)
+
+    def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
+        """The same for a gradient that is still to be computed at the point `at` (P,). The reply is to be told from
+        which element on it is complete, now and then, and 0 in the end. None: that is too early, publish it when it is
+        there; all of the group are on this host, or the result would overwrite `at`."""
+        if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
+            return None
+        laid, rank = self._arena.table("laid"), self._rank
+        laid[rank] = self._arena.layout.parameters
+        self._announce(0, weight, (), group)
+
+        def lay(first: int) -> None:
+            laid[rank] = first
+
+        return lay
 
     def publish(self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = ()) -> None:
         """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
@@ -133,6 +148,10 @@ class Means:
                 time.sleep(pause)
                 pause = min(pause * 2, 500e-6)
         self._reduced[self._rank] = self._published[self._rank]
+        return self._mean_of_all(group)
+
+    def _mean_of_all(self, group: Sequence[int]) -> Tensor:
+        """Where the mean of a group with members on other hosts lies, (P,)."""
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:

@@ -220,18 +220,12 @@ class Worker:
         match effect:
             case Draw(group):
                 return self._draw(group)
-            case Grad(at, batch):
+            case Grad(at):
                 statistics = self._gradient(effect)
                 self._trained = statistics
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
-            case GradMean(at, batch, group):
-                statistics = self._gradient(effect)
-                if self._resident is not None:
-                    self._resident.show_gradient()
-                self.means.publish_gradient(float(batch.frames), group)
-                mean = self._reply(self.means.collect(group))
-                self._trained = statistics
-                return Gradient(mean, at.version, statistics)
+            case GradMean():
+                return self._gradient_mean(effect)
             case Mean(group, vector, weight):
                 self.means.publish(vector, weight, group)
                 return self._reply(self.means.collect(group))
@@ -250,6 +244,26 @@ class Worker:
                 return handle.reply
             case _:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
+
+    def _gradient_mean(self, effect: GradMean) -> Gradient:
+        """Where the mean goes over several hosts, it begins while the gradient is computed, unless that is done on
+        another device."""
+        at, weight, group = effect.at, float(effect.batch.frames), effect.group
+        lay = self.means.announce_gradient(weight, group, at.vector) if self._resident is None else None
+        self.learner.laid = lay
+        try:
+            statistics = self._gradient(effect)
+        finally:
+            self.learner.laid = None
+        if lay is not None:
+            lay(0)
+        else:
+            if self._resident is not None:
+                self._resident.show_gradient()
+            self.means.publish_gradient(weight, group)
+        mean = self._reply(self.means.collect(group))
+        self._trained = statistics
+        return Gradient(mean, at.version, statistics)
 
     def _reply(self, vector: Tensor) -> Tensor:
         """A mean where the learner has its row."""

@@ -1,0 +1,153 @@
+"""Means over several hosts that begin while the gradient is still computed."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.flat import CHUNK
+from roundelay.learner.module import ModuleLearner
+from roundelay.runtime.hosts.means import PIECE, HostMeans, tables
+from roundelay.runtime.hosts.wire import Link, Listener
+from roundelay.runtime.procs.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.means import Means
+from roundelay.runtime.procs.patience import Patience
+from support.blobs import Blobs
+from support.until import until
+
+SECRET = b"of these tests"
+LONG = 2 * PIECE + CHUNK + 5
+"""Three pieces."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A host with one learner."""
+
+    arena: Arena
+    means: Means
+    host: HostMeans
+
+
+@contextmanager
+def two_sides() -> Iterator[list[Side]]:
+    """Two hosts in this process, joined by a link."""
+    with_one = Layout(2, LONG, extra=tables(2))
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    dialled = Link.connect(listener.address, SECRET, {}, 60.0)
+    answered = listener.accept(60)
+    assert answered is not None
+    failures: list[str] = []
+    sides = []
+    for rank, link in enumerate((answered, dialled)):
+        arena = Arena(create_file(with_one), with_one, Patience(rank, 60))
+        arena.table("alive")[:] = 1
+        host = HostMeans(arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append)
+        sides.append(Side(arena, Means(arena, rank, Patience(rank, 60), [rank]), host))
+    for side in sides:
+        side.host.start()
+    try:
+        yield sides
+    finally:
+        threads = [threading.Thread(target=side.host.stop) for side in sides]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for link in (answered, dialled):
+            link.close()
+        listener.close()
+        for side in sides:
+            side.arena.close()
+        assert not failures
+
+
+def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
+    gradients = [torch.randn(LONG, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    weights = (3.0, 1.0)
+    expected = 0.75 * gradients[0] + 0.25 * gradients[1]
+    with two_sides() as sides:
+        lays: list[Callable[[int], None]] = []
+        for rank, side in enumerate(sides):
+            lay = side.means.announce_gradient(weights[rank], (0, 1), torch.empty(LONG))
+            assert lay is not None
+            lays.append(lay)
+        means = [side.arena.vector("mean", rank) for rank, side in enumerate(sides)]
+
+        def lay_down(rank: int, first: int, stop: int) -> None:
+            sides[rank].arena.vector("gradient", rank)[first:stop] = gradients[rank][first:stop]
+            lays[rank](first)
+
+        cut = PIECE + 7  # within the second piece: that one has to wait
+        lay_down(0, cut, LONG)
+        lay_down(1, cut, LONG)
+        for mean in means:
+            until(lambda mean=mean: torch.allclose(mean[2 * PIECE :], expected[2 * PIECE :]))  # type: ignore[misc]
+            assert not mean[: 2 * PIECE].any()
+        assert [int(side.arena.table("wide")[0]) for side in sides] == [0, 0]
+        lay_down(0, 0, cut)
+        lay_down(1, 0, cut)
+        for side in sides:
+            torch.testing.assert_close(side.means.collect((0, 1)), expected)
+
+
+def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten() -> None:
+    with two_sides() as sides:
+        for rank, side in enumerate(sides):
+            assert side.means.announce_gradient(1.0, (rank,), torch.empty(LONG)) is None
+            assert side.means.announce_gradient(1.0, (0, 1), side.arena.vector("mean", rank)) is None
+            assert side.arena.table("published")[rank] == 0
+
+
+# The learner ----------------------------------------------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    """Its first parameter has no part in the loss, one layer has part in it twice, and the last, if asked for, none."""
+
+    def __init__(self, behind: bool) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.ones(5))
+        self.first, self.twice, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        if behind:
+            self.behind = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3) of (B, 6)."""
+        found: Tensor = self.last(self.twice(self.twice(self.first(x).relu()).relu()).relu())
+        return found
+
+
+def said(learner: ModuleLearner) -> tuple[list[int], list[Tensor], Tensor]:
+    """From where on the gradient was said to be complete, what it was there at that moment, and what it is."""
+    epoch = EpochPlan(0, learner.examples, 60, 3, seed=3)
+    out, firsts, found = torch.full((learner.parameters,), torch.nan), list[int](), list[Tensor]()
+
+    def lay(first: int) -> None:
+        firsts.append(first)
+        found.append(out[first:].clone())
+
+    learner.laid = lay
+    learner.gradient(learner.initial(), epoch.piece(0), epoch, out)
+    return firsts, found, out
+
+
+def test_what_a_learner_says_to_be_complete_is() -> None:
+    firsts, found, out = said(ModuleLearner(Odd(behind=False), Blobs()))
+    assert len(firsts) > 3
+    assert firsts == sorted(firsts, reverse=True)
+    assert firsts[-1] == 5, "all but the parameter that has no part"
+    for first, then in zip(firsts, found, strict=True):
+        assert torch.equal(then, out[first:])
+    assert torch.equal(out[:5], torch.zeros(5))
+
+
+def test_nothing_is_said_of_what_may_still_change() -> None:
+    assert said(ModuleLearner(Odd(behind=True), Blobs()))[0] == [], "zeros come when all else is there"
+    assert said(ModuleLearner(Odd(behind=False), Blobs(), clip=1e-3))[0] == [], "the norm is known in the end"
+    elsewhere = ModuleLearner(Odd(behind=False), Blobs(), device=torch.device("cpu"))
+    assert said(elsewhere)[0] == [], "it is copied in the end"
