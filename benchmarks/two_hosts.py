@@ -10,7 +10,8 @@ runs on it stays there, so whatever serves the network takes its time from the l
 
 The first form trains the network of Li et al. 2017 (12.5 million parameters, 50 MB) on random frames, 256 a learner and
 step, one learner of one thread on each host, as benchmarks/talk.py does on one host. Modes take turns, round by round;
-printed is the median over rounds of the ratio to the same round's plain torch loop on two hosts that never talk. "Rows
+printed is the median over rounds of the ratio to a plain torch loop on two hosts that never talk, which runs before and
+after every mode, since machines that are shared change their speed within minutes. "Rows
 a step" says how much was talked: exchanges begun by a learner for each of its steps, times the share of the row that
 each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K`, `+wire=bf16` and
 `+share=S` (training.exchange_share) behind it, or one of alone, never-talk, ddp and decent-dp. "Simulated": what
@@ -220,7 +221,7 @@ class Measured:
     mode: str
     rate: str
     speeds: list[float] = field(default_factory=list)  # steps a second, mean of the learners
-    ratios: list[float] = field(default_factory=list)  # to the same round's learners that never talk
+    ratios: list[float] = field(default_factory=list)  # to the plain loop before and after
     rows: list[float] = field(default_factory=list)  # a step
     simulated: float = math.nan  # steps a second
 
@@ -276,24 +277,35 @@ def measure(options: argparse.Namespace) -> list[Measured]:
             print(f"round {number + 1}: one host {on_one_host[-1]:.2f} steps/s", file=sys.stderr, flush=True)
             for rate in options.rates:
                 hosts.rate(rate)
-                alone = 1.0
-                for mode in ("alone", *(options.only or MODES.get(rate, MODES[SLOW_RATE]))):
+                before = never_talking(hosts, options, number, rate)
+                for mode in options.only or MODES.get(rate, MODES[SLOW_RATE]):
                     if mode == "decent-dp" and not importlib.util.find_spec("decent_dp"):
                         continue
                     waits = mode in ("ddp", "decent-dp", "ssgd") and rate == SLOW_RATE
                     steps = min(options.steps, SLOW_STEPS) if waits else options.steps
                     speeds, facts = run(hosts, mode, steps, *["--bf16"] * options.bf16)
-                    speed = statistics.mean(speeds)
-                    alone = speed if mode == "alone" else alone
+                    speed, after = statistics.mean(speeds), never_talking(hosts, options, number, rate)
+                    alone, before = (before + after) / 2, after
                     one = found.setdefault((rate, mode), Measured(mode, rate))
                     one.speeds.append(speed)
                     one.ratios.append(speed / alone)
                     one.rows.append(facts.get("rows_a_step", math.nan))
-                    print(f"round {number + 1}: {rate} {mode:32s} {speed:.2f} steps/s", file=sys.stderr, flush=True)
+                    _progress(number, rate, mode, speed)
     for one in found.values():
         if one.mode not in RIVALS:
             one.simulated = simulated(one, 1 / statistics.median(on_one_host))
     return list(found.values())
+
+
+def never_talking(hosts: Hosts, options: argparse.Namespace, number: int, rate: str) -> float:
+    """Steps a second of the plain loop."""
+    speed = statistics.mean(run(hosts, "alone", options.steps, *["--bf16"] * options.bf16)[0])
+    _progress(number, rate, "alone", speed)
+    return speed
+
+
+def _progress(number: int, rate: str, mode: str, speed: float) -> None:
+    print(f"round {number + 1}: {rate} {mode:32s} {speed:.2f} steps/s", file=sys.stderr, flush=True)
 
 
 def simulated(one: Measured, seconds: float) -> float:
@@ -314,7 +326,7 @@ def simulated(one: Measured, seconds: float) -> float:
         links=Links(between=Link(latency=LATENCY, bandwidth=bandwidth)),
         model_bytes=row / way.fragments / (2 if way.wire == "bf16" else 1),
     )  # fmt: skip
-    return time_strategy(strategy, cluster, talk.BATCH, 200).frames_per_second / talk.BATCH / 2
+    return time_strategy(strategy, cluster, talk.BATCH, 2000).frames_per_second / talk.BATCH / 2
 
 
 def table(found: Sequence[Measured]) -> str:

@@ -96,6 +96,32 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
         assert (after.counts.frames > 0).all()
 
 
+def test_a_host_of_a_node_that_comes_back_trains_from_the_next_segment_on() -> None:
+    """Its learners draw together with each other, which they can only begin to do together."""
+    hosts = Hosts("hadpsgd node_size=2", (2, 2), slow=0.01, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
+            (lambda glance: glance.learners_alive == 2, lambda: hosts.start(1)),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 4), story)
+        assert [gone.ranks for gone in outcome.hosts_lost] == [(2, 3)]
+        assert outcome.counts.frames.sum() == outcome.next // 4 * MINIBATCH
+        joined = list(outcome.hosts_joined)
+        for epoch in range(1, 500):  # until it is there: it has to start its learners
+            outcome = runtime.segment(plan(10, 4, epoch=epoch))
+            assert outcome.counts.frames.sum() == 10 * MINIBATCH
+            joined += outcome.hosts_joined
+            if outcome.counts.frames[2:].sum():
+                break
+        assert [back.ranks for back in joined] == [(2, 3)]
+        assert (outcome.counts.frames > 0).all()
+        assert len(runtime.rows()) == 2, "a row a node"
+        last = runtime.segment(plan(10, 4, epoch=500))
+        assert (last.hosts_lost, last.hosts_joined) == ((), ())
+        assert (last.counts.frames > 0).all()
+
+
 @pytest.mark.parametrize("host", [0, 1])
 def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_was_left(host: int) -> None:
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, momentum=0.9)
