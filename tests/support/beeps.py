@@ -1,11 +1,15 @@
 """A spoken language of beeps: every phone a chord of its own, so that a small network can learn it in seconds."""
 
+from collections.abc import Mapping
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
+import yaml
 
+from roundelay.cli import main
 from roundelay.core.streams import stream
 
 Float64 = npt.NDArray[np.float64]
@@ -29,6 +33,22 @@ RECIPE = {
 }  # fmt: skip
 """Trains on the prepared corpus in seconds."""
 SIZES = {"train": 60, "dev": 10, "test": 10}
+
+
+def prepare_beeps(folder: Path, **changes: Mapping[str, object]) -> Path:
+    """The corpus in `folder`, prepared and aligned, and its recipe, `recipe.yaml`.
+
+    Args:
+        changes: to sections of RECIPE.
+    """
+    recipe = {name: {**RECIPE[name], **section} for name, section in changes.items()}  # type: ignore[dict-item]
+    with chdir(folder):
+        source = write_beeps(folder / "source")
+        Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, **recipe}))
+        prepare = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", "data"]
+        assert main(prepare) == 0
+        assert main(["align", "recipe.yaml"]) == 0
+    return folder
 
 
 def write_beeps(folder: Path, seed: int = 0) -> Path:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundelay.cli import main
+from roundelay.core.files import read_json
 from roundelay.core.live import Live
-from roundelay.core.records import Record, read_events
+from roundelay.core.records import Record, Results, read_events
 from support.namespaces import Hosts
 
 TESTS = Path(__file__).parents[1]
@@ -20,6 +23,35 @@ PORT = 29500
 TOO_LONG = 250.0
 """Seconds: the machine may be busy with other things."""
 PAUSE = 0.05
+LEARNING_RATE = 0.02
+"""At the recipe's own, 0.05, the loss of rows that seldom meet rises by a third now and then, whatever else happens."""
+
+
+def results(exp: Path) -> Results:
+    """Of a run that has ended."""
+    return Results.from_json(read_json(exp / Results.FILE))
+
+
+def loss(exp: Path) -> float:
+    """Held out, nats a frame, of a run that has ended."""
+    return results(exp).frame_cross_entropy["dev"]
+
+
+def undisturbed(folder: Path, strategy: str, learners: int, *options: str) -> list[float]:
+    """Held-out losses of three seeds to which nothing happens, in the simulator."""
+    losses = []
+    with chdir(folder):
+        for seed in range(3):
+            exp = f"undisturbed-{strategy}-{learners}-{seed}"
+            where = ["--learners", f"{learners}", "--runtime", "sim", "--seed", f"{seed}"]
+            assert main(["train", "recipe.yaml", "--exp", exp, "--strategy", strategy, *where, *options]) == 0
+            losses.append(loss(folder / exp))
+    return losses
+
+
+def bound(losses: Sequence[float]) -> float:
+    """A held-out loss within the spread of these, of a few seeds: the worst, and as much again as they differ."""
+    return max(losses) + max(max(losses) - min(losses), 0.1 * max(losses))
 
 
 @dataclass
