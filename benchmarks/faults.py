@@ -36,7 +36,7 @@ import numpy as np
 from roundelay.core.records import HostJoined, HostLost, LearnerJoined, LearnerLost, Segment, of_kind
 from roundelay.core.streams import stream
 from support.beeps import prepare_beeps
-from support.host_training import LEARNING_RATE, PORT, HostTraining, bound, loss, undisturbed
+from support.host_training import LEARNING_RATE, PORT, HostTraining, bound, loss, results, undisturbed
 from support.namespaces import Hosts, why_no_cables, why_not
 
 STRATEGIES = ("adpsgd", "adpsgd", "hadpsgd", "asgd", "easgd", "ssgd")
@@ -196,7 +196,8 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...], bounds: Bounds) ->
         assert not left, f"processes outlived the run: {left}\n{training.words()}"
     events = training.events()
     segments = of_kind(events, Segment)
-    frames = [sum(sum(s.learner_frames) for s in segments if s.epoch == epoch) for epoch in range(EPOCHS)]
+    epochs = range(results(folder / exp).epochs)  # it may end early, when the held-out loss rises
+    frames = [sum(sum(s.learner_frames) for s in segments if s.epoch == epoch) for epoch in epochs]
     assert len(set(frames)) == 1, f"{frames}\n{training.words()}"
     count = [len(of_kind(events, kind)) for kind in (HostLost, HostJoined, LearnerLost, LearnerJoined)]
     what = f"{number} x {learners} {strategy}: {', '.join(names)}"

@@ -24,7 +24,7 @@ from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, S
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay import Replayed, replay
 from roundelay.runtime.trace import Kind
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +53,12 @@ def assert_same(found: Replayed, recorded: ClusterState) -> None:
     assert found.state.integers == recorded.integers
 
 
+@pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
-def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: bool, tmp_path: Path) -> None:
     """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
-    made = cluster(name, 4, Quadratic(parameters=CHUNK + 7), momentum=0.9)
+    task = Quadratic(parameters=CHUNK + 7)
+    made = cluster(name, 4, OnDevice(task) if device else task, momentum=0.9)
     recorded = record(made, [plan(40, 4, rate=0.02), plan(40, 4, rate=0.01, epoch=1)], tmp_path)
     found = again(made, tmp_path)
     assert_same(found, recorded)

@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from roundelay.core.flat import CHUNK
+from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, LearnerDied, Straggler, Watch
 from roundelay.runtime.learner_state import NoLock, Row, adopt, mend
 from roundelay.runtime.procs import driver
+from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
+from roundelay.runtime.procs.patience import Patience
 from support.broken import Moody
-from support.clusters import MINIBATCH, cluster, plan
+from support.clusters import MINIBATCH, OnDevice, cluster, plan
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
 ENDLESS = 1_000_000
@@ -72,6 +75,25 @@ def test_another_takes_the_place_and_trains_in_the_running_segment(name: str, vi
         after = runtime.segment(plan(10, 3, epoch=1))
         assert (after.lost, after.joined) == ((), ())
         assert after.counts.frames.sum() == 10 * MINIBATCH
+
+
+@pytest.mark.parametrize(("name", "victim"), [("adpsgd", 1), ("easgd", 0)])
+def test_rows_on_devices_outlive_their_learners(name: str, victim: int) -> None:
+    """Nothing of them is in the arena, and who takes the place of the dead has them."""
+    made = cluster(name, 3, OnDevice(Quadratic(parameters=300)), momentum=0.9, stragglers=SLOW)
+    with ProcsRuntime(made, threads=1) as runtime:
+        initial = runtime.consensus()
+        outcome = runtime.segment(plan(ENDLESS, 3), complete(runtime, (victim,)))
+        arena = Arena(os.dup(runtime.arena.descriptor), runtime.layout, Patience(-1, 1.0))
+        assert not any(row.any() for row in arena.rows())
+        arena.close()
+        assert [lost.rank for lost in outcome.lost] == [joined.rank for joined in outcome.joined] == [victim]
+        learner, state, end = made.task.build(), runtime.state(), runtime.consensus()
+        assert learner.evaluate(end, "dev").loss < learner.evaluate(initial, "dev").loss
+        runtime.segment(plan(10, 3, epoch=1))
+        assert not torch.equal(runtime.consensus(), end)
+        runtime.load(state)
+        assert torch.equal(runtime.consensus(), end)
 
 
 def ready(runtime: ProcsRuntime, *ranks: int) -> Callable[[Glance], bool]:

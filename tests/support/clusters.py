@@ -1,10 +1,13 @@
 """Small clusters for tests: every strategy on a quadratic."""
 
+from dataclasses import dataclass
+
+import torch
 import yaml
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.core.epochs import EpochPlan
-from roundelay.learner.base import Task
+from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.strategies import make_strategy as make
@@ -29,6 +32,18 @@ EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
 ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)
 MINIBATCH = 64
+
+
+@dataclass(frozen=True)
+class OnDevice(Task):
+    """The task of learners that say they compute on a device. It is the processor: what differs is where rows lie."""
+
+    task: Task
+
+    def build(self) -> Learner:
+        learner = self.task.build()
+        learner.device = torch.device("cpu")
+        return learner
 
 
 def cluster(

@@ -292,7 +292,7 @@ def glanced_distance(rows: Sequence[Tensor]) -> float:
     parameters = len(rows[0])
     size = min(parameters, GLANCED // PIECES)
     starts = range(0, parameters - size + 1, max(1, (parameters - size) // (PIECES - 1)))
-    some = torch.stack([torch.cat([row[i : i + size] for i in starts]) for row in rows])
+    some = torch.stack([torch.cat([row[i : i + size] for i in starts]).cpu() for row in rows])
     return float(some.sub_(some.mean(0)).square_().mean().sqrt())
 
 

@@ -199,8 +199,12 @@ class Mixing:
         theirs.begin()
 
     def chunk(self, number: int) -> None:
-        """Apply the rule to one chunk of both rows."""
-        self._rule(*self._slices[number])
+        """Apply the rule to one chunk of both rows, on the device of mine."""
+        mine, there, *private = self._slices[number]
+        theirs = there.to(mine.device)
+        self._rule(mine, theirs, *private)
+        if theirs is not there:
+            there.copy_(theirs)
 
     def end(self) -> int:
         """All chunks are done; the version of their row."""

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import STALENESS_BINS, Counts
+from roundelay.runtime.learner_state import Lock
+from roundelay.runtime.procs.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.locks import ByteLock
 from roundelay.runtime.procs.patience import Patience
 
@@ -146,10 +148,13 @@ def create_file(layout: Layout) -> int:
 
 
 class Arena:
-    """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank."""
+    """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank. `on_devices` are the
+    vectors that lie in the memory of devices instead."""
 
-    def __init__(self, descriptor: int, layout: Layout, patience: Patience) -> None:
-        self.layout, self.descriptor = layout, descriptor
+    def __init__(
+        self, descriptor: int, layout: Layout, patience: Patience, on_devices: DeviceRows | None = None
+    ) -> None:
+        self.layout, self.descriptor, self._on_devices = layout, descriptor, on_devices
         self._map = mmap.mmap(descriptor, layout.total_bytes)
         self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
         offset = 0
@@ -158,7 +163,10 @@ class Arena:
             self._tables[name] = flat.reshape(shape)
             offset += _table_bytes(shape)
         names = [*(f"row {rank}" for rank in range(layout.learners)), "the centre"]
-        self.row_locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
+        locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
+        self.row_locks: Sequence[Lock] = (
+            locks if on_devices is None else [DeviceLock(lock, on_devices.devices) for lock in locks]
+        )
         self.queue_lock = ByteLock(descriptor, layout.rows, "the work queue", patience)
         tables: dict[str, Any] = self._tables
         self.counts = Counts(**{name[6:]: table for name, table in tables.items() if name.startswith("count_")})
@@ -184,12 +192,18 @@ class Arena:
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
+        if self._on_devices is not None and name in self._on_devices.vectors:
+            return self._on_devices.vectors[name][rank]
         return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
 
     def rows(self) -> list[Tensor]:
         """All rows, (P,) each: the learners' by rank, then the centre, if there is one."""
         rows = [self.vector("row", rank) for rank in range(self.layout.learners)]
-        return [*rows, self._at(self.layout.learners * len(self.layout.vectors))] if self.layout.centre else rows
+        if not self.layout.centre:
+            return rows
+        if self._on_devices is not None and self._on_devices.centre is not None:
+            return [*rows, self._on_devices.centre]
+        return [*rows, self._at(self.layout.learners * len(self.layout.vectors))]
 
     def _at(self, index: int) -> Tensor:
         offset = self.layout.header_bytes + index * self.layout.row_bytes
@@ -205,7 +219,7 @@ class Arena:
 
     def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
         """The vectors `name` of `ranks`, copied, (len(ranks), P)."""
-        return torch.stack([self.vector(name, rank) for rank in ranks])
+        return torch.stack([self.vector(name, rank).cpu() for rank in ranks])
 
     def close(self) -> None:
         """Give up the descriptor; the memory goes when no tensor looks at it any more."""

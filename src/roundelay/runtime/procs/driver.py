@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from roundelay.learner.base import Learner
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -39,6 +40,7 @@ from roundelay.runtime.base import (
 from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.device_rows import DeviceRows, device_of, reach_each_other
 from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.worker import Answer, WorkerSpec
@@ -88,7 +90,8 @@ class ProcsRuntime(Runtime):
         scalars = len(cluster.optimizer.scalars)
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
         self._descriptor = create_file(self.layout)
-        self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds))
+        self._on_devices = self._rows_on_devices(learner)
+        self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         initial = learner.initial()
@@ -120,6 +123,17 @@ class ProcsRuntime(Runtime):
             self.close()
             raise
 
+    def _rows_on_devices(self, learner: Learner) -> DeviceRows | None:
+        """Where learners compute on devices that can reach each other's memory, and others write their rows, these lie
+        there. What goes to other hosts goes from the arena."""
+        if learner.device is None or not self.alone or self.cluster.strategy.traits.synchronous:
+            return None
+        devices = [device_of(rank, learner.device) for rank in self.here]
+        if not reach_each_other(devices):
+            return None
+        names = ("row", *self.layout.memory)
+        return DeviceRows.allocate(names, self.parameters, self.layout.centre, devices)
+
     def _start(self) -> None:
         for rank in self.here:
             self._members[rank] = start_member(self._spec(rank))
@@ -139,7 +153,7 @@ class ProcsRuntime(Runtime):
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
             rank, self.cluster, self.layout, self._path, self._patience_seconds, self._threads, self._trace,
-            here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""),
+            here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""), on_devices=self._on_devices,
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -442,7 +456,7 @@ class ProcsRuntime(Runtime):
         names = ("row", *self.layout.memory)
         vectors = {name: self.arena.stacked(name, source) for name in names}
         if self.cluster.centre:
-            vectors["centre"] = self.centre()[None].clone()
+            vectors["centre"] = self.centre()[None]
             for rank in set(range(self.cluster.learners)) - set(living):
                 vectors["row"][rank] = vectors["centre"][0]
         if self.layout.scalars:
@@ -459,7 +473,7 @@ class ProcsRuntime(Runtime):
             for rank in range(self.cluster.learners):
                 self.arena.vector(name, rank).copy_(state.vectors[name][rank])
         if self.cluster.centre:
-            self.centre().copy_(state.vectors["centre"][0])
+            self._rows[-1].vector.copy_(state.vectors["centre"][0])
         if self.layout.scalars:
             self.arena.scalars[:] = state.vectors["scalars"].numpy()
         for name in ("steps", "versions"):
@@ -469,7 +483,7 @@ class ProcsRuntime(Runtime):
         return self.arena.stacked("row", self.cluster.strategy.holders(tuple(self.living())))
 
     def centre(self) -> Tensor:
-        return self._rows[-1].vector
+        return self._rows[-1].vector.to("cpu", copy=True)
 
     def close(self) -> None:
         end(self._members, set(self._newcomers))

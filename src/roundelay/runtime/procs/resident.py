@@ -1,9 +1,11 @@
-"""A learner's vectors on the device it computes on, for as long as a segment lasts.
+"""A learner's vectors on the device it computes on.
 
 Where nobody else writes a learner's row, it need not be in the arena while the learner trains: row, momentum and
-gradient then stay on the device, an update is one kernel, and nothing is copied between two means. What a mean needs
-crosses to the arena and back. When the segment ends the arena has everything again: checkpoints, evaluation and the
-other runtimes know no device.
+gradient stay on the device for as long as a segment lasts, and nothing is copied between two means. When the segment
+ends the arena has everything again: checkpoints, evaluation and the other runtimes know no device. Where others do
+write it, all rows are there for good (device_rows.py), and only the gradient and means are for this class to care for.
+
+What a mean needs crosses to the arena and back.
 
 Legend: P parameters.
 """
@@ -15,27 +17,31 @@ from torch import Tensor
 
 
 class Resident:
-    """Copies of (P,) vectors of the arena on `device`.
+    """(P,) vectors on `device`.
 
     Args:
-        row, memory, gradient: the learner's own, in the arena.
+        row, memory, gradient: the learner's own, as the arena has them.
+        there: row and memory are on the device already, and stay; otherwise these are copies.
     """
 
-    def __init__(self, row: Tensor, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device) -> None:
-        self._homes = [row, *memory.values()]
-        self._gradient_home, self._reply = gradient, torch.empty_like(row, device=device)
-        self.row = torch.empty_like(row, device=device)
-        self.memory = {name: torch.empty_like(vector, device=device) for name, vector in memory.items()}
+    def __init__(
+        self, row: Tensor, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device, there: bool
+    ) -> None:
+        self._gradient_home, self._reply = gradient, torch.empty_like(gradient, device=device)
         self.gradient = torch.empty_like(gradient, device=device)
+        homes = {"row": row, **memory}
+        here = homes if there else {name: torch.empty_like(home, device=device) for name, home in homes.items()}
+        self._moving = [] if there else [(homes[name], here[name]) for name in homes]
+        self.row, self.memory = here["row"], {name: here[name] for name in memory}
 
     def move_in(self) -> None:
         """A segment begins."""
-        for home, here in zip(self._homes, (self.row, *self.memory.values()), strict=True):
+        for home, here in self._moving:
             here.copy_(home)
 
     def move_out(self) -> None:
         """It ends."""
-        for home, here in zip(self._homes, (self.row, *self.memory.values()), strict=True):
+        for home, here in self._moving:
             home.copy_(here)
 
     def show_gradient(self) -> None:

@@ -29,6 +29,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange, fetch
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.device_rows import DeviceRows, device_of
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
@@ -55,6 +56,7 @@ class WorkerSpec:
     trace: Path | None = None  # the folder of the trace to be taken
     here: tuple[int, ...] | None = None  # the learners of this host; None: all
     ferry: str = ""  # path of the pipe that wakes what carries requests to other hosts
+    on_devices: DeviceRows | None = None  # rows that are not in the arena
 
     def __post_init__(self) -> None:
         if self.here is not None and self.trace is not None:
@@ -79,8 +81,9 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()
-    if torch.cuda.is_available():  # the GPUs of a host are dealt out; with fewer than learners, some share one
-        torch.cuda.set_device((spec.here or range(spec.layout.learners)).index(spec.rank) % torch.cuda.device_count())
+    if torch.cuda.is_available():
+        place = (spec.here or range(spec.layout.learners)).index(spec.rank)
+        torch.cuda.set_device(device_of(place, torch.device("cuda")))
     try:
         worker: Worker | None = Worker(spec)
         answer = Answer()
@@ -111,7 +114,8 @@ class Worker:
     def __init__(self, spec: WorkerSpec, patience: Patience | None = None) -> None:
         self.rank, self.cluster = spec.rank, spec.cluster
         self._patience = patience = patience or Patience(spec.rank, spec.patience_seconds)
-        self.arena = arena = Arena(os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC), spec.layout, patience)
+        descriptor = os.open(spec.arena_path, os.O_RDWR | os.O_CLOEXEC)
+        self.arena = arena = Arena(descriptor, spec.layout, patience, spec.on_devices)
         self.learner = spec.cluster.task.build()
         self.rows = [
             Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
@@ -125,15 +129,17 @@ class Worker:
         memory = {name: arena.vector(name, spec.rank) for name in spec.layout.memory}
         traits = spec.cluster.strategy.traits
         self._resident: Resident | None = None
-        if self._lives_on_device(traits) and self.learner.device is not None:
-            self._resident = resident = Resident(row.vector, memory, gradient, self.learner.device)
-            row = Row(spec.rank, resident.row, arena.table("versions"), arena.row_locks[spec.rank])
-            row.trace = self.trace
+        there, device = spec.on_devices is not None, self.learner.device
+        if device is not None and (there or self._may_leave(traits)):
+            self._resident = resident = Resident(row.vector, memory, gradient, device, there)
+            if not there:
+                row = Row(spec.rank, resident.row, arena.table("versions"), arena.row_locks[spec.rank])
+                row.trace = self.trace
             gradient, memory = resident.gradient, resident.memory
             self.learner.resident = True
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, row,
-            torch.empty(spec.layout.parameters) if self._copies(traits) else None,
+            torch.empty_like(row.vector) if self._copies(traits) else None,
             gradient, spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
         )  # fmt: skip
         self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
@@ -147,7 +153,7 @@ class Worker:
         """Must gradients be taken at copies, since others write a learner's row meanwhile?"""
         return not traits.synchronous and traits.model == "mean"
 
-    def _lives_on_device(self, traits: Traits) -> bool:
+    def _may_leave(self, traits: Traits) -> bool:
         """May the row leave the arena for a segment? Where nobody else reads or writes it: no exchanges, no centre."""
         return traits.synchronous and traits.model == "mean"
 
