@@ -11,7 +11,8 @@ from roundelay.algorithms.local_update import Sgd
 @pytest.mark.parametrize(
     "sgd", [Sgd(), Sgd(0.9), Sgd(0.9, nesterov=True), Sgd(0.5, weight_decay=0.1), Sgd(weight_decay=0.01)]
 )
-def test_ten_steps_are_those_of_torch(sgd: Sgd) -> None:
+@pytest.mark.parametrize("update", ["update_", "fused_update_"])
+def test_ten_steps_are_those_of_torch(sgd: Sgd, update: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(50, generator=generator)
     theirs = torch.nn.Parameter(x.clone())
@@ -23,7 +24,7 @@ def test_ten_steps_are_those_of_torch(sgd: Sgd) -> None:
         gradient = torch.randn(50, generator=generator)
         theirs.grad, kept = gradient.clone(), gradient.clone()
         reference.step()
-        sgd.update_(x, gradient, memory, 0.1)
+        getattr(sgd, update)(x, gradient, memory, 0.1)
         assert torch.equal(gradient, kept), "the gradient may be shared and must not be written"
     torch.testing.assert_close(x, theirs.detach(), rtol=1e-6, atol=1e-6)
 

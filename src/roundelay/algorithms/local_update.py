@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from roundelay.core.errors import UserError
 
@@ -94,6 +95,9 @@ class Sgd(LocalOptimizer):
 
     def update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
         """Update `x` (C,) in place, and `memory`; `gradient` (C,) is only read."""
+        if x.device.type == "cuda":
+            self.fused_update_(x, gradient, memory, rate)
+            return
         if self.weight_decay:
             gradient = gradient.add(x, alpha=self.weight_decay)
         if not self.momentum:
@@ -105,6 +109,14 @@ class Sgd(LocalOptimizer):
             x.add_(gradient.add(v, alpha=self.momentum), alpha=-rate)
         else:
             x.add_(v, alpha=-rate)
+
+    def fused_update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
+        """The same in one kernel, to rounding: where a row is not walked chunk by chunk it goes through memory once."""
+        sgd(
+            [x], [gradient], [memory["momentum"] if self.momentum else None], fused=True, lr=rate,
+            momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay, dampening=0.0,
+            maximize=False,
+        )  # fmt: skip
 
 
 class _SgdUpdate(RowUpdate):

@@ -120,14 +120,14 @@ class ModuleLearner(Learner):
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
-            loss, statistics = self._forward(inputs, targets)
+            loss, scores, targets = self._forward(inputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
         for p in self._missing:  # the loss does not depend on them
             self._places[p].zero_()
         self._shorten(found)
         if found is not out:
             out.copy_(found)
-        return statistics
+        return _statistics(loss, scores, targets)  # last: a device is told all before anybody waits for what it finds
 
     def _shorten(self, gradient: Tensor) -> None:
         """Scale `gradient` (P,) down to the largest norm allowed."""
@@ -220,23 +220,23 @@ class ModuleLearner(Learner):
         total = Statistics()
         with torch.inference_mode():
             for inputs, targets in self._examples.in_order(split, 4096):
-                total += self._forward(inputs, targets)[1]
+                total += _statistics(*self._forward(inputs, targets))
         return total
 
-    def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Statistics]:
+    def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean cross-entropy, scores (B, C) and targets (B,), where they are computed."""
         if self.device is not None:
-            inputs, targets = tuple(some.to(self.device) for some in inputs), targets.to(self.device)
+            inputs, targets = tuple(self._there(some) for some in inputs), self._there(targets)
         with torch.autocast(targets.device.type, torch.bfloat16, enabled=self._autocast):
             scores = self._call(*inputs)
         scores = scores.float()
-        loss = nn.functional.cross_entropy(scores, targets)
-        frames = len(targets)
-        if targets.device.type == "cpu":
-            best = scores.detach().numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
-            correct = int((best == targets.numpy()).sum())
-        else:
-            correct = int((scores.detach().argmax(1) == targets).sum())
-        return loss, Statistics(frames, float(loss.detach()) * frames, correct)
+        return nn.functional.cross_entropy(scores, targets), scores.detach(), targets
+
+    def _there(self, some: Tensor) -> Tensor:
+        """On the device; on a GPU by and by, while the processor goes on."""
+        if self.device is not None and self.device.type == "cuda" and some.device.type == "cpu":
+            some = some.pin_memory()
+        return some.to(self.device, non_blocking=True)
 
     def _gradient_at(self, out: Tensor) -> Tensor:
         """Where backward puts the gradient that is wanted in `out` (P,)."""
@@ -257,6 +257,17 @@ class ModuleLearner(Learner):
         if x.data_ptr() != self._at:
             bind(self.module, x)
             self._at = x.data_ptr()
+
+
+def _statistics(loss: Tensor, scores: Tensor, targets: Tensor) -> Statistics:
+    """What a minibatch of these scores (B, C) and targets (B,) adds to the counts."""
+    frames = len(targets)
+    if targets.device.type == "cpu":
+        best = scores.numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
+        correct = int((best == targets.numpy()).sum())
+    else:
+        correct = int((scores.argmax(1) == targets).sum())
+    return Statistics(frames, float(loss.detach()) * frames, correct)
 
 
 def autocast_pays() -> bool:

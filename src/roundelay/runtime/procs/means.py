@@ -34,6 +34,7 @@ from roundelay.algorithms.averaging import weighted_mean_
 from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.pinned import pinned
 
 
 class MemberLost(Exception):
@@ -95,8 +96,11 @@ class Means:
         self._wait(self._readers[parity], "reduced", number - 2)
         if weight:
             mail = self._mail[parity]
-            for here, part in zip(slices(mail) if vector.device.type == "cpu" else [mail], slices(vector), strict=True):
-                here.copy_(part)
+            if vector.device.type == "cpu":
+                for here, part in zip(slices(mail), slices(vector), strict=True):
+                    here.copy_(part)
+            else:
+                pinned(mail).copy_(vector)
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 

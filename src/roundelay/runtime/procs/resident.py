@@ -15,6 +15,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from roundelay.runtime.procs.pinned import pinned
+
 
 class Resident:
     """(P,) vectors on `device`.
@@ -46,8 +48,8 @@ class Resident:
 
     def show_gradient(self) -> None:
         """Others are going to read it in the arena."""
-        self._gradient_home.copy_(self.gradient)
+        pinned(self._gradient_home).copy_(self.gradient)
 
     def reply(self, vector: Tensor) -> Tensor:
         """A mean from the arena, (P,), on the device; valid until the next."""
-        return self._reply.copy_(vector)
+        return self._reply.copy_(pinned(vector))

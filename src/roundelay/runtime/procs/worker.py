@@ -33,6 +33,7 @@ from roundelay.runtime.procs.device_rows import DeviceRows, device_of
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.pinned import pinned
 from roundelay.runtime.procs.quay import Quay
 from roundelay.runtime.procs.resident import Resident
 from roundelay.runtime.procs.waiting import number_of
@@ -137,10 +138,13 @@ class Worker:
                 row.trace = self.trace
             gradient, memory = resident.gradient, resident.memory
             self.learner.resident = True
+        snapshot = torch.empty_like(row.vector) if self._copies(traits) else None
+        if device is not None and self._resident is None:  # points and gradients go there and back
+            for vector in (row.vector if snapshot is None else snapshot, gradient):
+                pinned(vector)
         self.me = LearnerState(
-            spec.rank, spec.layout.learners, spec.cluster.seed, row,
-            torch.empty_like(row.vector) if self._copies(traits) else None,
-            gradient, spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
+            spec.rank, spec.layout.learners, spec.cluster.seed, row, snapshot, gradient,
+            spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
         )  # fmt: skip
         self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
         self._crossing: Handle[Any] | None = None  # what was begun with a learner of another host
