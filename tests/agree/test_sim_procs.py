@@ -33,6 +33,9 @@ class BlobTask(Task):
         return ModuleLearner(module, Blobs(), device=torch.device(self.device) if self.device else None)
 
 
+MANY_SYNCHRONOUS = tuple(name for name in SYNCHRONOUS if name != "sgd")
+
+
 def both(cluster_: Cluster, segments: list[SegmentPlan]) -> tuple[ClusterState, ClusterState, list[Outcome]]:
     with SimRuntime(cluster_) as sim:
         for segment in segments:
@@ -66,6 +69,23 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
         assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
     assert virtual.integers == real.integers
     assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("name", MANY_SYNCHRONOUS)
+def test_means_of_a_collective_library_agree_to_rounding(name: str) -> None:
+    """Gloo, in place of NCCL, which wants GPUs."""
+    made = cluster(name, 3, BlobTask("cpu"), momentum=0.9)
+    segments = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
+    with SimRuntime(made) as sim, ProcsRuntime(made, threads=1, library="gloo") as procs:
+        for segment in segments:
+            sim.segment(segment)
+            assert procs.segment(segment).counts.frames.sum() == 9 * MINIBATCH + 2
+        virtual, real = sim.state(), procs.state()
+        in_arena = [procs.arena.vector(name, 0).any() for name in ("gradient", "mail 0", "mail 1", "mean")]
+    assert not any(in_arena) or made.centre  # a centre is in the arena, and so are means with it
+    assert virtual.integers == real.integers
+    for vector, value in virtual.vectors.items():
+        torch.testing.assert_close(real.vectors[vector], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)

@@ -13,6 +13,7 @@ Legend: P parameters, L learners.
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -40,6 +41,7 @@ from roundelay.runtime.base import (
 from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.collectives import Collectives, Library
 from roundelay.runtime.procs.device_rows import DeviceRows, device_of, reach_each_other
 from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
@@ -74,13 +76,15 @@ class ProcsRuntime(Runtime):
         extra: further integer tables of the arena, by name and shape.
         cross: called with the path of the arena and its layout before learners start; what each of them is told of how
             to reach other hosts, by rank.
+        library: what takes the means of synchronous learners that compute on devices; None: NCCL, where each has a GPU
+            of its own and nothing is recorded, else nothing but the arena.
     """
 
     def __init__(
         self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None,
         on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
         here: Sequence[int] | None = None, extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
-        cross: Callable[[str, Layout], Mapping[int, str]] | None = None,
+        cross: Callable[[str, Layout], Mapping[int, str]] | None = None, library: Library | None = None,
     ) -> None:  # fmt: skip
         cluster.strategy.check(cluster.learners)
         self.cluster, self.alone = cluster, here is None
@@ -91,6 +95,8 @@ class ProcsRuntime(Runtime):
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
         self._descriptor = create_file(self.layout)
         self._on_devices = self._rows_on_devices(learner)
+        self._folder = tempfile.TemporaryDirectory(prefix="roundelay-")  # where learners meet
+        self._collectives = self._means_between_devices(learner, library, recorded=trace is not None)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
@@ -134,6 +140,15 @@ class ProcsRuntime(Runtime):
         names = ("row", *self.layout.memory)
         return DeviceRows.allocate(names, self.parameters, self.layout.centre, devices)
 
+    def _means_between_devices(self, learner: Learner, library: Library | None, recorded: bool) -> Collectives | None:
+        """By which library synchronous learners take means, if not in the arena."""
+        if learner.device is None or not self.alone or not self.cluster.strategy.traits.synchronous:
+            return None
+        own = learner.device.type == "cuda" and 1 < self.cluster.learners <= torch.cuda.device_count()
+        if library is None and own and not recorded and torch.distributed.is_nccl_available():
+            library = "nccl"
+        return None if library is None else Collectives(library, os.path.join(self._folder.name, "meet"))
+
     def _start(self) -> None:
         for rank in self.here:
             self._members[rank] = start_member(self._spec(rank))
@@ -154,6 +169,7 @@ class ProcsRuntime(Runtime):
         return WorkerSpec(
             rank, self.cluster, self.layout, self._path, self._patience_seconds, self._threads, self._trace,
             here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""), on_devices=self._on_devices,
+            collectives=self._collectives,
         )  # fmt: skip
 
     # Segments ---------------------------------------------------------------------------------------------------------
@@ -489,3 +505,4 @@ class ProcsRuntime(Runtime):
         end(self._members, set(self._newcomers))
         self._members, self._newcomers = {}, {}
         self.arena.close()
+        self._folder.cleanup()

@@ -95,14 +95,17 @@ class Means:
         parity = number % 2
         self._wait(self._readers[parity], "reduced", number - 2)
         if weight:
-            mail = self._mail[parity]
-            if vector.device.type == "cpu":
-                for here, part in zip(slices(mail), slices(vector), strict=True):
-                    here.copy_(part)
-            else:
-                pinned(mail).copy_(vector)
+            self._lay_out(parity, vector)
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
+
+    def _lay_out(self, parity: int, vector: Tensor) -> None:
+        mail = self._mail[parity]
+        if vector.device.type == "cpu":
+            for here, part in zip(slices(mail), slices(vector), strict=True):
+                here.copy_(part)
+        else:
+            pinned(mail).copy_(vector)
 
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
         number = int(self._published[self._rank]) + 1

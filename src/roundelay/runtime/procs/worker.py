@@ -29,6 +29,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange, fetch
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.collectives import Collectives, DeviceMeans
 from roundelay.runtime.procs.device_rows import DeviceRows, device_of
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
@@ -58,6 +59,7 @@ class WorkerSpec:
     here: tuple[int, ...] | None = None  # the learners of this host; None: all
     ferry: str = ""  # path of the pipe that wakes what carries requests to other hosts
     on_devices: DeviceRows | None = None  # rows that are not in the arena
+    collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
 
     def __post_init__(self) -> None:
         if self.here is not None and self.trace is not None:
@@ -126,6 +128,7 @@ class Worker:
         self.rows[spec.rank].trace = self.trace
         posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
         self.means = Means(arena, spec.rank, patience, spec.here, posts)
+        self._shows = True  # do others read gradients in the arena?
         row, gradient = self.rows[spec.rank], arena.vector("gradient", spec.rank)
         memory = {name: arena.vector(name, spec.rank) for name in spec.layout.memory}
         traits = spec.cluster.strategy.traits
@@ -138,6 +141,9 @@ class Worker:
                 row.trace = self.trace
             gradient, memory = resident.gradient, resident.memory
             self.learner.resident = True
+            if spec.collectives is not None:
+                spec.collectives.join(spec.rank, spec.layout.learners, device, spec.patience_seconds)
+                self.means, self._shows = DeviceMeans(arena, spec.rank, patience, gradient), False
         snapshot = torch.empty_like(row.vector) if self._copies(traits) else None
         if device is not None and self._resident is None:  # points and gradients go there and back
             for vector in (row.vector if snapshot is None else snapshot, gradient):
@@ -268,7 +274,7 @@ class Worker:
         if lay is not None:
             lay(0)
         else:
-            if self._resident is not None:
+            if self._resident is not None and self._shows:
                 self._resident.show_gradient()
             self.means.publish_gradient(weight, group)
         mean = self._reply(self.means.collect(group))
