@@ -101,6 +101,7 @@ class ModuleLearner(Learner):
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
+        self._ahead: tuple[tuple[Minibatch, EpochPlan] | None, tuple[Inputs, Tensor] | None] = (None, None)
 
     def initial(self) -> Tensor:
         return self._initial.clone()
@@ -116,7 +117,7 @@ class ModuleLearner(Learner):
             self._into = found.data_ptr()
         self._missing, self._tail = set(self._places), len(self._places)
         self._early = self.laid is not None and found is out and self._clip is None
-        inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
+        inputs, targets = self._examples_of(batch, plan)
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
@@ -127,7 +128,26 @@ class ModuleLearner(Learner):
         self._shorten(found)
         if found is not out:
             out.copy_(found)
+        self._look_ahead(batch, plan)
         return _statistics(loss, scores, targets)  # last: a device is told all before anybody waits for what it finds
+
+    def _examples_of(self, batch: Minibatch, plan: EpochPlan) -> tuple[Inputs, Tensor]:
+        """(inputs, targets) of a minibatch of the plan, on the device where there is one."""
+        (expected, ahead), self._ahead = self._ahead, (None, None)
+        if ahead is not None and expected == (batch, plan):
+            return ahead
+        inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
+        if self.device is None:
+            return inputs, targets
+        return tuple(self._there(some) for some in inputs), self._there(targets)
+
+    def _look_ahead(self, batch: Minibatch, plan: EpochPlan) -> None:
+        """While the device is busy with `batch`, get what this learner is given next if learners go on taking turns;
+        a synchronous one certainly is."""
+        following = batch.index + plan.learners
+        if self.device is not None and plan.learners <= following < plan.pieces:
+            expected = plan.piece(following)
+            self._ahead = (expected, plan), self._examples_of(expected, plan)
 
     def _shorten(self, gradient: Tensor) -> None:
         """Scale `gradient` (P,) down to the largest norm allowed."""
