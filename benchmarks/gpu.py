@@ -128,7 +128,7 @@ def roundelay(strategy: Strategy, learners: int, size: Size, device: str, steps:
             runtime.segment(SegmentPlan(plan, RATE))
             processes = runtime.process_ids()
         begun = [np.loadtxt(notes / str(process), ndmin=1)[WARM_UP:] for process in processes]
-    return sum((len(times) - 1) / float(times[-1] - times[0]) for times in begun)
+    return sum((len(times) - 1) / float(times[-1] - times[0]) for times in begun if len(times) > 1)
 
 
 def bare(size: Size, device: str, steps: int) -> float:

@@ -1,15 +1,18 @@
 """Learners on a GPU, where there is one (`make test-gpu`): they end where learners on the processor do."""
 
+import mmap
 from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from roundelay.algorithms.local_update import Sgd
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.pinned import pinned
 from support.blobs import Blobs
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 
@@ -51,6 +54,47 @@ def test_synchronous_strategies_end_where_they_do_on_the_processor(name: str) ->
 def test_asynchronous_strategies_learn(name: str) -> None:
     before = BlobTask("cpu").build()
     assert end(name, 2, "cuda")[1] < 0.9 * before.evaluate(before.initial(), "dev").mean_loss
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "easgd"])
+def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> None:
+    made = cluster(name, 2, BlobTask("cuda"), momentum=0.9)
+    with ProcsRuntime(made, threads=1) as runtime:
+        assert all(row.device.type == "cuda" for row in runtime.arena.rows())
+        runtime.segment(plan(9, 2))
+        state = runtime.state()
+        assert all(vector.device.type == "cpu" for vector in state.vectors.values())
+        runtime.load(state)
+        assert all(torch.equal(runtime.state().vectors[key], vector) for key, vector in state.vectors.items())
+        sums = total(runtime)
+        runtime.segment(plan(9, 2, rate=0.0, epoch=1))
+        torch.testing.assert_close(total(runtime), sums, rtol=1e-4, atol=1e-4)
+
+
+def total(runtime: ProcsRuntime) -> Tensor:
+    """What exchanges keep: the sum of all rows, (P,)."""
+    rows = runtime.rows().sum(0)
+    return rows + runtime.centre() if runtime.cluster.centre else rows
+
+
+@pytest.mark.parametrize("sgd", [Sgd(), Sgd(0.9), Sgd(0.9, nesterov=True), Sgd(0.5, weight_decay=0.1)])
+def test_updates_are_those_of_the_processor(sgd: Sgd) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, generator=generator)
+    there, memory = x.cuda(), {name: torch.zeros(1000) for name in sgd.memory}
+    kept = {name: vector.cuda() for name, vector in memory.items()}
+    for _ in range(5):
+        gradient = torch.randn(1000, generator=generator)
+        sgd.update_(x, gradient, memory, 0.1)
+        sgd.update_(there, gradient.cuda(), kept, 0.1)
+    torch.testing.assert_close(there.cpu(), x, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_the_host_is_pinned() -> None:
+    torch.zeros(1, device="cuda")
+    vector = torch.frombuffer(mmap.mmap(-1, 1 << 20), dtype=torch.float32)
+    assert pinned(vector).is_pinned()
+    assert pinned(vector) is vector
 
 
 def test_points_and_gradients_on_the_device_are_not_copied() -> None:
