@@ -15,6 +15,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
 from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.lines import until
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
 
@@ -94,6 +95,28 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
         assert (after.hosts_lost, after.hosts_joined) == ((), ())
         assert after.counts.frames.sum() == 20 * MINIBATCH
         assert (after.counts.frames > 0).all()
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "asgd"])
+def test_a_host_that_comes_back_between_segments_trains_in_the_next(name: str) -> None:
+    hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        kill = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
+            (lambda glance: glance.learners_alive == 1, nothing),
+        )
+        runtime.segment(plan(ENDLESS, 2), kill)
+        hosts.start(1)
+
+        def inside() -> bool:
+            runtime._hosts.attend()
+            return bool(runtime._hosts.inside())
+
+        assert until(inside, 60)
+        outcome = runtime.segment(plan(20, 2, epoch=1))
+        assert [back.ranks for back in outcome.hosts_joined] == [(1,)]
+        assert outcome.counts.frames.sum() == 20 * MINIBATCH
+        assert (outcome.counts.frames > 0).all()
 
 
 def test_a_host_of_a_node_that_comes_back_trains_from_the_next_segment_on() -> None:

@@ -144,11 +144,12 @@ class HostsRuntime(Runtime):
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:
         """Let all learners of all hosts run until there is nothing more to draw."""
         look = self._look(watch)
+        self._parts += 1  # before anybody is ordered into it, as who has just come is by a look
         look(self.crew.glance())
-        self._parts += 1
         living = self._wanted()
         for remote in self._hosts.inside():
-            self._order(remote, plan, living)
+            if not remote.busy:
+                self._order(remote, plan, living)
         self._own_part(plan, look, living)
         self._wait_for_others(plan, look)
         if not self.crew.living():
@@ -178,7 +179,7 @@ class HostsRuntime(Runtime):
 
     def _order(self, remote: Remote, plan: SegmentPlan, living: list[int]) -> None:
         with self._hosts.gate:
-            remote.busy = remote.standing == "in"
+            remote.busy, remote.began = remote.standing == "in", self._segments
         remote.tell(  # whoever does not hear it is lost, and will be noticed
             "part", part=self._parts, segment=self._segments, plan=plan.to_json(), last_round=plan.end_round,
             living=living,
@@ -266,7 +267,6 @@ class HostsRuntime(Runtime):
             for remote in self._hosts.inside():
                 late = remote.late and not remote.began
                 if plan is not None and not remote.busy and self._more_for(self._late_learners(remote, late)):
-                    remote.began = self._segments
                     self._order(remote, plan, self._wanted())
             return False
 
