@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roundelay import recognise
-from roundelay.cli import _weighted
+from roundelay.commands.recognition import weighted
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import Recipe
 from roundelay.speech.hmm.alignment import Alignment
@@ -79,8 +79,8 @@ def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd:2").mkdir()
-    assert _weighted("exp/b") == (Path("exp/b"), 1.0)
-    assert _weighted("exp/b:0.5") == (Path("exp/b"), 0.5)
-    assert _weighted("odd:2") == (Path("odd:2"), 1.0)
+    assert weighted("exp/b") == (Path("exp/b"), 1.0)
+    assert weighted("exp/b:0.5") == (Path("exp/b"), 0.5)
+    assert weighted("odd:2") == (Path("odd:2"), 1.0)
     with pytest.raises(UserError, match="EXP:WEIGHT"):
-        _weighted("exp/b:much")
+        weighted("exp/b:much")

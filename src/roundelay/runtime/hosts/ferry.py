@@ -93,13 +93,8 @@ class Ferry:
         tally: Tally | None = None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self.arena, self.layout, self.host, self.homes, self.flights = arena, layout, host, tuple(homes), flights
-        self.secret, self.carriage, self.patience, self.tally = (
-            secret,
-            carriage or Carriage(),
-            patience,
-            tally or Tally(),
-        )
-        self.pace = pace
+        self.secret, self.carriage, self.patience = secret, carriage or Carriage(), patience
+        self.tally, self.pace = tally or Tally(), pace
         self.here = tuple(rank for rank, home in enumerate(homes) if home == host)
         self.life = secrets.token_hex(8)
         self.addresses = dict(addresses)

@@ -14,7 +14,6 @@ Legend: P parameters, L learners.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 
 import torch
 from torch import Tensor
@@ -80,17 +79,3 @@ class DeviceLock:
         """As the lock itself."""
         self._catch_up()
         self._lock.release()
-
-
-def device_of(place: int, device: torch.device) -> torch.device:
-    """Where the learner at `place` among those of its host computes: the GPUs of a host are dealt out in turn; with
-    fewer of them than learners, some share one."""
-    if device == torch.device("cuda"):  # any
-        return torch.device("cuda", place % torch.cuda.device_count())
-    return device
-
-
-def reach_each_other(devices: Iterable[torch.device]) -> bool:
-    """Can each of these read and write each other's memory?"""
-    numbers = {device.index for device in devices if device.type == "cuda"}
-    return all(torch.cuda.can_device_access_peer(one, other) for one, other in permutations(numbers, 2))

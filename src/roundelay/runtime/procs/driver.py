@@ -22,7 +22,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from roundelay.learner.base import Learner
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -41,8 +40,8 @@ from roundelay.runtime.base import (
 from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.collectives import Collectives, Library
-from roundelay.runtime.procs.device_rows import DeviceRows, device_of, reach_each_other
+from roundelay.runtime.procs.collectives import Library
+from roundelay.runtime.procs.devices import means_between_devices, rows_on_devices
 from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.worker import Answer, WorkerSpec
@@ -94,9 +93,10 @@ class ProcsRuntime(Runtime):
         scalars = len(cluster.optimizer.scalars)
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
         self._descriptor = create_file(self.layout)
-        self._on_devices = self._rows_on_devices(learner)
         self._folder = tempfile.TemporaryDirectory(prefix="roundelay-")  # where learners meet
-        self._collectives = self._means_between_devices(learner, library, recorded=trace is not None)
+        device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
+        self._on_devices = rows_on_devices(cluster, self.layout, device)
+        self._collectives = means_between_devices(cluster, device, library, trace is not None, self._folder.name)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
@@ -128,26 +128,6 @@ class ProcsRuntime(Runtime):
         except BaseException:
             self.close()
             raise
-
-    def _rows_on_devices(self, learner: Learner) -> DeviceRows | None:
-        """Where learners compute on devices that can reach each other's memory, and others write their rows, these lie
-        there. What goes to other hosts goes from the arena."""
-        if learner.device is None or not self.alone or self.cluster.strategy.traits.synchronous:
-            return None
-        devices = [device_of(rank, learner.device) for rank in self.here]
-        if not reach_each_other(devices):
-            return None
-        names = ("row", *self.layout.memory)
-        return DeviceRows.allocate(names, self.parameters, self.layout.centre, devices)
-
-    def _means_between_devices(self, learner: Learner, library: Library | None, recorded: bool) -> Collectives | None:
-        """By which library synchronous learners take means, if not in the arena."""
-        if learner.device is None or not self.alone or not self.cluster.strategy.traits.synchronous:
-            return None
-        own = learner.device.type == "cuda" and 1 < self.cluster.learners <= torch.cuda.device_count()
-        if library is None and own and not recorded and torch.distributed.is_nccl_available():
-            library = "nccl"
-        return None if library is None else Collectives(library, os.path.join(self._folder.name, "meet"))
 
     def _start(self) -> None:
         for rank in self.here:

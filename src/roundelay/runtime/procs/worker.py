@@ -30,7 +30,8 @@ from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange,
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.collectives import Collectives, DeviceMeans
-from roundelay.runtime.procs.device_rows import DeviceRows, device_of
+from roundelay.runtime.procs.device_rows import DeviceRows
+from roundelay.runtime.procs.devices import device_of
 from roundelay.runtime.procs.heap import keep_freed
 from roundelay.runtime.procs.means import Means, MemberLost
 from roundelay.runtime.procs.patience import Patience

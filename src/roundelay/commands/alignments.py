@@ -1,0 +1,107 @@
+"""Alignments: align, realign, import-alignment, export-alignment."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.terminal import Bar, console
+
+if TYPE_CHECKING:
+    pass
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", help="section.key=value")
+    _add_realign(command("realign", _realign, "align again with trained networks, to train the next ones on"))
+    _add_import(command("import-alignment", _import_alignment, "take the alignment that Kaldi or MFA made"))
+    sub = command("export-alignment", _export_alignment, "write an alignment as Kaldi or Praat read it")
+    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("alignment", type=Path, help="the folder that `roundelay align` wrote")
+    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
+    sub.add_argument("--out", type=Path, required=True, help="where to write")
+
+
+def _align(options: argparse.Namespace) -> None:
+    from roundelay.recipes.recipe import load_recipe
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.boundaries import synthesised_boundaries
+    from roundelay.speech.hmm.flat_start import train_alignments
+
+    recipe = load_recipe(options.recipe, options.overrides)
+    corpus = load_corpus(recipe.corpus)
+    summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
+    console.print(f"{summary}\nalignment is ready in {recipe.alignment}", markup=False)
+    for line in synthesised_boundaries(corpus, recipe.alignment):
+        console.print(line, markup=False)
+
+
+def _realign(options: argparse.Namespace) -> None:
+    from roundelay.realignment import realign_with
+
+    summary = realign_with(options.exp, options.out, Bar(), scale=options.scale, workers=options.workers)
+    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
+
+
+def _import_alignment(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.interchange import ImportConfig, KaldiAlignment, import_kaldi, import_textgrids
+
+    corpus = load_corpus(options.corpus)
+    config = ImportConfig(
+        tying=options.tying or ("kaldi" if options.kind == "kaldi" else "monophones"),
+        tied_states=options.tied_states, shares=tuple(options.shares), tolerance=options.tolerance,
+        failure_share=options.failure_share,
+    )  # fmt: skip
+    if options.kind == "kaldi":
+        source = KaldiAlignment(
+            tuple(options.ali), tuple(options.pdfs), model=options.model, tree=options.tree, phones=options.phones
+        )
+        summary = import_kaldi(corpus, corpus.features(), source, config, options.out, Bar())
+    else:
+        if options.grids is None:
+            raise UserError("import-alignment textgrid needs --grids, the folder of the TextGrids.")
+        summary = import_textgrids(corpus, corpus.features(), options.grids, config, options.out, Bar())
+    console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)
+
+
+def _export_alignment(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.hmm.alignment import Alignment
+    from roundelay.speech.hmm.export import export_kaldi, export_textgrids
+
+    corpus, export = load_corpus(options.corpus), export_kaldi if options.kind == "kaldi" else export_textgrids
+    number = export(corpus, corpus.features(), Alignment.load(options.alignment), options.out, Bar())
+    console.print(f"{number} utterances written to {options.out}", markup=False)
+
+
+def _add_realign(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories; the log-likelihoods of several are averaged")
+    sub.add_argument("--out", type=Path, required=True, help="the folder of the new alignment")
+    sub.add_argument("--scale", type=float, default=0.5, help="of the log-likelihoods (default: 0.5)")
+    sub.add_argument("--workers", type=int, default=0, help="processes (default: as many as cores)")
+
+
+def _add_import(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
+    sub.add_argument("--out", type=Path, required=True, help="the alignment's folder")
+    sub.add_argument("--ali", type=Path, action="append", default=[], help="kaldi: a folder with ali.*.gz; repeatable")
+    sub.add_argument("--pdfs", type=Path, action="append", default=[], help="kaldi: instead, what ali-to-pdf printed")
+    sub.add_argument("--model", type=Path, help="kaldi: final.mdl (default: in the first --ali)")
+    sub.add_argument("--tree", type=Path, help="kaldi: the tree (default: in the first --ali)")
+    sub.add_argument("--phones", type=Path, help="kaldi: phones.txt (default: in the first --ali)")
+    sub.add_argument("--grids", type=Path, help="textgrid: the folder of ID.TextGrid files")
+    sub.add_argument(
+        "--tying", help="kaldi, monophones, grow, or an alignment's folder (default: kaldi; monophones for TextGrids)"
+    )
+    sub.add_argument("--tied-states", type=int, default=500, help="of --tying grow (default: 500)")
+    sub.add_argument(
+        "--shares", type=float, nargs=3, default=[1.0, 1.0, 1.0], help="textgrid: of a phone, for its three states"
+    )
+    sub.add_argument("--tolerance", type=int, default=0, help="frames that alignment and features may differ by")
+    sub.add_argument("--failure-share", type=float, default=0.1, help="of utterances that may be left out")

@@ -1,0 +1,15 @@
+"""What the files of commands share."""
+
+import argparse
+from typing import Protocol
+
+DEFAULT_LEARNERS = 4
+
+
+class Command(Protocol):
+    """Adds a command to the command line."""
+
+    def __call__(self, name: str, run: object, text: str) -> argparse.ArgumentParser:
+        """`run` is called with the parsed options and returns the exit status, or None for 0; `text` says what it does.
+        The reply takes the command's options."""
+        ...

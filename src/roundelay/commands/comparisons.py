@@ -1,0 +1,247 @@
+"""Strategies and runs side by side: simulate, compare, report."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.base import DEFAULT_LEARNERS, Command
+from roundelay.commands.training import ctrl_c
+from roundelay.terminal import Bar, complain, console, print_table
+
+if TYPE_CHECKING:
+    pass
+
+
+COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
+"""What `simulate` compares unless told otherwise."""
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
+    _add_compare(command("compare", _compare, "train a grid of strategies, or go on with it, and print their table"))
+    sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
+    sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    _add_target(sub)
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    if options.published:
+        return _published()
+    if options.calibrate:
+        return _calibrate(options)
+    if options.stability is not None:
+        return _stability(options)
+    from roundelay.acoustic import parse_straggler
+    from roundelay.runtime.sim.cluster import load_cluster
+    from roundelay.runtime.sim.cost import CostModel
+    from roundelay.simulate.scenario import Scenario, simulate
+
+    cluster = load_cluster(options.cluster) if options.cluster else None
+    learners = options.learners or (cluster.learners if cluster else DEFAULT_LEARNERS)
+    scenario = Scenario(
+        learners=learners, rounds=options.rounds, frames=options.frames, epochs=options.epochs,
+        learning_rate=options.learning_rate, seed=options.seed,
+        stragglers=tuple(parse_straggler(text) for text in options.straggler or ()),
+        cost=CostModel(
+            gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter,
+            cluster=cluster, together=options.together,
+        ),
+        timing_only=options.timing_only, model_bytes=options.model_bytes,
+    )  # fmt: skip
+    found = simulate(scenario, options.strategy, options.exp)
+    columns = ["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest"]
+    columns += ["events", "events/s"] if options.timing_only else ["consensus", "loss"]
+    rows = []
+    for s in found:
+        row = [s.label, f"{s.virtual_seconds:.2f}", f"{s.speedup:.2f}", f"{s.fewest}-{s.most}"]
+        row += [f"{s.staleness_mean:.1f}", f"{s.staleness_largest}"]
+        if options.timing_only:
+            row += [f"{s.events:,}", f"{s.events / s.wall_seconds:,.0f}"] if s.wall_seconds else ["", ""]
+        else:
+            row += [f"{s.consensus_distance:.4f}", f"{s.loss:.4f}"]
+        rows.append(tuple(row))
+    print_table(columns, rows)
+    for s in found:
+        if s.died or s.lost:
+            note = s.died or f"{s.label} went on after {s.lost} death{'s' * (s.lost > 1)}"
+            console.print(note, markup=False)
+
+
+def _published() -> None:
+    from roundelay.simulate.published import compare, errors
+
+    compared = compare()
+    rows = [
+        (
+            c.row.network, c.row.strategy, f"{c.row.minibatch}", f"{c.row.gpus}", f"{c.row.period}", c.row.tables,
+            c.row.use, f"{c.row.speedup:.2f}", f"{c.speedup:.2f}", f"{round(100 * c.error, 1) + 0:+.1f} %",
+        )
+        for c in compared
+    ]  # fmt: skip
+    print_table(
+        ["network", "strategy", "minibatch", "GPUs", "period", "tables", "use", "published", "model", "error"], rows
+    )
+    median, largest = errors(compared)
+    predicted = sum(c.row.use == "predicted" for c in compared)
+    console.print(
+        f"{predicted} predicted rows: median error {100 * median:.1f} %, largest {100 * largest:.1f} %. "
+        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed).",
+        markup=False,
+    )
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from roundelay.simulate.calibrate import calibrate
+
+    costs, lines = calibrate(options.calibrate)
+    milliseconds = [
+        (
+            run.name, f"{run.learners}", f"{run.frames:.0f}", f"{1e3 * run.gradient:.2f}", f"{1e3 * run.update:.2f}",
+            "" if run.exchange is None else f"{1e3 * run.exchange:.2f}",
+            "" if run.mean is None else f"{1e3 * run.mean:.2f}",
+        )
+        for run in costs.runs
+    ]  # fmt: skip
+    console.print("Measured, in milliseconds:")
+    print_table(["run", "learners", "frames", "gradient", "update", "exchange", "mean"], milliseconds)
+    rows = []
+    for line in lines:
+        row = [line.label, f"{line.learners}", "" if line.measured is None else f"{line.measured:,.0f}"]
+        for speed, error in ((line.own, line.own_error), (line.frames_per_second, line.error)):
+            row += ["" if speed is None else f"{speed:,.0f}", "" if error is None else f"{100 * error:+.1f} %"]
+        rows.append(tuple(row))
+    console.print(
+        "\nFrames per second, as measured, and as predicted from the run's own costs and from all other runs:"
+    )
+    print_table(["strategy", "learners", "measured", "own", "error", "others", "error"], rows)
+    for what, errors in (
+        ("its own costs", [abs(line.own_error) for line in lines if line.own_error is not None]),
+        ("all other runs", [abs(line.error) for line in lines if line.error is not None]),
+    ):
+        if errors:
+            console.print(
+                f"From {what}: {len(errors)} runs, mean error {100 * sum(errors) / len(errors):.1f} %, "
+                f"largest {100 * max(errors):.1f} %",
+                markup=False,
+            )
+
+
+def _stability(options: argparse.Namespace) -> None:
+    from roundelay.compare.grid import parse_learners
+    from roundelay.stability import ORDERS, stability, table
+
+    names = ORDERS if options.strategy is COMPARED else options.strategy
+    learners = options.stability or str(options.learners or "4,8,16")
+    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed)
+    print_table(*table(edges))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from roundelay.compare.grid import parse_learners, plan
+    from roundelay.compare.running import run_grid
+    from roundelay.compare.summary import summarise
+    from roundelay.training import Interrupt
+
+    strategies = [text for text in options.strategies if not _is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
+    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
+    learners, stragglers = parse_learners(options.learners), options.straggler or ()
+    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
+    console.print(f"{len(grid.cells)} trainings in {grid.folder}{grid.about_time}", markup=False)
+    interrupt = Interrupt()
+    with ctrl_c(interrupt):
+        outcomes = run_grid(
+            grid, not options.no_decode, Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt
+        )
+    compared = summarise(grid, outcomes, options.target_loss, console.width if console.is_terminal else 200)
+    console.print(f"\n{compared.table}\n\n{compared.files}", markup=False)
+    for failure in compared.failed:
+        complain(failure)
+    if interrupt.asked:
+        complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
+        return 130
+    return 1 if compared.failed else 0
+
+
+def _is_override(text: str) -> bool:
+    """`section.key=value` that stands right behind the strategies: none of them has a dot before its first `=`."""
+    return "." in text.partition("=")[0] and "=" in text
+
+
+def _report(options: argparse.Namespace) -> None:
+    from roundelay.report import load_runs, text_table, write_report
+
+    console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
+    page = write_report(options.exp, options.out, options.target_loss)
+    console.print(f"page written to {page}", markup=False)
+
+
+def _add_simulate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
+    sub.add_argument(
+        "--strategy", nargs="+", default=COMPARED,
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+    )  # fmt: skip
+    sub.add_argument("--learners", type=int, help="default: the cluster's, or 4")
+    sub.add_argument("--timing-only", action="store_true", help="compute nothing: times, staleness, events a second")
+    sub.add_argument("--model-bytes", type=float, help="size of a model on the wire, where the cluster does not say")
+    sub.add_argument("--frames", type=int, default=32, help="of a learner's minibatch (default: 32)")
+    sub.add_argument("--epochs", type=int, default=1, help="of --rounds each (default: 1)")
+    sub.add_argument(
+        "--exp", type=Path, help="leave a run directory for `roundelay report`; one each in it for several"
+    )
+    sub.add_argument(
+        "--together",
+        action=argparse.BooleanOptionalAction,
+        help="gradients of many learners in one call, or one by one",
+    )
+    sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
+    sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
+    sub.add_argument(
+        "--stability", nargs="?", const="", metavar="L,L,...",
+        help="print instead the largest stable rate x curvature, for so many learners (default: --learners, or 4,8,16)",
+    )  # fmt: skip
+    sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
+    sub.add_argument("--learning-rate", type=float, default=0.1)
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--straggler", action="append", metavar="RANK:10x|RANK:+0.4")
+    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
+    texts = {
+        "gradient": "seconds per minibatch",
+        "exchange": "seconds per pair exchange",
+        "allreduce": "seconds per allreduce of two learners",
+        "jitter": "sigma of log-normal gradient times",
+    }
+    for name, value in defaults.items():
+        sub.add_argument(f"--{name}", type=float, default=value, help=f"{texts[name]} (default: {value})")
+
+
+def _add_compare(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", help="section.key=value, for every training")
+    sub.add_argument(
+        "--strategies", nargs="+", required=True, metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+        help="beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
+    )  # fmt: skip
+    sub.add_argument(
+        "--learners", default=f"1,{DEFAULT_LEARNERS}", help="numbers with commas; 1 is the baseline, sgd, always there"
+    )
+    sub.add_argument("--seeds", type=int, default=3, help="how many, from the recipe's on (default: 3)")
+    sub.add_argument(
+        "--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="train everything also with this one slow"
+    )
+    sub.add_argument("--runtime", choices=["procs", "sim"])
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="where all runs go (default: exp/RECIPE/compare)")
+    sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
+    _add_target(sub)
+
+
+def _add_target(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--target-loss",
+        type=float,
+        metavar="NATS",
+        help="held-out loss to race to (default: one that all runs reached)",
+    )

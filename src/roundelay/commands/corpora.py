@@ -1,0 +1,189 @@
+"""Corpora: prepare, features, export."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.terminal import Bar, console, print_table
+
+if TYPE_CHECKING:
+    from roundelay.speech.features import FeatureConfig
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
+    sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds")
+    sub.add_argument("data", type=Path, help="the prepared corpus")
+    sub.add_argument("--on-bad-audio", choices=["error", "skip"], default="error", help="and missing matrices")
+    _add_feature_options(sub)
+    sub = command(
+        "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
+    )
+    sub.add_argument("format", choices=["kaldi", "lhotse"])
+    sub.add_argument("data", type=Path, metavar="CORPUS", help="the folder that `roundelay prepare` wrote")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    sub.add_argument("--split", action="append", metavar="NAME", help="only this one (may be repeated; default: all)")
+    sub.add_argument("--features", action="store_true", help="kaldi: also feats.scp and cmvn.scp with their archives")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
+    from roundelay.speech.corpus.demo import prepare_demo
+    from roundelay.speech.corpus.named import NAMED, Request, prepare_named
+    from roundelay.speech.corpus.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
+    from roundelay.speech.culprits import listing
+
+    data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    how = PrepareOptions(
+        on_bad=options.on_bad_audio, on_missing_words=options.on_missing_words, map_to=options.map_to,
+        strip_stress=options.strip_stress, lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
+        workers=options.workers, features=_feature_options(options), speeds=tuple(options.speed),
+        allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds, given_features=options.use_feats,
+        frame_shift_ms=options.frame_shift_ms,
+    )  # fmt: skip
+    splits = tuple(_split(text) for text in options.split or ())
+    if options.corpus == "demo":
+        corpus = prepare_demo(data, Bar(), seed=options.seed)
+    elif options.corpus in NAMED:
+        request = Request(
+            options.corpus, options.source, tuple(options.also), options.download, options.lexicon, splits,
+            options.vocabulary, options.vocabulary_size, how,
+        )  # fmt: skip
+        corpus = prepare_named(request, data, Bar())
+    else:
+        if options.source is None:
+            raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
+        if options.lexicon is None:
+            raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
+        standard = {split: split for split in ("train", "dev", "test")} if options.corpus == "kaldi" else {}
+        prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
+        corpus = prepare(
+            options.source, data, options.lexicon, dict(splits) or standard, Bar(), options=how, name=data.name
+        )
+    rows = [
+        (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
+        for name, some in corpus.splits.items()
+    ]
+    print_table(["split", "utterances", "hours", "speakers"], rows)
+    for split, culprits in corpus.left_out.items():
+        console.print(
+            f"{split}: left out {len(culprits)} of {len(culprits) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in culprits])}",
+            markup=False,
+        )
+    if corpus.guessed:
+        guessed = "1 pronunciation was" if corpus.guessed == 1 else f"{corpus.guessed:,} pronunciations were"
+        console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
+    if corpus.held_out_words:
+        words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
+        console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
+    console.print(f"{corpus.name} is ready in {data}", markup=False)
+
+
+def _features(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.build import change_features
+
+    corpus = change_features(
+        options.data, _feature_options(options), Bar(),
+        speeds=options.speed, workers=options.workers, on_bad=options.on_bad_audio,
+    )  # fmt: skip
+    store = corpus.features()
+    parts = ", ".join(f"{p.name} {p.width}{f' with {p.deltas} deltas' if p.deltas else ''}" for p in store.parts)
+    console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}", markup=False)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from roundelay.speech.corpus.export import export_kaldi, export_lhotse
+    from roundelay.speech.corpus.prepared import load_corpus
+
+    corpus = load_corpus(options.data)
+    if options.format == "kaldi":
+        done = export_kaldi(corpus, options.out, Bar(), features=options.features, splits=options.split or ())
+    else:
+        if options.features:
+            raise UserError("export lhotse writes no features; only `roundelay export kaldi` takes --features.")
+        done = export_lhotse(corpus, options.out, splits=options.split or ())
+    for one in done:
+        frames = "" if one.frames is None else f", {one.frames} frames of features"
+        console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")
+    return name, folder
+
+
+def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
+    """What `--features`, `--bins` ask for."""
+    from roundelay.core.configure import build, read_yaml
+    from roundelay.speech.features import FbankConfig, FeatureConfig, only_fbank
+
+    if options.features is not None and options.bins is not None:
+        raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
+    if options.features is not None:
+        try:
+            return build(FeatureConfig, read_yaml(options.features))
+        except UserError as error:
+            raise UserError(f"{options.features}: {error}") from None
+    return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()
+
+
+def _add_prepare(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "corpus",
+        choices=["librispeech", "mini-librispeech", "fsdd", "an4", "switchboard", "kaldi", "lhotse", "demo"],
+    )
+    sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
+    sub.add_argument("--download", action="store_true", help="load what is free and missing into the source first")
+    sub.add_argument(
+        "--also", action="append", default=[], type=Path, metavar="DIR", help="switchboard: another folder with parts"
+    )
+    sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
+    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary, CMU format")
+    sub.add_argument(
+        "--split", action="append", metavar="NAME=FOLDER",
+        help="kaldi: data directories inside the source; lhotse: parts of the manifests; librispeech: parts, a split "
+        "may be named several times",
+    )  # fmt: skip
+    sub.add_argument(
+        "--vocabulary", type=Path, metavar="TEXT",
+        help="recognise the words of this text or list and those trained on; other words of held-out speech are errors",
+    )  # fmt: skip
+    sub.add_argument("--vocabulary-size", type=int, default=0, metavar="N", help="its N most frequent words only")
+    sub.add_argument(
+        "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
+    )
+    sub.add_argument(
+        "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
+        help="not in the lexicon; guess: pronounced by their spelling, as learned from the lexicon",
+    )  # fmt: skip
+    sub.add_argument(
+        "--lexicon-case", choices=["keep", "upper", "lower"],
+        help="kaldi: of the dictionary's words (default: as in the transcripts, if these are all in one)",
+    )  # fmt: skip
+    sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
+    sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
+    sub.add_argument(
+        "--max-bad-share", type=float, default=0.1, metavar="SHARE",
+        help="of a split's utterances that may be left out; more stop the command (default: 0.1)",
+    )  # fmt: skip
+    sub.add_argument("--allow-pipes", action="store_true", help="kaldi: run the commands in wav.scp")
+    sub.add_argument("--pipe-seconds", type=float, default=300, help="that one of them may take (default: 300)")
+    sub.add_argument("--use-feats", action="store_true", help="kaldi: features of feats.scp, though there is audio")
+    sub.add_argument("--frame-shift-ms", type=float, help="kaldi: of feats.scp (default: the file frame_shift, or 10)")
+    sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
+    _add_feature_options(sub)
+
+
+def _add_feature_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--features", type=Path, metavar="YAML", help="what features are made of (docs/features.md)")
+    sub.add_argument("--bins", type=int, help="of the filterbank (default: 40)")
+    sub.add_argument(
+        "--speed", type=float, nargs="+", default=[], metavar="S", help="add training copies played so fast: 0.9 1.1"
+    )
+    sub.add_argument("--workers", type=int, help="processes (default: as many as pay)")

@@ -1,0 +1,92 @@
+"""Hosts and running trainings: doctor, status."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.base import Command
+from roundelay.terminal import complain, console, print_table
+
+if TYPE_CHECKING:
+    pass
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    _add_doctor(command("doctor", _doctor, "examine this host, or all hosts of a run, and say what to change"))
+    _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from roundelay.runtime.doctor.consult import consult, table
+
+    report = consult(
+        hosts=options.hosts, listen=options.listen, learners=options.learners, parameters=options.parameters,
+        folder=options.exp, patience=options.patience, say=complain,
+    )  # fmt: skip
+    if report is None:
+        return 0
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+        return 0 if report.well else 2
+    for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
+        if findings:
+            console.print(f"{name}:", markup=False)
+        for finding in findings:
+            mark = {"good": "  ok    ", "note": "  note  ", "bad": "  BAD   "}[finding.verdict.value]
+            console.print(f"{mark}{finding.about}: {finding.found}", markup=False)
+            if finding.change:
+                console.print(f"        -> {finding.change}", markup=False)
+    columns, rows = table(report)
+    if rows:
+        print_table(columns, rows, left=2)
+    console.print("Nothing here would keep a run from working." if report.well else "Change what is BAD first.")
+    return 0 if report.well else 2
+
+
+def _status(options: argparse.Namespace) -> int:
+    from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
+    from roundelay.runtime.clocks import pause, unix_clock
+
+    while True:
+        found = read_status(options.exp, unix_clock())
+        if options.watch is not None and console.is_terminal:
+            console.clear()
+        if options.json:
+            print(json.dumps(found.to_json()), flush=True)
+        else:
+            for line in headline(found):
+                console.print(line, markup=False)
+            for columns, rows in (host_rows(found), learner_rows(found)):
+                if rows:
+                    print_table(columns, rows)
+        if options.watch is None or found.life is not Life.RUNNING:
+            return 0 if found.life.well else 1
+        pause(options.watch)
+
+
+def _add_doctor(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--hosts", nargs="+", metavar="ADDRESS:PORT", help="of hosts where `roundelay doctor --listen` waits already"
+    )
+    sub.add_argument(
+        "--listen", metavar="ADDRESS[:PORT]",
+        help="let another host's doctor come here; with --hosts, or variables of torchrun: where to be reached",
+    )  # fmt: skip
+    sub.add_argument("--learners", type=int, help="on each host (default: LOCAL_WORLD_SIZE, or one for each core)")
+    sub.add_argument("--parameters", type=float, default=12.5e6, help="of the model (default: 12.5e6)")
+    sub.add_argument("--exp", type=Path, default=Path("exp"), help="where run directories go (default: exp)")
+    sub.add_argument(
+        "--patience", type=float, metavar="SECONDS",
+        help="to wait for other hosts (default: 30; with --listen alone 600)",
+    )  # fmt: skip
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+
+
+def _add_status(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument(
+        "--watch", nargs="?", type=float, const=5.0, metavar="SECONDS", help="again and again (default: every 5 s)"
+    )
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")

@@ -1,0 +1,121 @@
+"""Recognition: decode, score."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.terminal import Bar, console
+
+if TYPE_CHECKING:
+    from roundelay.recipes.recipe import Recipe
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
+    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
+    sub.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe"
+    )
+    sub.add_argument(
+        "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
+        help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
+    )  # fmt: skip
+    sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
+    _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
+
+
+def _decode(options: argparse.Namespace) -> None:
+    from roundelay.recognise import recognise
+
+    if not options.exp:
+        raise UserError("decode needs a run directory.")
+    if len(options.exp) > 1 and (options.out or options.others):
+        raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
+    others = []
+    for text in options.others:
+        path, weight = weighted(text)
+        others.append((path, _decode_recipe(path, options.set), weight))
+    for exp in options.exp:
+        for found in recognise(exp, _decode_recipe(exp, options.set), Bar(), others=others, out=options.out):
+            console.print(
+                f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
+                f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
+                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
+                markup=False,
+            )
+            for name, part in found.subsets.items():
+                console.print(f"  {name}: {part}", markup=False)
+
+
+def _decode_recipe(exp: Path, overrides: Sequence[str]) -> "Recipe":
+    from roundelay.core.configure import build, override, read_yaml
+    from roundelay.recipes.recipe import Recipe
+
+    if not (exp / "recipe.yaml").is_file():
+        raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
+    mapping = read_yaml(exp / "recipe.yaml")
+    for assignment in overrides:
+        override(mapping, assignment)
+    return build(Recipe, mapping)
+
+
+def weighted(text: str) -> tuple[Path, float]:
+    """`EXP` or `EXP:WEIGHT`."""
+    exp, colon, weight = text.rpartition(":")
+    if Path(text).exists() or not colon:
+        return Path(text), 1.0
+    try:
+        return Path(exp), float(weight)
+    except ValueError:
+        raise UserError(f"--with {text!r}: write EXP or EXP:WEIGHT, for example exp/blstm:0.5.") from None
+
+
+def _score(options: argparse.Namespace) -> None:
+    from roundelay.speech.scoring.cases import Rules
+    from roundelay.speech.scoring.session import Asked, answers
+    from roundelay.speech.scoring.shown import Wanted
+
+    asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
+    rules = Rules(
+        glm=options.glm, keep_hyphens=options.keep_hyphens, marked=options.marks, ignore_case=options.ignore_case,
+        sclite_costs=options.sclite_costs, missing="empty" if options.missing_as_empty else "error",
+    )  # fmt: skip
+    wanted = Wanted(
+        interval=options.interval, unit=options.over, per_speaker=options.per_speaker, subsets=options.subsets,
+        table=options.table, confusions=options.confusions, errors=options.errors,
+    )  # fmt: skip
+    for text in answers(asked, rules, wanted):
+        console.print(text, markup=False)
+
+
+def _add_score(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
+    sub.add_argument("--ref", type=Path, help="reference, trn format")
+    sub.add_argument("--hyp", type=Path, help="hypotheses, trn format")
+    sub.add_argument("--stm", type=Path, help="reference in segments with times, stm format")
+    sub.add_argument("--ctm", type=Path, help="recognised words with times, ctm format")
+    sub.add_argument("--glm", type=Path, help="mapping rules for both sides; implies --marks, and splits at hyphens")
+    sub.add_argument("--keep-hyphens", action="store_true", help="with --glm: hyphenated words stay one word")
+    sub.add_argument(
+        "--marks", action="store_true", help="read { a / b } as alternatives, (word) as optional, wor- as a fragment"
+    )
+    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
+    sub.add_argument("--sclite-costs", action="store_true", help="align with sclite's costs, not with fewest errors")
+    sub.add_argument(
+        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
+    )
+    sub.add_argument("--interval", action="store_true", help="95 %% bootstrap interval of the word error rate")
+    sub.add_argument(
+        "--over", choices=["utterances", "speakers"], default="utterances",
+        help="what the bootstrap of --interval and --compare draws (default: utterances)",
+    )  # fmt: skip
+    sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
+    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+    sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
+    sub.add_argument("--table", action="store_true", help="the table that sclite prints")
+    sub.add_argument("--confusions", type=int, default=0, metavar="N", help="the N most frequent errors of each kind")
+    sub.add_argument("--errors", action="store_true", help="also print every error in its place")
