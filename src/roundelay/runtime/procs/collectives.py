@@ -8,6 +8,7 @@ Legend: P parameters, L learners.
 """
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,10 +27,10 @@ Library = Literal["nccl", "gloo"]
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a learner process is told of the library: its name, and a file by which the L processes meet."""
+    """What a learner process is told of the library: its name, and a folder, where the L processes meet."""
 
     library: Library
-    path: str
+    folder: str
 
     def join(self, rank: int, learners: int, device: torch.device, patience_seconds: float) -> None:
         """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
@@ -40,9 +41,13 @@ class Collectives:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         distributed.init_process_group(
-            self.library, store=FileStore(self.path, learners), rank=rank, world_size=learners,
+            self.library, store=FileStore(os.path.join(self.folder, "meet"), learners), rank=rank, world_size=learners,
             timeout=timedelta(seconds=patience_seconds), device_id=device if device.type == "cuda" else None,
         )  # fmt: skip
+
+    def clear(self) -> None:
+        """Nobody meets there any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class DeviceMeans(Means):

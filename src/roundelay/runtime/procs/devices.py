@@ -3,7 +3,7 @@
 Legend: L learners.
 """
 
-import os
+import tempfile
 from collections.abc import Iterable
 from itertools import permutations
 
@@ -54,18 +54,17 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
 
 
 def means_between_devices(
-    cluster: Cluster, device: torch.device | None, library: Library | None, recorded: bool, folder: str
+    cluster: Cluster, device: torch.device | None, library: Library | None, recorded: bool
 ) -> Collectives | None:
     """By which library synchronous learners take means, if not in the arena.
 
     Args:
         device: that learners compute on.
         library: the one to take; None: NCCL, where each learner has a GPU of its own, and if nothing is recorded.
-        folder: where learners may leave a file.
     """
     if device is None or not cluster.strategy.traits.synchronous:
         return None
     own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
     if library is None and own and not recorded and torch.distributed.is_nccl_available():
         library = "nccl"
-    return None if library is None else Collectives(library, os.path.join(folder, "meet"))
+    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"))

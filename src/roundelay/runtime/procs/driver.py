@@ -13,7 +13,6 @@ Legend: P parameters, L learners.
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -93,10 +92,9 @@ class ProcsRuntime(Runtime):
         scalars = len(cluster.optimizer.scalars)
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
         self._descriptor = create_file(self.layout)
-        self._folder = tempfile.TemporaryDirectory(prefix="roundelay-")  # where learners meet
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
-        self._collectives = means_between_devices(cluster, device, library, trace is not None, self._folder.name)
+        self._collectives = means_between_devices(cluster, device, library, recorded=trace is not None)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
@@ -485,4 +483,5 @@ class ProcsRuntime(Runtime):
         end(self._members, set(self._newcomers))
         self._members, self._newcomers = {}, {}
         self.arena.close()
-        self._folder.cleanup()
+        if self._collectives is not None:
+            self._collectives.clear()
