@@ -42,7 +42,8 @@ class Collectives:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         distributed.init_process_group(
             self.library, store=FileStore(os.path.join(self.folder, "meet"), learners), rank=rank, world_size=learners,
-            timeout=timedelta(seconds=patience_seconds), device_id=device if device.type == "cuda" else None,
+            timeout=timedelta(seconds=patience_seconds),
+            device_id=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None,
         )  # fmt: skip
 
     def clear(self) -> None:
