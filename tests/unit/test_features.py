@@ -17,20 +17,16 @@ import torch
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+from roundelay.speech import feature_parts
 from roundelay.speech import features as features_module
 from roundelay.speech.archive import write_archive
 from roundelay.speech.audio import read_audio
 from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.feature_store import StoredPart
-from roundelay.speech.features import (
-    External,
-    FbankConfig,
-    FeatureConfig,
-    FeatureStore,
-    Filterbank,
-    compute_features,
-    fbank,
-)
+from roundelay.speech.fbank import FbankConfig, fbank
+from roundelay.speech.feature_parts import External, FeatureConfig, Filterbank
+from roundelay.speech.feature_store import FeatureStore, StoredPart
+from roundelay.speech.features import compute_features
+from roundelay.speech.partial_features import Partial
 from roundelay.speech.speed import at_speed, perturbed
 from support.corpora import RATE, recorded, speechlike, utterance
 
@@ -106,7 +102,7 @@ def written(folder: Path) -> int:
 def test_computed_once(tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch) -> None:
     first = compute(some, tmp_path)
     before = written(tmp_path)
-    monkeypatch.setattr(features_module, "fbank", None)  # whoever computes again fails
+    monkeypatch.setattr(feature_parts, "fbank", None)  # whoever computes again fails
     again = compute(some, tmp_path)
     assert written(tmp_path) == before
     np.testing.assert_array_equal(again.array, first.array)
@@ -253,7 +249,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
         seen.append(len(wave))
         return fbank(wave, rate, config)
 
-    monkeypatch.setattr(features_module, "fbank", noted)
+    monkeypatch.setattr(feature_parts, "fbank", noted)
     return seen
 
 
@@ -316,7 +312,7 @@ def test_a_mended_file_is_computed_and_the_rest_kept(
 
 def test_two_at_once_are_refused(tmp_path: Path, some: list[Utterance]) -> None:
     with (
-        features_module._Partial.opened(tmp_path / "f"),
+        Partial.opened(tmp_path / "f"),
         pytest.raises(UserError, match="another process is computing these features"),
     ):
         compute(some, tmp_path)

@@ -9,7 +9,7 @@ from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
-    from roundelay.speech.features import FeatureConfig
+    from roundelay.speech.feature_parts import FeatureConfig
 
 
 def add(command: Command) -> None:
@@ -121,7 +121,8 @@ def _split(text: str) -> tuple[str, str]:
 def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
     """What `--features`, `--bins` ask for."""
     from roundelay.core.configure import build, read_yaml
-    from roundelay.speech.features import FbankConfig, FeatureConfig, only_fbank
+    from roundelay.speech.fbank import FbankConfig
+    from roundelay.speech.feature_parts import FeatureConfig, only_fbank
 
     if options.features is not None and options.bins is not None:
         raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")

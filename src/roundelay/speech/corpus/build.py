@@ -32,7 +32,8 @@ from roundelay.speech.corpus.prepared import (
     write_prepared,
 )
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
-from roundelay.speech.features import FeatureConfig, compute_features
+from roundelay.speech.feature_parts import FeatureConfig
+from roundelay.speech.features import compute_features
 from roundelay.speech.g2p import guess_missing
 from roundelay.speech.lexicon import (
     Lexicon,
