@@ -24,7 +24,7 @@ TOO_LONG = 250.0
 """Seconds: the machine may be busy with other things."""
 PAUSE = 0.05
 LEARNING_RATE = 0.02
-"""At the recipe's own, 0.05, the loss of rows that seldom meet rises by a third now and then, whatever else happens."""
+"""At the recipe's own, 0.05, the loss of learners that seldom meet rises with time, whatever else happens to them."""
 
 
 def results(exp: Path) -> Results:
