@@ -195,16 +195,21 @@ class Mixing:
             self._rule = partial(self._rule, age=theirs.version - request.since)
         private = [slices(vector) for vector in request.private]
         self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
+        self._apart = (
+            mine.vector.device != theirs.vector.device
+        )  # then theirs is brought to the device of mine, and back
         mine.begin()
         theirs.begin()
 
     def chunk(self, number: int) -> None:
-        """Apply the rule to one chunk of both rows, on the device of mine."""
-        mine, there, *private = self._slices[number]
-        theirs = there.to(mine.device)
-        self._rule(mine, theirs, *private)
-        if theirs is not there:
+        """Apply the rule to one chunk of both rows."""
+        if self._apart:
+            mine, there, *private = self._slices[number]
+            theirs = there.to(mine.device)
+            self._rule(mine, theirs, *private)
             there.copy_(theirs)
+        else:
+            self._rule(*self._slices[number])
 
     def end(self) -> int:
         """All chunks are done; the version of their row."""

@@ -1,4 +1,4 @@
-"""Host memory that GPUs read and write by themselves: copies from and to it are several times as fast."""
+"""Host memory that GPUs read and write by themselves: copies from and to it make no detour through another buffer."""
 
 import torch
 from torch import Tensor
