@@ -54,17 +54,18 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
 
 
 def means_between_devices(
-    cluster: Cluster, device: torch.device | None, library: Library | None, recorded: bool
+    cluster: Cluster, device: torch.device | None, library: Library | None, bucket: int, recorded: bool
 ) -> Collectives | None:
     """By which library synchronous learners take means, if not in the arena.
 
     Args:
         device: that learners compute on.
         library: the one to take; None: NCCL, where each learner has a GPU of its own, and if nothing is recorded.
+        bucket: elements in one call of it.
     """
     if device is None or not cluster.strategy.traits.synchronous:
         return None
     own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
     if library is None and own and not recorded and torch.distributed.is_nccl_available():
         library = "nccl"
-    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"))
+    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), bucket)

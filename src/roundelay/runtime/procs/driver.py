@@ -39,7 +39,7 @@ from roundelay.runtime.base import (
 from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.collectives import Library
+from roundelay.runtime.procs.collectives import BUCKET, Library
 from roundelay.runtime.procs.devices import means_between_devices, rows_on_devices
 from roundelay.runtime.procs.members import Member, end, start_member
 from roundelay.runtime.procs.patience import Patience
@@ -76,6 +76,7 @@ class ProcsRuntime(Runtime):
             to reach other hosts, by rank.
         library: what takes the means of synchronous learners that compute on devices; None: NCCL, where each has a GPU
             of its own and nothing is recorded, else nothing but the arena.
+        bucket: elements in one call of that library.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ProcsRuntime(Runtime):
         on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
         here: Sequence[int] | None = None, extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
         cross: Callable[[str, Layout], Mapping[int, str]] | None = None, library: Library | None = None,
+        bucket: int = BUCKET,
     ) -> None:  # fmt: skip
         cluster.strategy.check(cluster.learners)
         self.cluster, self.alone = cluster, here is None
@@ -94,7 +96,7 @@ class ProcsRuntime(Runtime):
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
-        self._collectives = means_between_devices(cluster, device, library, recorded=trace is not None)
+        self._collectives = means_between_devices(cluster, device, library, bucket, recorded=trace is not None)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]

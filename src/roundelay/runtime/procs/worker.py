@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -130,6 +130,7 @@ class Worker:
         posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
         self.means = Means(arena, spec.rank, patience, spec.here, posts)
         self._shows = True  # do others read gradients in the arena?
+        self._collective: DeviceMeans | None = None
         row, gradient = self.rows[spec.rank], arena.vector("gradient", spec.rank)
         memory = {name: arena.vector(name, spec.rank) for name in spec.layout.memory}
         traits = spec.cluster.strategy.traits
@@ -144,7 +145,8 @@ class Worker:
             self.learner.resident = True
             if spec.collectives is not None:
                 spec.collectives.join(spec.rank, spec.layout.learners, device, spec.patience_seconds)
-                self.means, self._shows = DeviceMeans(arena, spec.rank, patience, gradient), False
+                self._collective = DeviceMeans(arena, spec.rank, patience, gradient, spec.collectives.bucket)
+                self.means, self._shows = self._collective, False
         snapshot = torch.empty_like(row.vector) if self._copies(traits) else None
         if device is not None and self._resident is None:  # points and gradients go there and back
             for vector in (row.vector if snapshot is None else snapshot, gradient):
@@ -263,15 +265,12 @@ class Worker:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
 
     def _gradient_mean(self, effect: GradMean) -> Gradient:
-        """Where the mean goes over several hosts, it begins while the gradient is computed, unless that is done on
-        another device."""
+        """Where the mean goes over several hosts or between devices, it begins while the gradient is computed, unless
+        that is done on a device and the mean is taken in the arena."""
         at, weight, group = effect.at, float(effect.batch.frames), effect.group
-        lay = self.means.announce_gradient(weight, group, at.vector) if self._resident is None else None
-        self.learner.laid = lay
-        try:
-            statistics = self._gradient(effect)
-        finally:
-            self.learner.laid = None
+        early = self._resident is None or self._collective is not None
+        lay = self.means.announce_gradient(weight, group, at.vector) if early else None
+        statistics = self._gradient(effect, lay)
         if lay is not None:
             lay(0)
         else:
@@ -284,7 +283,7 @@ class Worker:
 
     def _reply(self, vector: Tensor) -> Tensor:
         """A mean where the learner has its row."""
-        return vector if self._resident is None else self._resident.reply(vector)
+        return vector if self._resident is None or self._collective is not None else self._resident.reply(vector)
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
@@ -323,10 +322,17 @@ class Worker:
                 pause = min(2 * pause, 2e-3)
         return drawn
 
-    def _gradient(self, effect: Grad | GradMean) -> Statistics:
+    def _gradient(self, effect: Grad | GradMean, lay: Callable[[int], None] | None = None) -> Statistics:
+        """`lay` is told how far it is. A mean between devices that was begun before goes on meanwhile."""
         straggler = self.cluster.straggler(self.rank)
+        if lay is None and self._collective is not None:
+            lay = self._collective.look
         started = time.monotonic()
-        statistics = self.learner.gradient(effect.at.vector, effect.batch, self._plan, self.me.gradient_buffer)
+        self.learner.laid = lay
+        try:
+            statistics = self.learner.gradient(effect.at.vector, effect.batch, self._plan, self.me.gradient_buffer)
+        finally:
+            self.learner.laid = None
         if straggler.factor > 1 or straggler.seconds:
             time.sleep((straggler.factor - 1) * (time.monotonic() - started) + straggler.seconds)
         self._gradient_seconds += time.monotonic() - started
