@@ -60,9 +60,11 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
 
 
-def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit() -> None:
-    """A module of several pieces, of which the last is on its way before backward comes to the first."""
-    hosts = Hosts("ssgd", (2, 1), momentum=0.9, wide=True)
+@pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])
+def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit(on_device: bool) -> None:
+    """A module of several pieces, of which the last is on its way before backward comes to the first. From a device it
+    comes by way of the arena."""
+    hosts = Hosts("ssgd", (2, 1), momentum=0.9, wide=True, on_device=on_device)
     state, outcomes = on_hosts(hosts)
     expected, wanted = on_one(hosts)
     assert expected.vectors["row"].shape[1] > 3 * PIECE
@@ -89,14 +91,17 @@ def test_a_mix_waits_for_the_mail_whatever_a_host_says_of_itself(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("name", "terms"),
+    ("name", "terms", "on_device"),
     [
-        ("adpsgd", {}), ("adpsgd:random", {"wire": "bf16", "fragments": 2}), ("easgd period=2", {}), ("asgd", {}),
-        ("hadpsgd node_size=2", {}),
+        ("adpsgd", {}, False), ("adpsgd", {}, True), ("adpsgd:random", {"wire": "bf16", "fragments": 2}, False),
+        ("easgd period=2", {}, False), ("asgd", {}, False), ("hadpsgd node_size=2", {}, False),
+        ("hadpsgd node_size=2", {}, True),
     ],
 )  # fmt: skip
-def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(name: str, terms: dict[str, Any]) -> None:
-    hosts = Hosts(name, (2, 1), parameters=CHUNK + 5, slow=0.002, terms=terms)
+def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
+    name: str, terms: dict[str, Any], on_device: bool
+) -> None:
+    hosts = Hosts(name, (2, 1), parameters=CHUNK + 5, slow=0.002, terms=terms, on_device=on_device)
     with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         state = runtime.state()
         state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
 from roundelay.runtime.hosts.serving import serve
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.procs.launch import Place
-from support.clusters import cluster
+from support.clusters import OnDevice, cluster
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
@@ -50,6 +51,7 @@ class Hosts:
     slow: float = 0.0  # seconds every learner sleeps for each gradient
     terms: dict[str, Any] = field(default_factory=dict)
     wide: bool = False  # a module instead of a quadratic of so many parameters
+    on_device: bool = False  # learners say that they compute on a device
     port: int = field(default_factory=free_port)
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
 
@@ -57,7 +59,9 @@ class Hosts:
     def cluster(self) -> Cluster:
         learners = sum(self.sizes)
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
-        task = Wide() if self.wide else Quadratic(self.parameters)
+        task: Task = Wide() if self.wide else Quadratic(self.parameters)
+        if self.on_device:
+            task = OnDevice(task)
         return cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
 
     @property

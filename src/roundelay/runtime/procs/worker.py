@@ -265,11 +265,11 @@ class Worker:
                 raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
 
     def _gradient_mean(self, effect: GradMean) -> Gradient:
-        """Where the mean goes over several hosts or between devices, it begins while the gradient is computed, unless
-        that is done on a device and the mean is taken in the arena."""
+        """Where the mean goes over several hosts or between devices, it begins while the gradient is computed."""
         at, weight, group = effect.at, float(effect.batch.frames), effect.group
-        early = self._resident is None or self._collective is not None
-        lay = self.means.announce_gradient(weight, group, at.vector) if early else None
+        lay = self.means.announce_gradient(weight, group, at.vector)
+        if lay is not None and self._resident is not None and self._shows:
+            lay = self._resident.crossing(lay)
         statistics = self._gradient(effect, lay)
         if lay is not None:
             lay(0)
