@@ -184,9 +184,7 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...], bounds: Bounds) ->
             assert status == 2, training.words()  # with a reason; and then the same command goes on
             assert starts < STARTS, training.words()
             starts += 1
-            for host in range(1, number):
-                training.end(host)
-            training.start()
+            training.start(0, *(host for host in range(1, number) if ended(training.running[host])))
         for host in range(1, number):
             training.end(host)
         left, deadline = {0: ""}, time.monotonic() + LEAVING
@@ -204,6 +202,15 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...], bounds: Bounds) ->
     numbers = "".join(f"{n:7d}" for n in (*count, starts))
     seconds, found, most = time.monotonic() - begun, loss(folder / exp), bounds(strategy, number * learners)
     return f"{seed:4d}  {what:48s} {numbers} {found:6.3f} {most:6.3f} {seconds:8.0f}", found < most
+
+
+def ended(process: "subprocess.Popen[str]") -> bool:
+    """Has a host ended, whose first host has? One that was started after that waits for the next."""
+    try:
+        process.wait(LEAVING)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def command(process: int) -> str:
