@@ -207,7 +207,7 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...], bounds: Bounds) ->
 def ended(process: "subprocess.Popen[str]") -> bool:
     """Has a host ended, whose first host has? One that was started after that waits for the next."""
     try:
-        process.wait(LEAVING)
+        process.wait(3 * LEAVING)
     except subprocess.TimeoutExpired:
         return False
     return True
