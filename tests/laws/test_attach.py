@@ -15,9 +15,10 @@ from support.launched import reports, run_learners
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def found() -> Found:
-    done = run_learners(LEARNERS, str(attached_laws.__file__))
+@pytest.fixture(scope="module", params=["here", "elsewhere"])
+def found(request: pytest.FixtureRequest) -> Found:
+    """Of modules where the rows are, and of modules on a device; a processor stands in for it."""
+    done = run_learners(LEARNERS, str(attached_laws.__file__), request.param)
     assert "rank 1 began with other weights or buffers than rank 0" in done.stderr
     return reports(done.stdout)
 

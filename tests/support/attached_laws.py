@@ -1,6 +1,7 @@
 """Run as two learners by tests/laws/test_attach.py: what it needs to know, in one start of two processes."""
 
 import io
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
+import roundelay.attached.session as session_room
 from roundelay.attached import Session
 from roundelay.strategies import STRATEGIES
 from support.launched import report
@@ -173,7 +175,14 @@ def forward_without_step() -> None:
     report(law="forward without step", rank=session.rank, values=values(model))
 
 
+def elsewhere() -> None:
+    """From now on modules count as being on a device: their learners' rows are somewhere else."""
+    vars(session_room)["device_of"] = lambda module, rank: torch.device("cpu")
+
+
 def main() -> None:
+    if "elsewhere" in sys.argv:
+        elsewhere()
     for optimizer in OPTIMIZERS:
         same_as_one("ssgd", optimizer)
     same_as_one("ssgd", "SGD momentum", micro=True)

@@ -209,6 +209,8 @@ def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
         case "device":
             model = network().to("meta")
             parameters = list(model.parameters())
+        case "two devices":
+            model[0].bias = nn.Parameter(torch.zeros(6, device="meta"))
         case "stranger":
             parameters = [*parameters, nn.Parameter(torch.zeros(1))]
         case "frozen":
@@ -222,7 +224,8 @@ def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
     ("what", "says"),
     [
         ("strategy", "no strategy 'sdg'"), ("option", "no option perod: it has period"), ("twice", "to the Strategy"),
-        ("double", r"parameter 0.weight is torch.float64.*autocast"), ("device", r"on meta: attach trains on the CPU"),
+        ("double", r"parameter 0.weight is torch.float64.*autocast"), ("device", r"on meta: attach trains on CPUs"),
+        ("two devices", r"0.weight is on cpu and 0.bias on meta.*all on one device"),
         ("stranger", "1 parameters that are not in the module"), ("frozen", "nothing to train"),
         ("patience", "above 0"),
     ],

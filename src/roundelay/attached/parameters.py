@@ -14,6 +14,25 @@ from torch import Tensor, nn
 from roundelay.core.errors import UserError
 
 
+def device_of(module: nn.Module, rank: int) -> torch.device | None:
+    """Where a module is, all of it; None: in the memory of the host.
+
+    Raises:
+        UserError: it is on several devices, or on one that attach does not know.
+    """
+    first, where = "", torch.device("cpu")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if first and tensor.device != where:
+            raise UserError(
+                f"rank {rank}: {first} is on {where} and {name} on {tensor.device}: attach takes a module that is all "
+                "on one device."
+            )
+        first, where = first or name, tensor.device
+    if where.type not in ("cpu", "cuda"):
+        raise UserError(f"rank {rank}: {first} is on {where}: attach trains on CPUs and CUDA devices. Move the module.")
+    return None if where.type == "cpu" else where
+
+
 class Parameters:
     """The trainable parameters of a module, in `module.parameters()` order. Frozen ones stay where they are.
 
@@ -25,12 +44,6 @@ class Parameters:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise UserError(f"rank {rank}: the module has no parameter that requires a gradient: nothing to train.")
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if tensor.device.type != "cpu":
-                raise UserError(
-                    f"rank {rank}: {name} is on {tensor.device}: attach trains on the CPU only in this release. Move "
-                    "the module with module.cpu() first."
-                )
         for name, p in named:
             if p.dtype != torch.float32 or p.layout != torch.strided:
                 raise UserError(
@@ -106,7 +119,7 @@ class Buffers:
         Raises:
             UserError: they were not as large when the session began.
         """
-        parts = [_bytes(buffer) for buffer in self._module.buffers()]
+        parts = [_bytes(buffer).cpu() for buffer in self._module.buffers()]
         packed = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
         if packed.numel() != getattr(self, "bytes", packed.numel()):
             raise UserError(

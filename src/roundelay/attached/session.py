@@ -21,12 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from roundelay.attached.parameters import Buffers, Parameters
+from roundelay.attached.parameters import Buffers, Parameters, device_of
+from roundelay.attached.places import Away, Here, Place
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied, staleness_summary
 from roundelay.runtime.procs.attached import AttachedLearner, Terms
 from roundelay.runtime.procs.launch import read_world
+from roundelay.runtime.procs.pinned import pinned
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
@@ -48,7 +50,7 @@ def attach(
     begin from rank 0's parameters and buffers.
 
     Args:
-        module: float32 parameters on the CPU. Those that require a gradient now are trained.
+        module: float32 parameters, all on the CPU or all on one GPU. Those that require a gradient now are trained.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups.
         strategy: a name, as `roundelay train --strategy` takes, or a Strategy.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
@@ -87,17 +89,19 @@ class Session:
     def __init__(self, module: nn.Module, optimizer: Optimizer, strategy: Strategy, seed: int, patience: float) -> None:
         world = read_world()
         self.module, self.optimizer, self.strategy = module, optimizer, strategy
+        self._device = device_of(module, world.rank)
         self._parameters, self._buffers = Parameters(module, world.rank), Buffers(module)
         _check_optimizer(module, optimizer, world.rank)
         terms = Terms(strategy, seed, patience, self._parameters.signature)
         initial = self._parameters.flatten()
-        self._learner = learner = AttachedLearner(world, terms, initial, self._buffers.pack(), self._update)
+        self._learner = learner = AttachedLearner(
+            world, terms, initial, self._buffers.pack(), self._update, self._device
+        )
         self.rank, self.learners = learner.rank, learner.learners
         self._seed, self._samplers = seed, 0
-        self._row_views = self._parameters.views(learner.me.x)
-        self._gradient_views = self._parameters.views(learner.me.gradient_buffer)
-        self._snapshot = learner.me.snapshot().vector
-        self._home = self._parameters.views(self._snapshot)
+        self._place: Place = (Here if self._device is None else Away)(learner.me, learner.me.gradient_buffer)
+        places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
+        self._home, self._row, self._gradient, self._spare = (self._parameters.views(vector) for vector in places)
         if not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
             self._buffers.unpack(learner.arena.shown(self.rank))
@@ -125,7 +129,8 @@ class Session:
             raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
         with self._failing():
             self.begin_step()
-            self._parameters.take_gradients(self._gradient_views)
+            self._parameters.take_gradients(self._gradient)
+            self._place.hand_in()
             self._learner.answer(float(examples), float(self.optimizer.param_groups[0]["lr"]))
             self._parameters.show(self._home)
 
@@ -154,20 +159,21 @@ class Session:
         """Does the next forward that records gradients begin a step?"""
         return self._open and not self._evaluating and self._failure is None and not self._learner.begun
 
-    def _update(self, gradient: Tensor, own: bool) -> None:
-        """The strategy's local update, under the row's lock: the user's optimizer on the row as it is now."""
-        self._parameters.show(self._row_views)
+    def _update(self, gradient: Tensor, own: bool) -> bool:
+        """The strategy's local update, under the row's lock: the user's optimizer on the row as it is now. True: and
+        the snapshot is as the row is."""
+        self._place.begin_update()
+        self._parameters.show(self._row)
         try:
             if own:  # it still lies in the parameters; where there was none there still is none
                 self.optimizer.step()
-                return
-            # A copy, for the optimizer's hooks may change it, and the others read the mean too. The snapshot's place is
-            # free: the gradient has been taken, and the row as it will be is copied there next.
-            self._snapshot.copy_(gradient)
-            with self._parameters.lent(self._home):
-                self.optimizer.step()
+            else:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
+                self._place.spare.copy_(pinned(gradient))
+                with self._parameters.lent(self._spare):
+                    self.optimizer.step()
+            return self._place.end_update()
         except BaseException:
-            self._snapshot.copy_(self._learner.me.x)
+            self._place.snapshot.copy_(self._learner.me.x)
             raise
         finally:
             self._parameters.show(self._home)
@@ -237,7 +243,7 @@ class Session:
                 self._release(parameters)
                 self._buffers.unpack(buffers)
         else:
-            self._release(self._snapshot.clone())
+            self._release(self._place.snapshot.clone())
 
     def abandon(self) -> None:
         """Leave at once, waiting for nobody; the module keeps this learner's own parameters. What a `with` does when an
@@ -308,7 +314,7 @@ class Session:
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:
         own = self._buffers.pack()
         self._evaluating = True
-        self._parameters.show(self._parameters.views(parameters))
+        self._parameters.show(self._parameters.views(self._there(parameters)))
         self._buffers.unpack(buffers)
         try:
             yield
@@ -318,12 +324,16 @@ class Session:
                 self._parameters.show(self._home)
                 self._buffers.unpack(own)
 
+    def _there(self, vector: Tensor) -> Tensor:
+        """Where the module is."""
+        return vector if self._device is None else vector.to(self._device)
+
     def _release(self, parameters: Tensor) -> None:
         """Give the module back, with these parameters (P,) in memory of its own."""
         self._open = False
         for hook in self._hooks:
             hook.remove()
-        self._parameters.show(self._parameters.views(parameters))
+        self._parameters.show(self._parameters.views(self._there(parameters)))
         self._learner.leave()
 
     def _check_open(self, what: str) -> None:

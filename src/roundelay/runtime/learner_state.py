@@ -235,8 +235,8 @@ class LearnerState(Me):
     else writes a learner's row, and it does not itself before the gradient is there.
     """
 
-    update_row: Callable[[Gradient], None] | None = None
-    """Updates the row as a whole, under its lock, in place of the optimizer."""
+    update_row: Callable[[Gradient], bool] | None = None
+    """Updates the row as a whole, under its lock, in place of the optimizer. True: the snapshot is it, too."""
     put_off: PutOff | None = None
 
     def __init__(
@@ -315,13 +315,19 @@ class LearnerState(Me):
         if self._snapshot_version != self.row.version:
             self.row.lock.acquire()
             try:
-                for copy, x in zip(self._snapshot_parts, self.row.parts, strict=False):
-                    copy.copy_(x)
+                self._take_snapshot()
                 self._snapshot_version = self.row.version
             finally:
                 self.row.lock.release()
         self.row.trace.note(Kind.READ, mine=self._snapshot_version)
         return Snapshot(self._snapshot, self._snapshot_version)
+
+    def _take_snapshot(self) -> None:
+        if self._snapshot.device != self.row.vector.device:
+            self._snapshot.copy_(self.row.vector)
+            return
+        for copy, x in zip(self._snapshot_parts, self.row.parts, strict=False):
+            copy.copy_(x)
 
     def step(self, gradient: Gradient) -> None:
         row = self.row
@@ -369,18 +375,18 @@ class LearnerState(Me):
         mixing = Mixing(row, put_off.theirs, put_off.request) if put_off is not None else None
         if mixing is None:
             row.begin()
-        elif self.update_row is not None:
-            for number in range(len(row.parts)):
-                mixing.chunk(number)
         if self.update_row is not None:
-            self.update_row(gradient)
-        for number, part in enumerate(slices(g)):
-            if self.update_row is None:
-                if mixing is not None:
-                    started = time.perf_counter()
+            if mixing is not None:
+                for number in range(len(row.parts)):
                     mixing.chunk(number)
-                    exchanging += time.perf_counter() - started
-                self._update.update_(number, part, rate)
+            if not self.update_row(gradient):
+                self._take_snapshot()
+        for number, part in enumerate(slices(g) if self.update_row is None else ()):
+            if mixing is not None:
+                started = time.perf_counter()
+                mixing.chunk(number)
+                exchanging += time.perf_counter() - started
+            self._update.update_(number, part, rate)
             if self._snapshot_parts:
                 self._snapshot_parts[number].copy_(row.parts[number])
         if mixing is not None and put_off is not None:

@@ -71,8 +71,8 @@ class _Late(Minibatch):
 class _ByHand(Learner, Task):
     """Gradients come from outside: they lie in the gradient buffer when they are asked for."""
 
-    def __init__(self, parameters: int) -> None:
-        self.parameters, self.examples = parameters, 0
+    def __init__(self, parameters: int, device: torch.device | None) -> None:
+        self.parameters, self.examples, self.device = parameters, 0, device
 
     def build(self) -> Learner:
         return self
@@ -93,6 +93,14 @@ class _Performer(Worker):
     def _copies(self, traits: Traits) -> bool:
         """Always: the loop looks at the point between steps as well."""
         return True
+
+    def _place_for_copy(self, row: Tensor) -> Tensor:
+        """Where the module is."""
+        return torch.empty_like(row, device=self.learner.device or row.device)
+
+    def _may_leave(self, traits: Traits) -> bool:
+        """Never: others read it at meetings."""
+        return False
 
     def begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
@@ -117,18 +125,20 @@ class AttachedLearner:
         initial: where training begins, (P,) float32; rank 0's counts.
         shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
         update: `update(gradient, own)` changes the row by a gradient (P,), which is `own` if it is the one given to
-            `answer` and not a mean of several.
+            `answer` and not a mean of several. True: and the snapshot is as the row is.
+        device: of the module, where snapshots are to be; None: in the memory of the host.
 
     Raises:
         UserError: the learners do not find each other or do not agree; names the rank.
     """
 
     def __init__(
-        self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Callable[[Tensor, bool], None]
-    ) -> None:
+        self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Callable[[Tensor, bool], bool],
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
-        self._update, self._examples = update, 0.0
+        self._update, self._examples, self._device = update, 0.0, device
         self._role: Coroutine[Effect[Any], Any, None] | None = None
         self._pending: Draw | Grad | GradMean | None = None
         self._segment = 1
@@ -167,7 +177,7 @@ class AttachedLearner:
         finally:
             if created != NONE:
                 os.close(created)  # everybody has opened it
-        same_bits = torch.equal(initial.view(torch.int32), self.me.x.view(torch.int32))
+        same_bits = torch.equal(initial.cpu().view(torch.int32), self.me.x.cpu().view(torch.int32))
         self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
         """Did this learner come with rank 0's weights and buffers?"""
         performer.begin(self.me.everyone)
@@ -182,7 +192,8 @@ class AttachedLearner:
         )  # fmt: skip
 
     def _open(self, layout: Layout, path: str) -> _Performer:
-        cluster = Cluster(self.strategy, _ByHand(layout.parameters), Sgd(), self.learners, self._terms.seed)
+        task = _ByHand(layout.parameters, self._device)
+        cluster = Cluster(self.strategy, task, Sgd(), self.learners, self._terms.seed)
         try:
             return _Performer(
                 WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0), self._patience
@@ -260,10 +271,10 @@ class AttachedLearner:
         self.me.gradient_buffer.zero_()
         self.answer(EMPTY, self.me.learning_rate)
 
-    def _update_row(self, gradient: Gradient) -> None:
+    def _update_row(self, gradient: Gradient) -> bool:
         own = gradient.vector is self.me.gradient_buffer
-        if (self._examples if own else self._performer.means.total) >= 2 * EMPTY * self.learners:
-            self._update(gradient.vector, own)
+        weight = self._examples if own else self._performer.means.total
+        return weight >= 2 * EMPTY * self.learners and self._update(gradient.vector, own)
 
     def _start(self) -> None:
         if self._role is None:
@@ -361,7 +372,7 @@ class AttachedLearner:
             return
         holders = self.strategy.holders(self.living)
         for part in chunks(out.numel()):
-            out[part] = torch.stack([rows[rank][part] for rank in holders]).mean(0)
+            out[part] = torch.stack([rows[rank][part].cpu() for rank in holders]).mean(0)
 
     def shown_by_all(self) -> list[Tensor]:
         """While `meet` reads: what the living have shown, by rank."""
@@ -372,12 +383,11 @@ class AttachedLearner:
     def state(self) -> dict[str, Any]:
         """While `meet` reads: a copy of all that is this learner's."""
         found: dict[str, Any] = {
-            "row": self.me.x.clone(),
-            "memory": {name: vector.clone() for name, vector in self.me.memory.items()},
+            "row": _copy(self.me.x), "memory": {name: _copy(vector) for name, vector in self.me.memory.items()},
             "steps": self.me.steps,
-        }
+        }  # fmt: skip
         if self.strategy.traits.model == "centre":
-            found["centre"] = self.arena.rows()[-1].clone()
+            found["centre"] = _copy(self.arena.rows()[-1])
         return found
 
     def load(self, state: dict[str, Any]) -> None:
@@ -409,6 +419,11 @@ class AttachedLearner:
     def left(self) -> bool:
         """Has it left?"""
         return self.arena.descriptor < 0
+
+
+def _copy(vector: Tensor) -> Tensor:
+    """In the memory of the host."""
+    return vector.to("cpu", copy=True)
 
 
 def _nothing() -> None:

@@ -147,7 +147,7 @@ class Worker:
                 spec.collectives.join(spec.rank, spec.layout.learners, device, spec.patience_seconds)
                 self._collective = DeviceMeans(arena, spec.rank, patience, gradient, spec.collectives.bucket)
                 self.means, self._shows = self._collective, False
-        snapshot = torch.empty_like(row.vector) if self._copies(traits) else None
+        snapshot = self._place_for_copy(row.vector) if self._copies(traits) else None
         if device is not None and self._resident is None:  # points and gradients go there and back
             for vector in (row.vector if snapshot is None else snapshot, gradient):
                 pinned(vector)
@@ -165,6 +165,10 @@ class Worker:
     def _copies(self, traits: Traits) -> bool:
         """Must gradients be taken at copies, since others write a learner's row meanwhile?"""
         return not traits.synchronous and traits.model == "mean"
+
+    def _place_for_copy(self, row: Tensor) -> Tensor:
+        """For snapshots of `row` (P,)."""
+        return torch.empty_like(row)
 
     def _may_leave(self, traits: Traits) -> bool:
         """May the row leave the arena for a segment? Where nobody else reads or writes it: no exchanges, no centre."""
