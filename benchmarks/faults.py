@@ -43,6 +43,8 @@ STRATEGIES = ("adpsgd", "adpsgd", "hadpsgd", "asgd", "easgd", "ssgd")
 EPOCHS, PATIENCE, SLEEP = 6, 3.0, 0.05
 LEAVING = 10.0
 """Seconds after the end of a run in which all its processes must be gone."""
+TOO_LONG = 900.0
+"""Seconds: a synchronous strategy may take six minutes over a link of 4 Mbit/s."""
 STARTS = 8
 """How often a command may be given until its run ends."""
 
@@ -171,7 +173,7 @@ def one(folder: Path, seed: int, strategies: tuple[str, ...], bounds: Bounds) ->
     slow = [word for rank in range(number * learners) for word in ("--straggler", f"{rank}:+{SLEEP}")]
     with Hosts(number, delays={} if why_no_cables() else {number - 1: 0.002}) as hosts:
         words = ["--strategy", strategy, *slow, *options(strategy)]
-        training = HostTraining(hosts, folder, exp, learners, words, number)
+        training = HostTraining(hosts, folder, exp, learners, words, number, patience=TOO_LONG)
         training.start()
         fates = Fates(hosts, training, drawn)
         for name in names:

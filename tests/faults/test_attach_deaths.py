@@ -4,6 +4,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from os import close, kill, pidfd_open
 from pathlib import Path
 
@@ -13,24 +14,38 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.procs.launch import launch
 from support import attached_deaths
 from support.launched import reports, run_learners
+from support.until import until
 
 KILLED = 128 + signal.SIGKILL
 
 
-def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had() -> None:
-    done = run_learners(3, str(attached_deaths.__file__), "adpsgd", expect=KILLED)
+@pytest.mark.parametrize(("victim", "rows"), [(2, ""), (2, "mapped"), (0, "mapped")])
+def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(victim: int, rows: str) -> None:
+    """Also where rows lie on a device, whose memory goes with the process that has allocated it."""
+    done = run_learners(3, str(attached_deaths.__file__), "adpsgd", f"{victim}", rows, expect=KILLED)
     found = reports(done.stdout)["death"]
-    assert sorted(found) == [0, 1]
-    assert found[0]["living"] == found[1]["living"] == [0, 1]
-    assert found[0]["values"] == found[1]["values"]
+    living = [rank for rank in range(3) if rank != victim]
+    assert sorted(found) == living
+    one, other = (found[rank] for rank in living)
+    assert one["living"] == other["living"] == living
+    assert one["values"] == other["values"]
     trained = [number for mine in found.values() for number in mine["trained"]]
-    before = found[0]["dead_trained"]
-    assert sorted(trained + before) == list(range(120))
-    assert "learner 2 ended with status 137" in done.stderr
+    assert sorted(trained + one["dead_trained"]) == list(range(120))
+    assert f"learner {victim} ended with status 137" in done.stderr
+    until(lambda: not keepers())
+
+
+def keepers() -> list[str]:
+    """Processes that keep rows on devices."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found += [process.name] * (b"procs.keeper" in (process / "cmdline").read_bytes())
+    return found
 
 
 def test_synchronous_learners_name_the_dead() -> None:
-    done = run_learners(2, str(attached_deaths.__file__), "ssgd", expect=KILLED)
+    done = run_learners(2, str(attached_deaths.__file__), "ssgd", "1", expect=KILLED)
     found = reports(done.stdout)["death"]
     assert list(found) == [0]
     assert found[0]["error"].startswith("LearnerDied: learner 1 died:")
@@ -39,7 +54,7 @@ def test_synchronous_learners_name_the_dead() -> None:
 
 def test_a_learner_that_never_comes_is_named_at_once() -> None:
     """The launcher knows; nobody sits out the patience."""
-    done = run_learners(2, str(attached_deaths.__file__), "absent", expect=7)
+    done = run_learners(2, str(attached_deaths.__file__), "absent", "1", expect=7)
     assert "rank 0: learner 1 ended with status 7 before all had attached" in done.stderr
 
 

@@ -15,9 +15,10 @@ from support.launched import reports, run_learners
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=["here", "elsewhere"])
+@pytest.fixture(scope="module", params=["here", "mapped", "elsewhere"])
 def found(request: pytest.FixtureRequest) -> Found:
-    """Of modules where the rows are, and of modules on a device; a processor stands in for it."""
+    """Of modules where the rows are, and of modules on devices that map each other's rows or do not; a processor stands
+    in for them."""
     done = run_learners(LEARNERS, str(attached_laws.__file__), request.param)
     assert "rank 1 began with other weights or buffers than rank 0" in done.stderr
     return reports(done.stdout)

@@ -1,4 +1,4 @@
-"""Run as several learners by tests/faults/test_attach_deaths.py: the last learner dies in the middle of an epoch."""
+"""Run as several learners by tests/faults/test_attach_deaths.py: one of them dies in the middle of an epoch."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 from roundelay.runtime.base import LearnerDied
+from support.attached_laws import on_a_device
 from support.launched import report
 
 EXAMPLES = 120
 
 
-def main(strategy: str) -> None:
-    rank, learners = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    victim = learners - 1
+def main(strategy: str, victim: int) -> None:
+    rank = int(os.environ["RANK"])
     if strategy == "absent" and rank == victim:
         sys.exit(7)
     note = Path(tempfile.gettempdir()) / f"roundelay-{os.environ['MASTER_PORT']}"
@@ -65,4 +65,6 @@ def main(strategy: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if "mapped" in sys.argv:
+        on_a_device(mapped=True)
+    main(sys.argv[1], int(sys.argv[2]))

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 import roundelay.attached.session as session_room
+import roundelay.runtime.procs.attached as attached_runtime
 from roundelay.attached import Session
 from roundelay.strategies import STRATEGIES
 from support.launched import report
@@ -175,14 +176,16 @@ def forward_without_step() -> None:
     report(law="forward without step", rank=session.rank, values=values(model))
 
 
-def elsewhere() -> None:
-    """From now on modules count as being on a device: their learners' rows are somewhere else."""
+def on_a_device(mapped: bool) -> None:
+    """From now on modules count as being on a device, which all learners can map, or none can."""
     vars(session_room)["device_of"] = lambda module, rank: torch.device("cpu")
+    if not mapped:
+        vars(attached_runtime)["reach_each_other"] = lambda devices: False
 
 
 def main() -> None:
-    if "elsewhere" in sys.argv:
-        elsewhere()
+    if sys.argv[1:] in (["mapped"], ["elsewhere"]):
+        on_a_device(mapped=sys.argv[1] == "mapped")
     for optimizer in OPTIMIZERS:
         same_as_one("ssgd", optimizer)
     same_as_one("ssgd", "SGD momentum", micro=True)

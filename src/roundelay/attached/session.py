@@ -99,7 +99,7 @@ class Session:
         )
         self.rank, self.learners = learner.rank, learner.learners
         self._seed, self._samplers = seed, 0
-        self._place: Place = (Here if self._device is None else Away)(learner.me, learner.me.gradient_buffer)
+        self._place: Place = (Away if learner.away else Here)(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
         self._home, self._row, self._gradient, self._spare = (self._parameters.views(vector) for vector in places)
         if not learner.agreed:

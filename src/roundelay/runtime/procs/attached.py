@@ -12,6 +12,7 @@ Legend: P parameters, L learners.
 """
 
 import itertools
+import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -31,6 +32,9 @@ from roundelay.learner.base import Learner, Task
 from roundelay.runtime.base import Cluster, LearnerDied, SegmentPlan
 from roundelay.runtime.procs import passes
 from roundelay.runtime.procs.arena import NONE, Layout, create_file
+from roundelay.runtime.procs.device_rows import DeviceRows
+from roundelay.runtime.procs.devices import reach_each_other, visible
+from roundelay.runtime.procs.keeper import Handles, Keeper, NotKept, Wanted, mapped
 from roundelay.runtime.procs.launch import World
 from roundelay.runtime.procs.means import MemberLost
 from roundelay.runtime.procs.membership import Membership
@@ -38,6 +42,8 @@ from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.worker import Worker, WorkerSpec
 from roundelay.strategies.base import Strategy, Traits
+
+log = logging.getLogger("roundelay")
 
 EMPTY = 1e-30
 """What an empty minibatch weighs: where all are empty, a mean is still one."""
@@ -98,9 +104,20 @@ class _Performer(Worker):
         """Where the module is."""
         return torch.empty_like(row, device=self.learner.device or row.device)
 
-    def _may_leave(self, traits: Traits) -> bool:
-        """Never: others read it at meetings."""
-        return False
+    @property
+    def away(self) -> bool:
+        """Is the row in the memory of the host, and the module not?"""
+        return self.learner.device is not None and self._resident is None
+
+    def move_in(self) -> None:
+        """The row goes to where the learner has it between meetings."""
+        if self._resident is not None:
+            self._resident.move_in()
+
+    def move_out(self) -> None:
+        """It goes to where others read it."""
+        if self._resident is not None:
+            self._resident.move_out()
 
     def begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
@@ -154,12 +171,20 @@ class AttachedLearner:
         layout, created = self._layout(mine), NONE
         if self.rank == 0:
             created = create_file(layout)
-            facts = {**mine, "path": f"/proc/{os.getpid()}/fd/{created}"}
+            facts = {
+                **mine,
+                "path": f"/proc/{os.getpid()}/fd/{created}",
+                "rows": self._keep(layout, rendezvous, number),
+            }
         else:
             assert rendezvous is not None
+            rendezvous.say(f"place {number} {self.rank}", self._whereabouts)
             facts = rendezvous.hear(f"arena {number}")
             self._check(mine, facts)
-        self._performer = performer = self._open(layout, facts["path"])
+        on_devices = mapped(facts["rows"][self.rank], layout.parameters) if facts["rows"] else None
+        if self.learners == 1 and self._device is not None:
+            on_devices = DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
+        self._performer = performer = self._open(layout, facts["path"], on_devices)
         self.me, self.arena = performer.me, performer.arena
         self.me.update_row = self._update_row
         self._membership = Membership(self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r))
@@ -177,6 +202,7 @@ class AttachedLearner:
         finally:
             if created != NONE:
                 os.close(created)  # everybody has opened it
+        performer.move_in()
         same_bits = torch.equal(initial.cpu().view(torch.int32), self.me.x.cpu().view(torch.int32))
         self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
         """Did this learner come with rank 0's weights and buffers?"""
@@ -191,12 +217,40 @@ class AttachedLearner:
             extra=extra, shown_bytes=facts["shown"],
         )  # fmt: skip
 
-    def _open(self, layout: Layout, path: str) -> _Performer:
+    @property
+    def _whereabouts(self) -> dict[str, Any]:
+        """What rank 0 must know to share rows on devices."""
+        device = None if self._device is None else str(self._device)
+        return {"device": device, "visible": visible(), "process": os.getpid()}
+
+    def _keep(self, layout: Layout, rendezvous: Rendezvous | None, number: int) -> list[Handles] | None:
+        """By rank 0: rows on devices that all learners can map, where others write them while a learner computes, and
+        all are on devices that reach each other; what each is to be told. None: rows are in the arena."""
+        if self._device is None or rendezvous is None or self.strategy.traits.synchronous:
+            return None
+        others = [rendezvous.hear(f"place {number} {rank}", rank) for rank in range(1, self.learners)]
+        every = [self._whereabouts, *others]
+        if any(one["visible"] != visible() or one["device"] is None for one in every):
+            return None
+        devices = tuple(str(one["device"]) for one in every)
+        if not reach_each_other(torch.device(device) for device in devices):
+            return None
+        processes = tuple(int(one["process"]) for one in every)
+        wanted = Wanted(_shared(layout), layout.parameters, layout.centre, devices, processes)
+        try:
+            self._keeper = Keeper(wanted)
+        except NotKept as error:
+            log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
+            return None
+        return self._keeper.handles
+
+    def _open(self, layout: Layout, path: str, on_devices: DeviceRows | None) -> _Performer:
         task = _ByHand(layout.parameters, self._device)
         cluster = Cluster(self.strategy, task, Sgd(), self.learners, self._terms.seed)
         try:
             return _Performer(
-                WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0), self._patience
+                WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0, on_devices=on_devices),
+                self._patience,
             )
         except (OSError, ValueError) as error:
             raise UserError(
@@ -230,6 +284,11 @@ class AttachedLearner:
     def begun(self) -> bool:
         """Is a gradient being waited for?"""
         return isinstance(self._pending, Grad | GradMean)
+
+    @property
+    def away(self) -> bool:
+        """Is the row, and are gradients, in the memory of the host, and the module not?"""
+        return self._performer.away
 
     @property
     def _members(self) -> Membership:
@@ -311,6 +370,7 @@ class AttachedLearner:
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
+        self._performer.move_out()
         members.meet("all learners to end the segment", synchronous)
         read()
         for name in ("published", "reduced", "round"):
@@ -419,6 +479,11 @@ class AttachedLearner:
     def left(self) -> bool:
         """Has it left?"""
         return self.arena.descriptor < 0
+
+
+def _shared(layout: Layout) -> tuple[str, ...]:
+    """Names of what others may read and write."""
+    return ("row", *layout.memory)
 
 
 def _copy(vector: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 Legend: L learners.
 """
 
+import os
 import tempfile
 from collections.abc import Iterable
 from itertools import permutations
@@ -51,6 +52,11 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
             f"the GPUs have no room for {cluster.learners} learners of {layout.parameters:,} parameters ({error}). "
             "Use fewer learners or a smaller model."
         ) from error
+
+
+def visible() -> dict[str, str]:
+    """What this process's numbers of devices mean: only where it means the same do two speak of one."""
+    return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
 
 
 def means_between_devices(

@@ -35,10 +35,10 @@ class Rendezvous:
         """Tell the others."""
         self._store.set(what, json.dumps(fact))
 
-    def hear(self, what: str) -> dict[str, Any]:
-        """What rank 0 says, once it has."""
+    def hear(self, what: str, whom: int = 0) -> dict[str, Any]:
+        """What rank `whom` says, once it has."""
         try:
-            _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), "rank 0 said nothing")
+            _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), f"rank {whom} said nothing")
             fact: dict[str, Any] = json.loads(self._store.get(what))
         except (DistError, RuntimeError, ValueError) as error:
             raise _nobody(self._world, f"nobody is there any more ({str(error).splitlines()[0]})") from error

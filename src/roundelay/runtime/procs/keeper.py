@@ -1,0 +1,158 @@
+"""Rows on devices for learners that no parent leads: a process of its own keeps them.
+
+The memory of a device belongs to a process and goes with it, and whoever else has mapped it is left with nothing. Where
+a parent leads the learners it owns their rows (device_rows.py). Learners that somebody else has started may die in any
+order, so rank 0 starts a keeper, which allocates the rows, says where they are, and does nothing more until the last
+learner process has ended.
+
+What is said is JSON: for each learner, by the names of the vectors, what the driver needs to map one (torch counts who
+has mapped what, so each learner is given handles of its own).
+
+Legend: P parameters, L learners.
+"""
+
+import base64
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.runtime.procs.device_rows import DeviceRows
+
+Handles = dict[str, Any]
+"""Vectors by name: of every rank, as `_say` describes them; and the centre, or None."""
+CENTRE = "centre"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a keeper is to keep."""
+
+    names: tuple[str, ...]
+    parameters: int
+    centre: bool
+    devices: tuple[str, ...]  # (L,)
+    processes: tuple[int, ...]  # (L,) of the learners
+
+
+class NotKept(Exception):
+    """There are no such rows."""
+
+
+class Keeper:
+    """Rank 0's hold on it.
+
+    Raises:
+        NotKept: it cannot have the memory; says why.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # what is allocated in other ways may not be shareable
+        environment.pop("PYTORCH_ALLOC_CONF", None)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "roundelay.runtime.procs.keeper"], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(vars(wanted)).encode())
+            process.stdin.close()
+        said = process.stdout.readline()
+        process.stdout.close()
+        answer: dict[str, Any] = (
+            json.loads(said) if said else {"problem": f"its keeper ended with status {process.wait()}"}
+        )
+        if "problem" in answer:
+            raise NotKept(answer["problem"])
+        self._process = process  # kept, so that Python does not complain of a child nobody has waited for
+        self.handles: list[Handles] = answer["handles"]
+        """For each learner, by rank: for `mapped`."""
+
+
+def mapped(handles: Handles, parameters: int) -> DeviceRows:
+    """The rows that a keeper keeps, in this process."""
+
+    def hear(said: dict[str, Any]) -> Tensor:
+        storage = _storage(said)
+        vector: Any = torch.empty(0, device=storage.device)
+        row: Tensor = vector.set_(storage, 0, (parameters,))
+        return row
+
+    vectors = {name: [hear(said) for said in ranks] for name, ranks in handles.items() if name != CENTRE}
+    return DeviceRows(vectors, hear(handles[CENTRE]) if handles[CENTRE] else None)
+
+
+def _say(vector: Tensor) -> dict[str, Any]:
+    """How another process can map it."""
+    storage: Any = vector.untyped_storage()
+    if vector.device.type != "cuda":
+        descriptor, size = storage._share_fd_cpu_()
+        return {"path": f"/proc/{os.getpid()}/fd/{descriptor}", "size": size}
+    shared: Sequence[Any] = storage._share_cuda_()
+    return {"cuda": [_text(part) if isinstance(part, bytes) else part for part in shared]}
+
+
+def _storage(said: dict[str, Any]) -> Any:
+    kind: Any = torch.UntypedStorage
+    if "path" in said:
+        descriptor = os.open(said["path"], os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return kind._new_shared_fd_cpu(descriptor, said["size"])
+        finally:
+            os.close(descriptor)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    parts = [base64.b64decode(part) if isinstance(part, str) else part for part in said["cuda"]]
+    return kind._new_shared_cuda(*parts)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def main() -> None:
+    """Keep what is asked for on standard input until all learners have ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # whoever ends the learners ends this, too
+        signal.signal(number, signal.SIG_IGN)
+    wanted = Wanted(**json.load(sys.stdin))
+    living = []
+    for process in wanted.processes:
+        with suppress(ProcessLookupError):
+            living.append(os.pidfd_open(process))
+    try:
+        devices = [torch.device(device) for device in wanted.devices]
+        rows = DeviceRows.allocate(wanted.names, wanted.parameters, wanted.centre, devices)
+        each = [
+            {
+                **{name: [_say(vector) for vector in vectors] for name, vectors in rows.vectors.items()},
+                CENTRE: None if rows.centre is None else _say(rows.centre),
+            }
+            for _ in wanted.devices
+        ]
+        answer: dict[str, Any] = {"handles": each}
+    except Exception as error:
+        answer = {"problem": (str(error).splitlines() or [type(error).__name__])[0]}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    if "problem" in answer:
+        return
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # a pipe that somebody reads to its end must not be held open
+        os.dup2(nowhere, stream)
+    while living:
+        ended, _, _ = select.select(living, [], [])
+        living = [process for process in living if process not in ended]
+
+
+if __name__ == "__main__":
+    main()
