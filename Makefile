@@ -55,7 +55,7 @@ bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it;
 	$(BIN)/python benchmarks/data_wait.py
 
 test-gpu: $(VENV)/.roundelay-dev ## the tests that need a GPU (VENV=path: an environment whose torch sees it)
-	$(BIN)/python -m pytest tests/gpu --durations=5 $(ARGS)
+	$(BIN)/python -m pytest -m gpu --durations=5 $(ARGS)
 
 bench-gpu: $(VENV)/.roundelay-bench ## what training through Roundelay costs on a GPU, against the bare loop
 	$(BIN)/python benchmarks/gpu.py $(ARGS)

@@ -7,6 +7,7 @@ The deep bidirectional LSTM (6 layers of 512 cells a direction, bottleneck 256, 
 million parameters), 256 subsequences of 21 frames a learner and step, bfloat16 autocast, momentum 0.9. Printed are
 
     sgd           steps a second through Roundelay over those of forward, backward and step of the same module alone
+    attach        the same of the bare loop with `session.step()` in the place of `optimizer.step()`, for one learner
     adpsgd        steps a second of N learners that share the GPU, over N such learners that never talk
     pair average  bandwidth of averaging two rows in device memory, over that of copying one to the other
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from talk import NeverTalk
 from torch import Tensor, nn
 
+from roundelay import attach
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
@@ -131,7 +133,7 @@ def roundelay(strategy: Strategy, learners: int, size: Size, device: str, steps:
     return sum((len(times) - 1) / float(times[-1] - times[0]) for times in begun if len(times) > 1)
 
 
-def bare(size: Size, device: str, steps: int) -> float:
+def bare(size: Size, device: str, steps: int, attached: bool = False) -> float:
     """Steps a second of a plain loop: forward, backward, step."""
     where = torch.device(device)
     network = size.network().to(where)
@@ -139,6 +141,8 @@ def bare(size: Size, device: str, steps: int) -> float:
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=fused)
     examples = RandomSequences(size, where)
     inputs, targets = examples.batch("train", np.arange(1))
+    session = attach(network, optimizer, "adpsgd") if attached else None
+    step_ = optimizer.step if session is None else session.step
     started = 0.0
     for step in range(-WARM_UP, steps):
         if step == 0:
@@ -148,9 +152,12 @@ def bare(size: Size, device: str, steps: int) -> float:
         with torch.autocast(where.type, torch.bfloat16):
             scores = network(*inputs)
         nn.functional.cross_entropy(scores.float(), targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        step_()
     _finish(where)
-    return steps / (time.monotonic() - started)
+    seconds = time.monotonic() - started
+    if session is not None:
+        session.close()
+    return steps / seconds
 
 
 def pair_average(size: Size, device: str, rounds: int) -> float:
@@ -201,15 +208,17 @@ def main() -> None:
         raise SystemExit("torch sees no GPU here, so there is nothing to measure.")
     name = torch.cuda.get_device_name() if device == "cuda" else "processor"
     print(f"{name}, torch {torch.__version__}, {options.rounds} rounds of {options.steps} steps")
-    alone: list[float] = []
+    alone, attached = list[float](), list[float]()
     talking: dict[int, list[float]] = {learners: [] for learners in options.learners}
     for _ in range(options.rounds):
         plain = bare(size, device, options.steps)
         alone.append(roundelay(make_strategy("sgd"), 1, size, device, options.steps) / plain)
+        attached.append(bare(size, device, options.steps, attached=True) / plain)
         for learners, ratios in talking.items():
             silent = roundelay(NeverTalk(), learners, size, device, options.steps)
             ratios.append(roundelay(make_strategy("adpsgd"), learners, size, device, options.steps) / silent)
     print(_told("sgd / bare loop", alone, 0.95))
+    print(_told("attach, 1 learner / bare loop", attached, 0.95))
     for learners, ratios in talking.items():
         print(_told(f"adpsgd / never talking, {learners} learners", ratios, 0.95))
     print(f"{'pair average / copy bandwidth':<34}{pair_average(size, device, options.rounds):7.3f}   asked: 0.6")

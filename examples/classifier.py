@@ -1,12 +1,13 @@
 """An image classifier in plain PyTorch, trained by several learners. What Roundelay adds is marked with `# <-`.
 
     roundelay launch -n 2 examples/classifier.py --strategy adpsgd
-    torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp
+    torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp          # with --device cuda: on GPUs
 
 The images are digits drawn here: three by five dots, shifted about, under noise.
 """
 
 import argparse
+import os
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,12 @@ def network() -> nn.Module:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: DataLoader[tuple[Tensor, ...]]) -> tuple[float, float]:
+def evaluate(model: nn.Module, data: DataLoader[tuple[Tensor, ...]], device: torch.device) -> tuple[float, float]:
     """(mean cross-entropy, accuracy)."""
     model.eval()
     loss, right, count = 0.0, 0, 0
-    for images, labels in data:
+    for batch in data:
+        images, labels = (some.to(device) for some in batch)
         scores = model(images)
         loss += float(nn.functional.cross_entropy(scores, labels, reduction="sum"))
         right += int((scores.argmax(1) == labels).sum())
@@ -58,11 +60,16 @@ def main() -> None:
     parser.add_argument("--strategy", default="adpsgd")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=2000)
+    parser.add_argument("--device", default="cpu", help="cuda: learners share the GPUs out")
     options = parser.parse_args()
 
     train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so
-    model = network()
+    model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 
@@ -72,12 +79,12 @@ def main() -> None:
         for epoch in range(options.epochs):
             for images, labels in batches:
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(images), labels)
+                loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()
                 session.step(len(labels))  # <- not optimizer.step()
             scheduler.step()
             with session.consensus():  # <-
-                loss_there, accuracy = evaluate(model, test)
+                loss_there, accuracy = evaluate(model, test, device)
             print(f"learner {session.rank} epoch {epoch} loss {loss_there:.4f} accuracy {accuracy:.3f}", flush=True)
 
 

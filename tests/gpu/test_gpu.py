@@ -16,7 +16,9 @@ from roundelay.runtime.procs.pinned import pinned
 from support.blobs import Blobs
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

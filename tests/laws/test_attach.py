@@ -12,13 +12,16 @@ from support import attached_laws
 from support.attached_laws import LEARNERS, OPTIMIZERS, SIZES, STEPS, make_optimizer, minibatches, mlp
 from support.launched import reports, run_learners
 
+GPU = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")]
+)
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=["here", "mapped", "elsewhere"])
+@pytest.fixture(scope="module", params=["here", "mapped", "elsewhere", GPU])
 def found(request: pytest.FixtureRequest) -> Found:
-    """Of modules where the rows are, and of modules on devices that map each other's rows or do not; a processor stands
-    in for them."""
+    """Of modules where the rows are, of modules on devices that map each other's rows or do not, for which a processor
+    stands in, and of modules on a GPU."""
     done = run_learners(LEARNERS, str(attached_laws.__file__), request.param)
     assert "rank 1 began with other weights or buffers than rank 0" in done.stderr
     return reports(done.stdout)
@@ -76,6 +79,23 @@ def test_every_strategy_runs_and_learners_agree(found: Found, name: str) -> None
     together = STRATEGIES[name].traits.synchronous or name == "hadpsgd"
     steps = [2 * max(STEPS)] * LEARNERS if together else [2 * own for own in STEPS]
     assert law[0]["steps"] == law[1]["steps"] == steps
+
+
+def test_rows_are_where_they_cost_least(found: Found, request: pytest.FixtureRequest) -> None:
+    """Shared where others write them, one's own where nobody does, and on the host where neither can be."""
+    kind = request.node.callspec.params["found"]
+    for name, strategy in STRATEGIES.items():
+        if name == "sgd":
+            continue
+        where = found[f"every {name}"][0]["rows"]
+        if kind == "here":
+            assert where == "on the host"
+        elif strategy.traits.synchronous and strategy.traits.model == "mean":
+            assert where == "on a device of its own"
+        elif strategy.traits.synchronous or kind == "elsewhere":
+            assert where == "on the host, the module elsewhere"
+        else:
+            assert where == "shared on devices"
 
 
 def test_buffers_follow_their_rule(found: Found) -> None:

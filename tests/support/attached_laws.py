@@ -17,6 +17,7 @@ from roundelay.strategies import STRATEGIES
 from support.launched import report
 
 PATIENCE = 60.0
+DEVICE = "cuda" if sys.argv[1:] == ["cuda"] else "cpu"
 LEARNERS = 2
 STEPS = (7, 4)
 """Of learner 0 and 1: they need not be equally many."""
@@ -30,9 +31,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(5, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.Tanh(), nn.Linear(8, 3)
-    )  # fmt: skip
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8) if norm else nn.Identity(), nn.Tanh(), nn.Linear(8, 3))
+    return model.to(DEVICE)
 
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
@@ -51,7 +51,8 @@ def minibatches(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Those of a learner."""
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(STEPS[rank]):
-        yield torch.randn(SIZES[rank], 5, generator=generator), torch.randint(3, (SIZES[rank],), generator=generator)
+        x, y = torch.randn(SIZES[rank], 5, generator=generator), torch.randint(3, (SIZES[rank],), generator=generator)
+        yield x.to(DEVICE), y.to(DEVICE)
 
 
 def train(session: Session, batches: Iterator[tuple[Tensor, Tensor]], micro: bool = False) -> None:
@@ -98,7 +99,7 @@ def every_strategy() -> None:
         statistics = [float(number) for buffer in model.buffers() for number in buffer.reshape(-1)]
         report(
             law=f"every {name}", rank=session.rank, between=between, values=values(model), statistics=statistics,
-            steps=summary["steps"],
+            steps=summary["steps"], rows=summary["rows"],
         )  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def forward_without_step() -> None:
     with attached(model, "SGD momentum", "ssgd") as session:
         train(session, minibatches(session.rank))
         if session.rank == 1:
-            session.module(torch.zeros(1, 5))
+            session.module(torch.zeros(1, 5, device=DEVICE))
     report(law="forward without step", rank=session.rank, values=values(model))
 
 

@@ -99,7 +99,8 @@ class Session:
         )
         self.rank, self.learners = learner.rank, learner.learners
         self._seed, self._samplers = seed, 0
-        self._place: Place = (Away if learner.away else Here)(learner.me, learner.me.gradient_buffer)
+        kind = Away if learner.where == "on the host, the module elsewhere" else Here
+        self._place: Place = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
         self._home, self._row, self._gradient, self._spare = (self._parameters.views(vector) for vector in places)
         if not learner.agreed:
@@ -264,13 +265,13 @@ class Session:
         return self._learner.living
 
     def summary(self) -> dict[str, Any]:
-        """Steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all
-        learners."""
+        """Steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all learners;
+        and in words where this one's row is."""
         counts = self._learner.arena.counts.copy()
         _, largest, mean = staleness_summary(counts)
         return {
             "steps": counts.steps.tolist(), "exchanges": counts.exchanges.tolist(),
-            "staleness": {"mean": mean, "largest": largest},
+            "staleness": {"mean": mean, "largest": largest}, "rows": self._learner.where,
         }  # fmt: skip
 
     def sampler(

@@ -154,7 +154,7 @@ class Arena:
     def __init__(
         self, descriptor: int, layout: Layout, patience: Patience, on_devices: DeviceRows | None = None
     ) -> None:
-        self.layout, self.descriptor, self._on_devices = layout, descriptor, on_devices
+        self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
         self._map = mmap.mmap(descriptor, layout.total_bytes)
         self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
         offset = 0
@@ -192,8 +192,8 @@ class Arena:
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
-        if self._on_devices is not None and name in self._on_devices.vectors:
-            return self._on_devices.vectors[name][rank]
+        if self.on_devices is not None and name in self.on_devices.vectors:
+            return self.on_devices.vectors[name][rank]
         return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
 
     def rows(self) -> list[Tensor]:
@@ -201,8 +201,8 @@ class Arena:
         rows = [self.vector("row", rank) for rank in range(self.layout.learners)]
         if not self.layout.centre:
             return rows
-        if self._on_devices is not None and self._on_devices.centre is not None:
-            return [*rows, self._on_devices.centre]
+        if self.on_devices is not None and self.on_devices.centre is not None:
+            return [*rows, self.on_devices.centre]
         return [*rows, self._at(self.layout.learners * len(self.layout.vectors))]
 
     def _at(self, index: int) -> Tensor:

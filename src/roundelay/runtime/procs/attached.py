@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.runtime.base import Cluster, LearnerDied, SegmentPlan
+from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs import passes
 from roundelay.runtime.procs.arena import NONE, Layout, create_file
 from roundelay.runtime.procs.device_rows import DeviceRows
@@ -47,6 +48,9 @@ log = logging.getLogger("roundelay")
 
 EMPTY = 1e-30
 """What an empty minibatch weighs: where all are empty, a mean is still one."""
+RowsAre = Literal[
+    "on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"
+]  # fmt: skip
 NO_PLAN = EpochPlan(0, 0, 1, 1, 0)
 
 _sessions = itertools.count()
@@ -105,9 +109,13 @@ class _Performer(Worker):
         return torch.empty_like(row, device=self.learner.device or row.device)
 
     @property
-    def away(self) -> bool:
-        """Is the row in the memory of the host, and the module not?"""
-        return self.learner.device is not None and self._resident is None
+    def where(self) -> RowsAre:
+        """Its row."""
+        if self.learner.device is None:
+            return "on the host"
+        if self._resident is None:
+            return "on the host, the module elsewhere"
+        return "shared on devices" if self.arena.on_devices and self.me.learners > 1 else "on a device of its own"
 
     def move_in(self) -> None:
         """The row goes to where the learner has it between meetings."""
@@ -171,11 +179,8 @@ class AttachedLearner:
         layout, created = self._layout(mine), NONE
         if self.rank == 0:
             created = create_file(layout)
-            facts = {
-                **mine,
-                "path": f"/proc/{os.getpid()}/fd/{created}",
-                "rows": self._keep(layout, rendezvous, number),
-            }
+            kept = self._keep(layout, rendezvous, number)
+            facts = {**mine, "path": f"/proc/{os.getpid()}/fd/{created}", "rows": kept}
         else:
             assert rendezvous is not None
             rendezvous.say(f"place {number} {self.rank}", self._whereabouts)
@@ -190,8 +195,8 @@ class AttachedLearner:
         self._membership = Membership(self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r))
         self._membership.enter()
         if self.rank == 0:
-            for row in self.arena.rows():
-                row.copy_(initial)
+            for row in performer.rows:
+                _write(row, initial)
             self.arena.table("held")[:] = NONE
             for rank in range(self.learners):
                 self.arena.shown(rank).copy_(shown)
@@ -286,9 +291,9 @@ class AttachedLearner:
         return isinstance(self._pending, Grad | GradMean)
 
     @property
-    def away(self) -> bool:
-        """Is the row, and are gradients, in the memory of the host, and the module not?"""
-        return self._performer.away
+    def where(self) -> RowsAre:
+        """Where rows are."""
+        return self._performer.where
 
     @property
     def _members(self) -> Membership:
@@ -457,7 +462,7 @@ class AttachedLearner:
             vector.copy_(state["memory"][name])
         self.arena.table("steps")[self.rank] = state["steps"]
         if "centre" in state and self.rank == self.living[0]:
-            self.arena.rows()[-1].copy_(state["centre"])
+            _write(self._performer.rows[-1], state["centre"])
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
@@ -484,6 +489,15 @@ class AttachedLearner:
 def _shared(layout: Layout) -> tuple[str, ...]:
     """Names of what others may read and write."""
     return ("row", *layout.memory)
+
+
+def _write(row: Row, vector: Tensor) -> None:
+    """While nobody trains. Under the lock: given back when it is written, which on a device takes its time."""
+    row.lock.acquire()
+    try:
+        row.vector.copy_(vector)
+    finally:
+        row.lock.release()
 
 
 def _copy(vector: Tensor) -> Tensor:

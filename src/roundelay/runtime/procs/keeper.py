@@ -70,9 +70,9 @@ class Keeper:
             process.stdin.close()
         said = process.stdout.readline()
         process.stdout.close()
-        answer: dict[str, Any] = (
-            json.loads(said) if said else {"problem": f"its keeper ended with status {process.wait()}"}
-        )
+        if not said:
+            raise NotKept(f"their keeper ended with status {process.wait()}")
+        answer: dict[str, Any] = json.loads(said)
         if "problem" in answer:
             raise NotKept(answer["problem"])
         self._process = process  # kept, so that Python does not complain of a child nobody has waited for
