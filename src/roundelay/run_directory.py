@@ -14,6 +14,7 @@ import yaml
 
 from roundelay.checkpoint import latest
 from roundelay.core.configure import read_yaml
+from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.files import unwritable, write_text
 from roundelay.core.records import Record, Results, to_line
@@ -135,4 +136,4 @@ def machine() -> str:
         pass
     if torch.cuda.is_available():
         model += f", {torch.cuda.get_device_name()}"
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, torch {torch.__version__}"
+    return f"{model}, {cores()} cores, torch {torch.__version__}"

@@ -118,7 +118,7 @@ def test_an_exchange_rests_while_the_allowance_is_spent_unless_its_learner_waits
             looked.set()
             return 0.0
 
-        zero.ferry.pace = pace = Pace(0.05, 1, lambda: 0.0, busy)
+        zero.ferry.pace = pace = Pace(0.05, 1, lambda: 0.0, [busy])
         worker, before = zero.workers[0], one.rows[1].vector.clone()
         looked.clear()
         handle = worker._perform(Begin(Exchange(1, pair_average_)))

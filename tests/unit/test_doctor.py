@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import main
+from roundelay.core.cores import Quota
 from roundelay.core.errors import UserError
 from roundelay.runtime.doctor import host
 from roundelay.runtime.doctor.consult import table
@@ -63,11 +64,11 @@ def test_limits_of_the_shell_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(host, "_quota", lambda: None)
+    monkeypatch.setattr(host, "quota", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     (found,) = host.cores(Asked(learners=4))
     assert found.change == "export OMP_NUM_THREADS=2"
-    monkeypatch.setattr(host, "_quota", lambda: 2.0)
+    monkeypatch.setattr(host, "quota", lambda: Quota(2.0, Path("/none")))
     (found,) = host.cores(Asked(learners=4))
     assert found.change.startswith("Start at most 2 learners")
 

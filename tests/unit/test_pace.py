@@ -18,7 +18,7 @@ class Machine:
     idle: float = 7.0
 
     def pace(self, share: float, cores: int = 1) -> Pace:
-        return Pace(share, cores, lambda: self.now, lambda: self.idle)
+        return Pace(share, cores, lambda: self.now, [lambda: self.idle])
 
     def pass_(self, seconds: float, idle: float = 0.0) -> None:
         self.now += seconds
@@ -59,6 +59,18 @@ def test_idle_time_is_free() -> None:
     assert pace.pause() == pytest.approx((0.5 - 0.3 - 0.05 * 0.4) / 0.05)
     machine.pass_(0.4, idle=0.4)
     assert pace.pause() == 0
+
+
+def test_cores_that_look_idle_are_not_ours_when_the_quota_is_spent() -> None:
+    machine, unused = Machine(), [50.0]
+    pace = Pace(0.05, 1, lambda: machine.now, [lambda: machine.idle, lambda: unused[0]])
+    pace.spent(0.5)
+    machine.pass_(0.4, idle=0.4)
+    unused[0] += 0.1
+    assert pace.pause() == pytest.approx((0.5 - 0.1 - 0.05 * 0.4) / 0.05)
+    machine.pass_(0.4, idle=0.4)
+    unused[0] -= 1.0  # groups may use more for a while
+    assert pace.pause() == pytest.approx((0.5 - 0.1 - 0.05 * 0.8) / 0.05)
 
 
 def test_little_is_saved_up() -> None:

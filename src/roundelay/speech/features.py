@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from roundelay.core.configure import plain
+from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_text
 from roundelay.core.progress import Progress
@@ -43,7 +44,7 @@ from roundelay.speech.feature_store import (
     SpeakerStats,
 )
 from roundelay.speech.partial_features import Partial
-from roundelay.speech.processes import cores, start_workers
+from roundelay.speech.processes import start_workers
 
 # A worker process takes about two seconds to import torch; below this much audio one process is done sooner.
 _SECONDS_WORTH_A_PROCESS = 2 * 3600.0

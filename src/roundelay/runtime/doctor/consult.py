@@ -1,10 +1,10 @@
 """`roundelay doctor`: which hosts are meant, and their report as a table."""
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict
 from roundelay.runtime.doctor.host import Asked
@@ -24,7 +24,7 @@ def consult(
         UserError: the hosts cannot meet, or are not said well.
     """
     name = socket.gethostname()
-    asked = Asked(learners or len(os.sched_getaffinity(0)), int(parameters), folder)
+    asked = Asked(learners or cores(), int(parameters), folder)
     if hosts or (listen and not launched()):
         return _by_hand(hosts or (), listen, asked, patience, say)
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from roundelay.core.cores import quota
 from roundelay.runtime.doctor.findings import Finding, Verdict
 from roundelay.runtime.procs.locks import FLOCK
 
@@ -80,9 +81,10 @@ def software(_: Asked) -> Iterator[Finding]:
 def cores(asked: Asked) -> Iterator[Finding]:
     """One each, and no more threads than that."""
     have = len(os.sched_getaffinity(0))
-    quota = _quota()
-    usable = have if quota is None else min(have, quota)
-    text = f"{have} cores" + (f", of which this group of processes may use {quota:.1f}" if quota is not None else "")
+    granted = quota()
+    usable = have if granted is None else min(have, granted.cores)
+    limit = "" if granted is None else f", of which this group of processes may use {granted.cores:.1f}"
+    text = f"{have} cores{limit}"
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if asked.learners > usable:
         change = f"Start at most {max(1, int(usable))} learners here: they would take turns."
@@ -368,12 +370,6 @@ def _first_line(path: str) -> str:
         return Path(path).read_text().split("\n")[0]
     except OSError:
         return ""
-
-
-def _quota() -> float | None:
-    """Cores this control group may use, if it is limited."""
-    words = _first_line("/sys/fs/cgroup/cpu.max").split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
 
 
 def _available() -> float:

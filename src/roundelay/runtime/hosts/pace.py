@@ -10,7 +10,9 @@ to spare, or whose learners compute on accelerators, the link alone decides.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from roundelay.core.cores import cores, quota
 
 SHARE = 0.04
 """Of a busy core's time, unless the user says otherwise."""
@@ -22,15 +24,29 @@ def idle_seconds() -> float:
     """For how long the cores this process may run on have been idle, summed, since the machine started; 0 where that
     cannot be known."""
     try:
-        cores = os.sched_getaffinity(0)
+        mine = os.sched_getaffinity(0)
         with open("/proc/stat", encoding="ascii") as file:
             lines = [line.split() for line in file if line.startswith("cpu")]
-        ticks = sum(
-            int(line[4]) + int(line[5]) for line in lines if line[0][3:].isdigit() and int(line[0][3:]) in cores
-        )
+        ticks = sum(int(line[4]) + int(line[5]) for line in lines if line[0][3:].isdigit() and int(line[0][3:]) in mine)
     except (OSError, ValueError, IndexError):
         return 0.0
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def left_over() -> list[Callable[[], float]]:
+    """What tells how much processor time has gone unused, in seconds since some moment: by the cores, and, where this
+    process's control group is limited, by the group."""
+    granted = quota()
+    if granted is None:
+        return [idle_seconds]
+
+    def unused() -> float:
+        try:
+            return granted.cores * time.monotonic() - granted.used_seconds()
+        except (OSError, ValueError):
+            return 0.0
+
+    return [idle_seconds, unused]
 
 
 class Pace:
@@ -38,17 +54,19 @@ class Pace:
 
     Args:
         share: of each core's time, above 0; 1 is no limit worth the name.
-        cores: how many this host's processes may use; None: as the system says.
-        now, idle: seconds of a clock, and seconds the cores have been idle.
+        processors: how many cores this host's processes may use; None: as the system says.
+        now: seconds of a clock.
+        idle: seconds for which processor time has gone unused, by several accounts, of which the least counts; None: as
+            the system says.
     """
 
     def __init__(
-        self, share: float, cores: int | None = None, now: Callable[[], float] = time.monotonic,
-        idle: Callable[[], float] = idle_seconds,
+        self, share: float, processors: int | None = None, now: Callable[[], float] = time.monotonic,
+        idle: Sequence[Callable[[], float]] | None = None,
     ) -> None:  # fmt: skip
-        self._rate = share * (cores or len(os.sched_getaffinity(0)))
-        self._now, self._idle, self._gate = now, idle, threading.Lock()
-        self._left, self._at, self._idle_at = 0.0, now(), idle()
+        self._rate = share * (processors or cores())
+        self._now, self._idle, self._gate = now, left_over() if idle is None else idle, threading.Lock()
+        self._left, self._at, self._idle_at = 0.0, now(), [account() for account in self._idle]
 
     def spent(self, seconds: float) -> None:
         """So much processor time went into an exchange, or an answer to one."""
@@ -58,8 +76,9 @@ class Pace:
     def pause(self) -> float:
         """After how many seconds, at the latest, the next exchange may begin; 0: now."""
         with self._gate:
-            now, idle = self._now(), self._idle()
-            earned = self._rate * (now - self._at) + max(0.0, idle - self._idle_at)
+            now, idle = self._now(), [account() for account in self._idle]
+            unused = min(after - before for after, before in zip(idle, self._idle_at, strict=True))
+            earned = self._rate * (now - self._at) + max(0.0, unused)
             self._left = min(self._rate * MOST_SECONDS, self._left + earned)
             self._at, self._idle_at = now, idle
             return max(0.0, -self._left / self._rate)

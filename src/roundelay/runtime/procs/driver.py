@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from roundelay.core.cores import cores
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -106,7 +107,7 @@ class ProcsRuntime(Runtime):
                 row.vector.copy_(initial)
         arena.table("alive")[:] = 1
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
-        share = len(os.sched_getaffinity(0)) // len(self.here)
+        share = cores() // len(self.here)
         self._threads = threads or max(1, min(share, torch.get_num_threads()))
         self._trace = trace
         self._recorder: Recorder | None = None

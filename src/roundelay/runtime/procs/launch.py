@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
+from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.heap import keep_freed_in
 from roundelay.runtime.procs.threads import wait_politely
@@ -333,7 +334,7 @@ def launch(learners: int, command: Sequence[str], say: Callable[[str], None]) ->
         raise UserError(f"-n is {learners}: at least one learner is needed.")
     ended = os.memfd_create("roundelay-ended", os.MFD_CLOEXEC)
     environment = {**os.environ, ENDED: f"/proc/{os.getpid()}/fd/{ended}"}
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // learners)))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // learners)))
     wait_politely(environment)
     keep_freed_in(environment)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}

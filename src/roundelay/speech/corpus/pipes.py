@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from roundelay.core.cores import cores
 from roundelay.core.files import atomic_write
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import STREAMED
@@ -60,7 +61,7 @@ def run_pipes(
     shell = shutil.which("bash") or "/bin/sh"
     found: dict[str, Path | Failed] = {}
     progress.start("running the commands of wav.scp", len(commands))
-    pool = ThreadPoolExecutor(pipes.workers or os.cpu_count() or 1)
+    pool = ThreadPoolExecutor(pipes.workers or cores())
     running: set[subprocess.Popen[bytes]] = set()
     try:
         waiting = {

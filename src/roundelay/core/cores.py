@@ -1,0 +1,79 @@
+"""How many cores this process may use: those it may run on, or as much of them as its control group grants.
+
+A container that is limited to two cores of sixty-four still sees sixty-four, and they look idle when its own are spent.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a control group grants: so many cores' time, of which `used_seconds` have been used."""
+
+    cores: float
+    usage: Path
+    """A file, of the second or the first version of control groups, that says how much has been used."""
+
+    def used_seconds(self) -> float:
+        """Summed over cores, since the group was made.
+
+        Raises:
+            OSError, ValueError: the file says nothing.
+        """
+        text = self.usage.read_text()
+        if self.usage.name == "cpu.stat":
+            facts = dict(line.split() for line in text.splitlines())
+            return int(facts.get("usage_usec", "")) / 1e6
+        return int(text) / 1e9
+
+
+def quota(root: Path = Path("/")) -> Quota | None:
+    """The tightest of this process's control group and those around it; None: no limit.
+
+    Args:
+        root: of the file system, for tests.
+    """
+    groups, found = root / "sys/fs/cgroup", list[Quota | None]()
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            found += [_second_version(folder) for folder in _around(groups, path)]
+        elif "cpu" in controllers.split(","):
+            found += [_first_version(folder) for folder in _around(groups / controllers, path)]
+    return min((one for one in found if one is not None), key=lambda one: one.cores, default=None)
+
+
+def cores() -> int:
+    """How many this process may keep busy; at least one."""
+    granted = quota()
+    may_run_on = len(os.sched_getaffinity(0))
+    return may_run_on if granted is None else max(1, min(may_run_on, int(granted.cores)))
+
+
+def _around(mount: Path, path: str) -> list[Path]:
+    """The folders of a group and of those around it; of groups outside the container there are none."""
+    inner = [part for part in path.split("/") if part and part != ".."]
+    return [mount.joinpath(*inner[:depth]) for depth in range(len(inner) + 1)]
+
+
+def _second_version(folder: Path) -> Quota | None:
+    try:
+        most, period = (folder / "cpu.max").read_text().split()
+        return None if most == "max" else Quota(int(most) / int(period), folder / "cpu.stat")
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _first_version(folder: Path) -> Quota | None:
+    try:
+        most = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        return None if most <= 0 else Quota(most / period, folder / "cpuacct.usage")
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
