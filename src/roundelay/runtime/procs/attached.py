@@ -17,19 +17,17 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
-from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
-from roundelay.core.state import Gradient, Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
-from roundelay.runtime.base import Cluster, LearnerDied, SegmentPlan
+from roundelay.core.state import Gradient, Minibatch
+from roundelay.runtime.base import Cluster, LearnerDied
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs import passes
 from roundelay.runtime.procs.arena import NONE, Layout, create_file
@@ -40,18 +38,15 @@ from roundelay.runtime.procs.launch import World
 from roundelay.runtime.procs.means import MemberLost
 from roundelay.runtime.procs.membership import Membership
 from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.performer import ByHand, Performer, RowsAre
 from roundelay.runtime.procs.rendezvous import Rendezvous
-from roundelay.runtime.procs.worker import Worker, WorkerSpec
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.runtime.procs.worker import WorkerSpec
+from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
 
 EMPTY = 1e-30
 """What an empty minibatch weighs: where all are empty, a mean is still one."""
-RowsAre = Literal[
-    "on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"
-]  # fmt: skip
-NO_PLAN = EpochPlan(0, 0, 1, 1, 0)
 
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
@@ -76,70 +71,6 @@ class _Late(Minibatch):
     @property
     def frames(self) -> float:  # type: ignore[override]  # a weight: fractions are welcome
         return self.size[0]
-
-
-class _ByHand(Learner, Task):
-    """Gradients come from outside: they lie in the gradient buffer when they are asked for."""
-
-    def __init__(self, parameters: int, device: torch.device | None) -> None:
-        self.parameters, self.examples, self.device = parameters, 0, device
-
-    def build(self) -> Learner:
-        return self
-
-    def initial(self) -> Tensor:
-        raise NotImplementedError("the rows were written by rank 0")
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        return Statistics(round(batch.frames))
-
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        raise NotImplementedError("somebody else's loop evaluates")
-
-
-class _Performer(Worker):
-    """Performs effects; nobody sends it commands."""
-
-    def _copies(self, traits: Traits) -> bool:
-        """Always: the loop looks at the point between steps as well."""
-        return True
-
-    def _place_for_copy(self, row: Tensor) -> Tensor:
-        """Where the module is."""
-        return torch.empty_like(row, device=self.learner.device or row.device)
-
-    @property
-    def where(self) -> RowsAre:
-        """Its row."""
-        if self.learner.device is None:
-            return "on the host"
-        if self._resident is None:
-            return "on the host, the module elsewhere"
-        return "shared on devices" if self.arena.on_devices and self.me.learners > 1 else "on a device of its own"
-
-    def move_in(self) -> None:
-        """The row goes to where the learner has it between meetings."""
-        if self._resident is not None:
-            self._resident.move_in()
-
-    def move_out(self) -> None:
-        """It goes to where others read it."""
-        if self._resident is not None:
-            self._resident.move_out()
-
-    def begin(self, living: tuple[int, ...]) -> None:
-        """A segment begins."""
-        self._plan, self._trained = NO_PLAN, None
-        self.me.begin_segment(SegmentPlan(NO_PLAN, 0.0), living, self.cluster.strategy.traits.ages)
-        self.means.begin_segment()
-
-    def perform(self, effect: Effect[Any]) -> Any:
-        """Any effect but Draw."""
-        return self._perform(effect)
-
-    def settle(self) -> None:
-        """The strategy has gone on."""
-        self._settle()
 
 
 class AttachedLearner:
@@ -249,11 +180,11 @@ class AttachedLearner:
             return None
         return self._keeper.handles
 
-    def _open(self, layout: Layout, path: str, on_devices: DeviceRows | None) -> _Performer:
-        task = _ByHand(layout.parameters, self._device)
+    def _open(self, layout: Layout, path: str, on_devices: DeviceRows | None) -> Performer:
+        task = ByHand(layout.parameters, self._device)
         cluster = Cluster(self.strategy, task, Sgd(), self.learners, self._terms.seed)
         try:
-            return _Performer(
+            return Performer(
                 WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0, on_devices=on_devices),
                 self._patience,
             )

@@ -76,6 +76,10 @@ class DeviceMeans(Means):
         self._laid = 0  # from this element on, what is given is complete
         self._under_way: list[Work] = []
 
+    def leave(self) -> None:
+        """All do, after the last mean."""
+        distributed.destroy_process_group()
+
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
         self._given = self._own
         super().publish_gradient(weight, group)

@@ -89,7 +89,7 @@ class Crossing:
         self._stream.wait_stream(torch.cuda.current_stream(self._gradient.device))
         with torch.cuda.stream(self._stream):
             self._home[part].copy_(self._gradient[part], non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record()
         self._copied.put((event, first))
 

@@ -97,6 +97,7 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     while worker is not None:
         command = json.loads(commands.recv_bytes())
         if command["do"] == "quit":
+            worker.leave()
             return
         _say(commands, worker.segment(command))
 
@@ -161,6 +162,11 @@ class Worker:
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
         self._plan: EpochPlan
+
+    def leave(self) -> None:
+        """The run is over."""
+        if self._collective is not None:
+            self._collective.leave()
 
     def _copies(self, traits: Traits) -> bool:
         """Must gradients be taken at copies, since others write a learner's row meanwhile?"""
