@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
+from roundelay.runtime.hosts.cargo import Precision
 from roundelay.runtime.hosts.means import PIECE, HostMeans, tables
 from roundelay.runtime.hosts.wire import Link, Listener
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
@@ -31,11 +32,12 @@ class Side:
     arena: Arena
     means: Means
     host: HostMeans
+    link: Link
 
 
 @contextmanager
-def two_sides() -> Iterator[list[Side]]:
-    """Two hosts in this process, joined by a link."""
+def two_sides(wire: Precision = "fp32") -> Iterator[list[Side]]:
+    """Two hosts in this process, joined by a link. In what precision gradients travel is for the first to say."""
     with_one = Layout(2, LONG, extra=tables(2))
     listener = Listener(("127.0.0.1", 0), SECRET)
     dialled = Link.connect(listener.address, SECRET, {}, 60.0)
@@ -46,8 +48,10 @@ def two_sides() -> Iterator[list[Side]]:
     for rank, link in enumerate((answered, dialled)):
         arena = Arena(create_file(with_one), with_one, Patience(rank, 60))
         arena.table("alive")[:] = 1
-        host = HostMeans(arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append)
-        sides.append(Side(arena, Means(arena, rank, Patience(rank, 60), [rank]), host))
+        host = HostMeans(
+            arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append, wire if rank == 0 else "fp32"
+        )
+        sides.append(Side(arena, Means(arena, rank, Patience(rank, 60), [rank]), host, link))
     for side in sides:
         side.host.start()
     try:
@@ -93,6 +97,43 @@ def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
         lay_down(1, 0, cut)
         for side in sides:
             torch.testing.assert_close(side.means.collect((0, 1)), expected)
+
+
+def one_mean(sides: list[Side], vectors: list[Tensor], gradient: bool) -> list[Tensor]:
+    """What both hosts have of it."""
+    for rank, side in enumerate(sides):
+        if gradient:
+            side.arena.vector("gradient", rank).copy_(vectors[rank])
+            side.means.publish_gradient(1.0, (0, 1))
+            side.arena.table("laid")[rank] = 0
+        else:
+            side.means.publish(vectors[rank], 1.0, (0, 1))
+    return [side.means.collect((0, 1)).clone() for side in sides]
+
+
+def test_gradients_in_16_bits_are_the_same_everywhere_and_lose_nothing_in_the_long_run() -> None:
+    """Each host adds what rounding took away to what it hands on next: all the first n means together are the exact
+    ones, but for what both hosts still remember."""
+    generator, total, exact = torch.Generator().manual_seed(0), torch.zeros(LONG), torch.zeros(LONG)
+    with two_sides("bf16") as sides:
+        for step in range(1, 7):
+            gradients = [torch.randn(LONG, generator=generator) for _ in sides]
+            here, there = one_mean(sides, gradients, gradient=True)
+            assert torch.equal(here, there)
+            assert torch.equal(here, here.bfloat16().float())
+            total, exact = total + here, exact + (gradients[0] + gradients[1]) / 2
+            if step == 1:
+                assert not torch.equal(total, exact)
+            assert (total - exact).abs().max() < 3 * 2**-8 * 5, "two roundings of numbers below 5, and one of the sum"
+        sent = [side.link.sent_bytes for side in sides]
+        assert all(6 * 2 * LONG < count < 6 * 2.1 * LONG for count in sent)
+
+
+def test_models_are_never_rounded() -> None:
+    models = [torch.randn(LONG, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    with two_sides("bf16") as sides:
+        for mean in one_mean(sides, models, gradient=False):
+            torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
 
 
 def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten() -> None:

@@ -195,7 +195,14 @@ class HostsRuntime(Runtime):
         if self._synchronous:
             assert self._mesh is not None
             means = HostMeans(
-                self._arena, self._hosts.hosts, OWN, self._parts, self._mesh.chain, self._mesh.post, self._failed
+                self._arena,
+                self._hosts.hosts,
+                OWN,
+                self._parts,
+                self._mesh.chain,
+                self._mesh.post,
+                self._failed,
+                self._terms.wire,
             )
             try:
                 self.crew.part(plan, look, living, means.start)

@@ -12,6 +12,10 @@ a ring allreduce. Pieces go from the last to the first, as backward goes through
 the rest of it is computed (`laid`). The sum is taken in rank order, product and sum rounded apart, on the same grid of
 chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
 
+Gradients may travel in 16 bits. Each host rounds the sum it hands on, the last one the mean, which it then takes
+rounded itself, so that all hosts have the same; what rounding takes away is added to what the same host hands on in the
+next step (algorithms/rounding.py). A model is never rounded: what learners go on from is not to lose its last bits.
+
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
 far its own learners have read (`reduced`). That is what one learner waits for on the other's behalf (means.py), so a
 mailbox that is written here is free there.
@@ -23,12 +27,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
+from roundelay.algorithms.rounding import round_with_feedback_
 from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.cargo import Precision
 from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.means import Means
@@ -64,11 +71,12 @@ class HostMeans:
         chain: links to the host before and after this one, by host; nothing else is sent over them.
         post: links to all other hosts, for mixes; by host. Nothing else is sent over them.
         failed: called with the reason, from a thread, when a link is gone.
+        wire: in what precision gradients travel; the first host's counts.
     """
 
     def __init__(
         self, arena: Arena, hosts: Sequence[Sequence[int]], host: int, part: int, chain: Mapping[int, Link],
-        post: Mapping[int, Link], failed: Callable[[str], None],
+        post: Mapping[int, Link], failed: Callable[[str], None], wire: Precision = "fp32",
     ) -> None:  # fmt: skip
         self._arena, self._hosts, self._here, self._part = arena, hosts, tuple(hosts[host]), part
         self._before, self._after, self._post = chain.get(host - 1), chain.get(host + 1), post
@@ -76,6 +84,8 @@ class HostMeans:
         self._mean = arena.vector("mean", self._here[0])
         starts = range(0, len(self._mean), PIECE)
         self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in reversed(starts)]
+        self._error: Tensor | None = None  # what rounding took away in the last mean, (P,)
+        self._wire, self._narrow = wire, False  # does the mean under way travel in 16 bits?
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
         for name, _ in tables(arena.layout.learners):
@@ -124,7 +134,7 @@ class HostMeans:
         """The next message of this part. Whatever is left of an earlier one is passed over."""
         while True:
             try:
-                message = link.receive(LOOK_SECONDS, None if into is None else into.numpy())
+                message = link.receive(LOOK_SECONDS, None if into is None else _bytes(into))
             except LinkTimeout:
                 if self._ended.is_set():
                     raise _Ended from None
@@ -141,40 +151,61 @@ class HostMeans:
         arena, before, after = self._arena, self._before, self._after
         everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
         laid = arena.table("laid")
-        here, sum_, number = list(self._here), torch.empty(min(PIECE, len(self._mean))), 0
+        here, number = list(self._here), 0
+        sum_, letter = self._room(torch.float32), self._room(torch.bfloat16)
         while True:
             number += 1
             self._until(lambda k=number: bool((everybody[here] >= k).all()))  # type: ignore[misc]
             parity = int(published[here[0]]) % 2
             vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
             mine = [float(arena.weights[parity, rank]) for rank in here]
-            weights = self._weigh(mine)
+            gradients = not source[parity, here].any()
+            weights = self._weigh(mine, gradients and self._wire == "bf16")
             shares = [weight / float(sum(weights)) for weight in mine]
             for piece in self._pieces:
-                part = sum_[: piece.stop - piece.start]
+                part, narrow = sum_[: piece.stop - piece.start], letter[: piece.stop - piece.start]
+                carried = narrow if self._narrow else part
                 if before is None:
                     part.zero_()
                 else:
-                    self._receive(before, "sum", part)
+                    self._receive(before, "sum", carried)
+                    part.copy_(carried)
                 self._until(lambda start=piece.start: bool((laid[here] <= start).all()))  # type: ignore[misc]
                 for at in range(0, len(part), CHUNK):  # the grid of one host
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
+                if self._narrow:
+                    self._round(part, piece, narrow)
                 if after is not None:
-                    after.send("sum", {"part": self._part}, [part.numpy()])
+                    after.send("sum", {"part": self._part}, [_bytes(carried)])
                 else:
                     self._mean[piece].copy_(part)
                     if before is not None:
-                        before.send("mean", {"part": self._part}, [part.numpy()])
+                        before.send("mean", {"part": self._part}, [_bytes(carried)])
             if after is None:
                 arena.table("wide")[0] = number
 
-    def _weigh(self, mine: Sequence[float]) -> list[float]:
-        """All learners' weights, by rank, given those of this host's."""
-        before, after = self._before, self._after
-        weights = [*mine] if before is None else [*self._receive(before, "weights").header["weights"], *mine]
+    def _room(self, kind: torch.dtype) -> Tensor:
+        """For one piece."""
+        return torch.empty(min(PIECE, len(self._mean)), dtype=kind)
+
+    def _round(self, part: Tensor, piece: slice, narrow: Tensor) -> None:
+        """`narrow` takes `part`, which then is the same numbers."""
+        if self._error is None:
+            self._error = torch.zeros_like(self._mean)
+        chunks = (torch.split(vector, CHUNK) for vector in (part, self._error[piece], narrow))
+        for x, error, rounded in zip(*chunks, strict=True):
+            round_with_feedback_(x, error, rounded, x)
+
+    def _weigh(self, mine: Sequence[float], narrow: bool) -> list[float]:
+        """All learners' weights, by rank, given those of this host's; and all hosts hear whether it goes in 16 bits."""
+        before, after, weights = self._before, self._after, [*mine]
+        if before is not None:
+            header = self._receive(before, "weights").header
+            weights, narrow = [*header["weights"], *mine], bool(header["narrow"])
+        self._narrow = narrow
         if after is not None:
-            after.send("weights", {"part": self._part, "weights": weights})
+            after.send("weights", {"part": self._part, "weights": weights, "narrow": narrow})
             while not self._weighed.acquire(timeout=LOOK_SECONDS):
                 if self._ended.is_set():
                     raise _Ended
@@ -185,7 +216,7 @@ class HostMeans:
 
     def _down(self, after: Link) -> None:
         """Hand means number k = 1, 2, ... on to the host before this one."""
-        number, before = 0, self._before
+        number, before, letter = 0, self._before, self._room(torch.bfloat16)
         while True:
             number += 1
             self._weights = [float(weight) for weight in self._receive(after, "weighed").header["weights"]]
@@ -193,9 +224,13 @@ class HostMeans:
                 before.send("weighed", {"part": self._part, "weights": self._weights})
             self._weighed.release()
             for piece in self._pieces:
-                self._receive(after, "mean", self._mean[piece])
+                mean = self._mean[piece]
+                carried = letter[: len(mean)] if self._narrow else mean
+                self._receive(after, "mean", carried)
+                if self._narrow:
+                    mean.copy_(carried)
                 if before is not None:
-                    before.send("mean", {"part": self._part}, [self._mean[piece].numpy()])
+                    before.send("mean", {"part": self._part}, [_bytes(carried)])
             self._arena.table("wide")[0] = number
 
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
@@ -265,3 +300,8 @@ class HostMeans:
                 continue
             if message.header.get("part") == self._part:
                 return message
+
+
+def _bytes(vector: Tensor) -> Any:
+    """As it lies in memory."""
+    return vector.view(torch.uint8).numpy()

@@ -316,7 +316,14 @@ class _Host:
         if self._synchronous:
             assert self._mesh is not None
             means = HostMeans(
-                self._arena, self._hosts, self._host, self._part, self._mesh.chain, self._mesh.post, self._failed
+                self._arena,
+                self._hosts,
+                self._host,
+                self._part,
+                self._mesh.chain,
+                self._mesh.post,
+                self._failed,
+                self._terms.wire,
             )
             try:
                 self.crew.part(plan, self._look, living, means.start)

@@ -30,7 +30,8 @@ class Terms:
         on_death: what the death of a learner means under an asynchronous strategy.
         agreement: what must be the same on all hosts, plain values: the recipe.
         threads: torch threads of each learner; None: a fair share of the cores.
-        wire, fragments: how a row is exchanged with another host.
+        wire: in what precision rows are exchanged with other hosts, and gradients go into a mean with them.
+        fragments: in how many exchanges a row is through.
         exchange_share: of the time of busy cores, what exchanges with other hosts that nobody waits for may take.
     """
 
