@@ -52,9 +52,13 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 from support.namespaces import Hosts, why_not
 
 MODES = {
-    "1gbit": ("never-talk", "adpsgd", "adpsgd+wire=bf16", "adpsgd+fragments=8", "ssgd", "ddp", "decent-dp"),
-    "100mbit": ("adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd", "ddp", "decent-dp"),
-}
+    "1gbit": (
+        "never-talk", "adpsgd", "adpsgd+wire=bf16", "adpsgd+fragments=8", "ssgd", "ssgd+wire=bf16", "ddp", "decent-dp",
+    ),
+    "100mbit": (
+        "adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd", "ssgd+wire=bf16", "ddp", "decent-dp",
+    ),
+}  # fmt: skip
 TRAINED = {
     "1gbit": ("adpsgd", "adpsgd+fragments=8", "ssgd"),
     "100mbit": ("adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd"),
@@ -281,7 +285,7 @@ def measure(options: argparse.Namespace) -> list[Measured]:
                 for mode in options.only or MODES.get(rate, MODES[SLOW_RATE]):
                     if mode == "decent-dp" and not importlib.util.find_spec("decent_dp"):
                         continue
-                    waits = mode in ("ddp", "decent-dp", "ssgd") and rate == SLOW_RATE
+                    waits = Way.of(mode).name in ("ddp", "decent-dp", "ssgd") and rate == SLOW_RATE
                     steps = min(options.steps, SLOW_STEPS) if waits else options.steps
                     speeds, facts = run(hosts, mode, steps, *["--bf16"] * options.bf16)
                     speed, after = statistics.mean(speeds), never_talking(hosts, options, number, rate)
