@@ -25,7 +25,8 @@ from roundelay.runtime.hosts.cargo import Carriage
 from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
 from roundelay.runtime.hosts.flights import Flights
-from roundelay.runtime.hosts.wire import Address, Listener
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.quay import Quay

@@ -115,7 +115,7 @@ def ours(options: argparse.Namespace) -> None:
     from roundelay.runtime.hosts.conductor import HostsRuntime
     from roundelay.runtime.hosts.serving import serve
     from roundelay.runtime.hosts.terms import Terms
-    from roundelay.runtime.procs.launch import read_place
+    from roundelay.runtime.procs.world import read_place
     from roundelay.strategies import make_strategy, parse_strategy
 
     way, place, notes = Way.of(options.on_host), read_place(None), Path(options.notes)

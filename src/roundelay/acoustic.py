@@ -27,7 +27,7 @@ from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.conductor import HostsRuntime
 from roundelay.runtime.hosts.terms import Terms, check_hosts
 from roundelay.runtime.procs.driver import OnDeath, ProcsRuntime
-from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.world import Place
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.augment import AugmentConfig, SpecAugment
 from roundelay.speech.corpus.prepared import Corpus, load_corpus

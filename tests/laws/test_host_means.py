@@ -12,8 +12,9 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.hosts.cargo import Precision
+from roundelay.runtime.hosts.listener import Listener
 from roundelay.runtime.hosts.means import PIECE, HostMeans, tables
-from roundelay.runtime.hosts.wire import Link, Listener
+from roundelay.runtime.hosts.wire import Link
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.means import Means
 from roundelay.runtime.procs.patience import Patience

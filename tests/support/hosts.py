@@ -17,7 +17,7 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
 from roundelay.runtime.hosts.serving import serve
 from roundelay.runtime.hosts.terms import Terms
-from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.world import Place
 from support.clusters import OnDevice, cluster
 from support.wide import Wide
 

@@ -18,7 +18,8 @@ from roundelay.runtime.hosts.cargo import Carriage
 from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
 from roundelay.runtime.hosts.flights import Flights
-from roundelay.runtime.hosts.wire import Address, Link, Listener, Tally
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.wire import Address, Link, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
@@ -177,3 +178,13 @@ class Impostor:
             link.close()
         for thread in self._threads[1:]:
             thread.join()
+
+
+def ask(worker: Worker, effect: Any) -> Any:
+    """Have a learner perform an effect."""
+    return worker._perform(effect)
+
+
+def even(*found: Host) -> bool:
+    """Is no row half written?"""
+    return not any(host.arena.table("versions").astype(int).sum() % 2 for host in found)

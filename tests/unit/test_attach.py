@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.launch import World, read_world
+from roundelay.runtime.procs.world import World, read_world
 from roundelay.strategies import STRATEGIES, make_strategy
 
 

@@ -21,7 +21,7 @@ from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.meeting import go_round, meet
 from roundelay.runtime.doctor.visits import House
 from roundelay.runtime.hosts.wire import Link
-from roundelay.runtime.procs.launch import World
+from roundelay.runtime.procs.world import World
 
 SECRET = b"a secret of the run's own"
 ASKED = Asked(learners=1, parameters=1000, address="127.0.0.1", hosts=2, secret=True)

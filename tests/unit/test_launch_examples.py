@@ -14,7 +14,7 @@ import yaml
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 SAY = """
 import json, sys
-from roundelay.runtime.procs.launch import read_place
+from roundelay.runtime.procs.world import read_place
 words = sys.argv[1:]
 place = read_place(words[words.index("--listen") + 1] if "--listen" in words else None)
 print(json.dumps([place.ranks, place.learners, place.port, place.listen[1], len(place.secret), words[0]]))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.launch import Place, Slots, lend, read_place
+from roundelay.runtime.procs.slots import Slots, lend
+from roundelay.runtime.procs.world import Place, read_place
 
 HOSTS = {
     "WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.hosts import wire
-from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Listener, Stranger
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger
 from support.until import until
 
 SECRET = b"a secret of this run, 32 bytes .."

@@ -27,8 +27,8 @@ from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied, staleness_summary
 from roundelay.runtime.procs.attached import AttachedLearner, Terms
-from roundelay.runtime.procs.launch import read_world
 from roundelay.runtime.procs.pinned import pinned
+from roundelay.runtime.procs.world import read_world
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 

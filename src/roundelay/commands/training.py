@@ -13,7 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, complain, console
 
 if TYPE_CHECKING:
-    from roundelay.runtime.procs.launch import Place
+    from roundelay.runtime.procs.world import Place
 
 
 def add(command: Command) -> None:
@@ -28,7 +28,8 @@ def add(command: Command) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     """On one host, or, under torchrun's variables, on one of several."""
-    from roundelay.runtime.procs.launch import Slots, lend, read_place
+    from roundelay.runtime.procs.slots import Slots, lend
+    from roundelay.runtime.procs.world import read_place
 
     place = read_place(options.listen)
     if place is None:

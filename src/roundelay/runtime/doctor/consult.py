@@ -9,7 +9,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.meeting import alone, go_round, meet, wait_for_visit
-from roundelay.runtime.procs.launch import Place, launched, read_by_hand, read_place, secret_file
+from roundelay.runtime.procs.world import Place, launched, read_by_hand, read_place, secret_file
 
 PATIENCE, LISTENING_PATIENCE = 30.0, 600.0
 

@@ -16,8 +16,8 @@ from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, dif
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.visits import Arrival, House, Visited, arrive, ask_for_way, let_leave, visit
 from roundelay.runtime.hosts.wire import LinkError
-from roundelay.runtime.procs.launch import World
 from roundelay.runtime.procs.rendezvous import Rendezvous
+from roundelay.runtime.procs.world import World
 
 Say = Callable[[str], None]
 Address = tuple[str, int]

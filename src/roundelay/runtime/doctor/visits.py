@@ -15,7 +15,8 @@ from typing import Any
 
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
-from roundelay.runtime.hosts.wire import Link, LinkError, Listener
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.wire import Link, LinkError
 
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4

@@ -14,13 +14,14 @@ from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts import bulk
 from roundelay.runtime.hosts.lines import Door, Line, until
+from roundelay.runtime.hosts.listener import Listener
 from roundelay.runtime.hosts.remotes import Remote
 from roundelay.runtime.hosts.terms import CONTROL, Terms, differences, fingerprint
-from roundelay.runtime.hosts.wire import Address, Link, LinkError, Listener, Message
+from roundelay.runtime.hosts.wire import Address, Link, LinkError, Message
 from roundelay.runtime.procs import waiting
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.launch import Place
 from roundelay.runtime.procs.rendezvous import Rendezvous
+from roundelay.runtime.procs.world import Place
 
 GOODBYE_SECONDS = 5.0
 """How long the conductor waits for the others to hear that the run has ended."""

@@ -45,7 +45,7 @@ from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.hosts.wire import LinkError, Message
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.world import Place
 
 OWN = 0
 """The conductor's host."""

@@ -15,7 +15,7 @@ from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Layout
-from roundelay.runtime.procs.launch import Place
+from roundelay.runtime.procs.world import Place
 
 HERE, SOMEWHERE = 0, 1
 """Numbers of hosts until all have come and have numbers."""

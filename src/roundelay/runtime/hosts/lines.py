@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Listener, Message
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 
 BEATS = 10
 """Heartbeats within the patience."""

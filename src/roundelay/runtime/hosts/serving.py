@@ -25,8 +25,8 @@ from roundelay.runtime.hosts.terms import CONTROL, Terms, fingerprint
 from roundelay.runtime.hosts.wire import Address, Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs import queue, waiting
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
-from roundelay.runtime.procs.launch import Place
 from roundelay.runtime.procs.rendezvous import Rendezvous
+from roundelay.runtime.procs.world import Place
 
 Asked = Callable[[], bool]
 """Does the user want the run to stop?"""

@@ -29,7 +29,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 Address = tuple[str, int]
@@ -42,8 +41,6 @@ PAYLOAD_BYTES = 1 << 33
 """Of one frame, unless a link says otherwise."""
 HANDSHAKE_SECONDS = 10.0
 """In which whoever connects must have proved itself."""
-AT_THE_DOOR = 64
-"""How many may be proving themselves at a time; one more, and the oldest is sent away."""
 MOST_PIECES = 256
 """Of one message in one system call."""
 
@@ -371,109 +368,6 @@ class Link:
                     self._socket.shutdown(socket.SHUT_RDWR)
             if not self._inside:  # else the last who leaves does it: the descriptor's number must not be used anew
                 self._socket.close()
-
-
-class Listener:
-    """Where others connect. Who does proves itself on a thread of its own, so that one who stands still at the door
-    keeps nobody waiting.
-
-    Args:
-        address: of an interface of this host, and a port; 0 takes any.
-        secret: of the run.
-        hello: what this end says of itself to those who have proved themselves.
-        patience: how long the other end of a link may stand still in the middle of a frame.
-
-    Raises:
-        OSError: the address is not ours, or taken.
-    """
-
-    def __init__(
-        self, address: Address, secret: bytes, hello: dict[str, Any] | None = None, patience: float = 10.0,
-        handshake_seconds: float = HANDSHAKE_SECONDS, tally: Tally | None = None, largest: int = PAYLOAD_BYTES,
-    ) -> None:  # fmt: skip
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.create_server(address, family=family, backlog=128)
-        self.address: Address = self._socket.getsockname()[:2]
-        self.tally = tally or Tally()
-        self._secret, self._hello, self._patience = secret, hello or {}, patience
-        self._handshake_seconds, self._largest = handshake_seconds, largest
-        self._gate, self._closed = threading.Lock(), False
-        self._at_the_door: dict[Link, threading.Thread] = {}
-        self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
-        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.address[1]}")
-        self._thread.start()
-
-    def accept(self, timeout: float | None) -> Link | None:
-        """The next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or when this
-        is closed meanwhile."""
-        try:
-            link = self._admitted.get(timeout=timeout)
-        except Empty:
-            return None
-        if link is None:
-            self._admitted.put(None)  # there may be others who wait
-        return link
-
-    def _open(self) -> None:
-        while True:
-            try:
-                socket_, _ = self._socket.accept()
-            except OSError:
-                if self._closed:
-                    return
-                time.sleep(0.05)  # out of descriptors, say: somebody may close some
-                continue
-            try:
-                link = Link(socket_, self._handshake_seconds, self.tally, self._largest)
-            except OSError:  # gone again
-                socket_.close()
-                continue
-            thread = threading.Thread(target=self._examine, args=(link,), daemon=True, name=f"door {link.peer}")
-            with self._gate:
-                if len(self._at_the_door) >= AT_THE_DOOR:
-                    oldest = next(iter(self._at_the_door))
-                    del self._at_the_door[oldest]
-                    oldest.close()
-                self._at_the_door[link] = thread
-                closed = self._closed
-            if closed:
-                link.close()
-            thread.start()
-
-    def _examine(self, link: Link) -> None:
-        try:
-            link.prove(partial(link.admit, self._secret, self._hello), self._handshake_seconds)
-            link.patience = self._patience
-        except BadFrame:  # from somebody who had proved himself; counted
-            pass
-        except Exception:  # whatever somebody sends who may be anybody, it is its own problem
-            self.tally.count_stranger()
-        with self._gate:
-            self._at_the_door.pop(link, None)
-            if self._closed:
-                link.close()
-            if not link.closed:
-                self._admitted.put(link)
-
-    def close(self) -> None:
-        """Nobody can connect any more; links that were accepted stay. Safe to call twice."""
-        with self._gate:
-            self._closed = True
-            waiting = dict(self._at_the_door)
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._socket.close()
-        for visitor, thread in waiting.items():
-            visitor.close()
-            if thread.ident is not None:
-                thread.join()
-        with suppress(Empty):
-            while True:
-                link = self._admitted.get_nowait()
-                if link is not None:
-                    link.close()
-        self._admitted.put(None)
 
 
 def _tune(socket_: socket.socket, patience: float) -> None:

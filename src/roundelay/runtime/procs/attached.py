@@ -34,13 +34,13 @@ from roundelay.runtime.procs.arena import NONE, Layout, create_file
 from roundelay.runtime.procs.device_rows import DeviceRows
 from roundelay.runtime.procs.devices import reach_each_other, visible
 from roundelay.runtime.procs.keeper import Handles, Keeper, NotKept, Wanted, mapped
-from roundelay.runtime.procs.launch import World
 from roundelay.runtime.procs.means import MemberLost
 from roundelay.runtime.procs.membership import Membership
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.performer import ByHand, Performer, RowsAre
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.worker import WorkerSpec
+from roundelay.runtime.procs.world import World
 from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")

@@ -15,7 +15,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.launch import World
+from roundelay.runtime.procs.world import World
 
 PAUSE_SECONDS = 0.02
 
