@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay.runtime.hosts import wire
+from roundelay.runtime.hosts import listener as listener_room
 from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger
+from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger, Tally
 from support.until import until
 
 SECRET = b"a secret of this run, 32 bytes .."
@@ -331,7 +331,7 @@ def test_one_who_stands_still_at_the_door_is_sent_away_and_keeps_nobody_waiting(
 
 
 def test_a_crowd_at_the_door_is_thinned_from_its_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "AT_THE_DOOR", 3)
+    monkeypatch.setattr(listener_room, "AT_THE_DOOR", 3)
     with listening(handshake_seconds=100.0) as listener:
         crowd = []
         for _ in range(10):
@@ -394,7 +394,7 @@ def test_a_frame_cut_short_is_an_end(kept: int) -> None:
 
 def test_one_who_begins_with_anything_but_hello() -> None:
     with listening() as listener:
-        near = Link(raw(listener), 10.0, wire.Tally())
+        near = Link(raw(listener), 10.0, Tally())
         near._greet = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
         near.prove(lambda deadline: near._introduce(SECRET, {}, deadline), 10.0)
         until(lambda: listener.tally.malformed == 1)
