@@ -174,7 +174,7 @@ class AttachedLearner:
         processes = tuple(int(one["process"]) for one in every)
         wanted = Wanted(_shared(layout), layout.parameters, layout.centre, devices, processes)
         try:
-            self._keeper = Keeper(wanted)
+            self._keeper = Keeper(wanted, self._terms.patience_seconds)
         except NotKept as error:
             log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
             return None

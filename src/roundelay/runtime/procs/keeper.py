@@ -52,10 +52,10 @@ class Keeper:
     """Rank 0's hold on it.
 
     Raises:
-        NotKept: it cannot have the memory; says why.
+        NotKept: it cannot have the memory, or says nothing for `patience` seconds; says which.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, patience: float) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # what is allocated in other ways may not be shareable
         environment.pop("PYTORCH_ALLOC_CONF", None)
@@ -68,14 +68,20 @@ class Keeper:
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(vars(wanted)).encode())
             process.stdin.close()
+        if not select.select([process.stdout], [], [], patience)[0]:
+            process.kill()
+            process.wait()
+            raise NotKept(f"their keeper said nothing for {patience:.0f} s")
         said = process.stdout.readline()
         process.stdout.close()
         if not said:
             raise NotKept(f"their keeper ended with status {process.wait()}")
         answer: dict[str, Any] = json.loads(said)
         if "problem" in answer:
+            process.wait()
             raise NotKept(answer["problem"])
-        self._process = process  # kept, so that Python does not complain of a child nobody has waited for
+        self.process = process
+        """It outlives this one."""
         self.handles: list[Handles] = answer["handles"]
         """For each learner, by rank: for `mapped`."""
 
