@@ -35,6 +35,21 @@ def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
         return runtime.state(), outcomes
 
 
+@pytest.mark.parametrize("name", ["ssgd", "adpsgd", "asgd"])
+def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(name: str) -> None:
+    """A run that ends in its first epoch goes on from there."""
+    hosts = Hosts(name, (1, 2), wide=True, momentum=0.9)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        state, consensus = runtime.state(), runtime.consensus()
+    with ProcsRuntime(hosts.cluster, threads=1) as one:
+        expected = one.state()
+        assert torch.equal(consensus, one.consensus())
+    assert expected.vectors["row"][2].any()
+    for vector, value in expected.vectors.items():
+        assert torch.equal(state.vectors[vector], value), vector
+    assert state.integers == expected.integers
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [

@@ -102,8 +102,9 @@ class ProcsRuntime(Runtime):
         vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         initial = learner.initial()
+        leads = 0 in self.here  # then it evaluates and keeps the rows of all hosts, from the beginning on
         for row in self._rows:
-            if row.rank in self.here or row.rank == cluster.learners:  # pages never touched cost nothing
+            if leads or row.rank in self.here or row.rank == cluster.learners:  # pages never touched cost nothing
                 row.vector.copy_(initial)
         arena.table("alive")[:] = 1
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
