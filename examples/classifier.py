@@ -66,6 +66,8 @@ def main() -> None:
     train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
     device = torch.device(options.device)
     if device.type == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: torch sees no GPU here")
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so

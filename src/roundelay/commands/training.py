@@ -161,6 +161,6 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--host-patience", type=float, metavar="S", help="silence after which a host is dead (default: 10)"
     )
-    sub.add_argument("--wire", choices=["fp32", "bf16"], help="of exchanges between hosts (default: fp32)")
+    sub.add_argument("--wire", choices=["fp32", "bf16"], help="of rows and gradients between hosts (default: fp32)")
     sub.add_argument("--fragments", type=int, metavar="K", help="an exchange between hosts carries 1/K of the row")
     sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")

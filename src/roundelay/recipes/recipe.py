@@ -45,7 +45,7 @@ class Training:
 
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
-    wire            how rows are exchanged between hosts: fp32, or bf16 with error feedback
+    wire            how rows (and gradients of ssgd) go between hosts: fp32, or bf16 with error feedback
     fragments       an exchange between hosts carries one such part of the row, in turn
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
                     take; 1: as often as the link allows

@@ -195,9 +195,8 @@ class Mixing:
             self._rule = partial(self._rule, age=theirs.version - request.since)
         private = [slices(vector) for vector in request.private]
         self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
-        self._apart = (
-            mine.vector.device != theirs.vector.device
-        )  # then theirs is brought to the device of mine, and back
+        # Then theirs is brought to the device of mine, and back.
+        self._apart = mine.vector.device != theirs.vector.device
         mine.begin()
         theirs.begin()
 
