@@ -134,7 +134,7 @@ def _stability(options: argparse.Namespace) -> None:
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
     learners = options.stability or str(options.learners or "4,8,16")
-    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed)
+    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed, options.momentum)
     print_table(*table(edges))
 
 
@@ -203,6 +203,9 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
         "--stability", nargs="?", const="", metavar="L,L,...",
         help="print instead the largest stable rate x curvature, for so many learners (default: --learners, or 4,8,16)",
     )  # fmt: skip
+    sub.add_argument(
+        "--momentum", type=float, default=0.0, metavar="M", help="of the local SGD, with --stability (default: 0)"
+    )
     sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
     sub.add_argument("--learning-rate", type=float, default=0.1)
     sub.add_argument("--seed", type=int, default=0)
