@@ -1,6 +1,7 @@
-"""DiLoCo beside torchft (https://github.com/pytorch/torchft), whose regression test records two replicas that take inner
-steps of -2 (constant gradients) and outer SGD steps at rate 2, over two fragments of one number each, with six steps
-between two means of a fragment.
+"""DiLoCo beside torchft (https://github.com/pytorch/torchft).
+
+Its regression test records two replicas that take inner steps of -2 (constant gradients) and outer SGD steps at rate 2,
+over two fragments of one number each, with six steps between two means of a fragment.
 
 The first record, without delay and without mixing, is plain DiLoCo fragment by fragment. The other five are Streaming
 DiLoCo (Douillard et al. 2025, arXiv 2501.18512), for which `streaming` below is a reference: no strategy here streams.
