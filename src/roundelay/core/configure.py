@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -149,9 +150,11 @@ def _scalar(kind: type, value: object, where: str) -> Any:
         return float(value)
     if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
         try:
-            return float(value)
+            value = float(value)
         except ValueError:
             pass
+    if isinstance(value, float) and math.isnan(value):
+        raise UserError(f"{where} is not a number (nan): expected {_NAMES.get(kind, kind.__name__)}.")
     if kind is Path and isinstance(value, str):
         return Path(value).expanduser()
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
