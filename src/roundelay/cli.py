@@ -84,14 +84,15 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     lists.add(command)
 
     def show_help(options: argparse.Namespace) -> None:
-        (parser if options.command is None else _command(options.command, commands)).print_help()
+        asked = parser if options.command is None else _command(options.command, commands)
+        console.out(asked.format_help(), highlight=False, end="")
 
     def complete(options: argparse.Namespace) -> None:
         try:
             import shtab  # noqa: PLC0415 an extra
         except ModuleNotFoundError:
             raise UserError("completion needs the package shtab: pip install 'roundelay[completion]'.") from None
-        print(shtab.complete(parser, shell=options.shell))
+        console.out(shtab.complete(parser, shell=options.shell), highlight=False)
 
     sub = command("help", show_help, "explain a command, or list all of them")
     sub.add_argument("command", nargs="?", help="the command (default: all)")
