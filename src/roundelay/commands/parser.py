@@ -1,6 +1,7 @@
 """How a command line is read: slips of the keyboard are named first, before anything that may be missing."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -23,6 +24,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("roundelay").strip()
         sentence = message if message.endswith((".", "?")) else f"{message}."
+        if wrong := re.search(r"invalid choice: '([^']*)'", message):
+            choices = [str(choice) for action in self.options for choice in action.choices or ()]
+            sentence += did_you_mean(wrong[1], [choice for choice in choices if choice in message])
         raise UserError(f"{command}: {sentence} See `roundelay help {command}`." if command else sentence)
 
     def check_names(self, words: Sequence[str]) -> None:
