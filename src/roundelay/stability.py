@@ -6,7 +6,8 @@ own code in the simulator, in one run: coordinates do not see each other, so eac
 curvature of its own, and one run shows from which of them on the distance to the optimum grows. Beside it stands what
 the recursion says on paper, where we have it: `theory`.
 
-Learners are equally fast, unless a jitter is given; an exchange takes next to no time. Legend: L learners.
+Learners are equally fast, unless a jitter is given; an exchange takes next to no time. The local optimizer is plain
+SGD, unless a momentum is given. Legend: L learners.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import make_strategy
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
-from roundelay.strategies.bmuf import Bmuf, BmufFairseq, default_momentum
+from roundelay.strategies.bmuf import Bmuf, BmufFairseq
 from roundelay.strategies.bsp import Bsp
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.delayed_gradient import DelayedGradient
@@ -44,8 +45,8 @@ ORDERS = (
     "sgd", "ssgd", "dpsgd:ring", "dpsgd:ring,order=cta", "gossip-pga", "dpsgd:ring,order=consensus",
     "dpsgd:random-ring,order=consensus", "dpsgd:exponential,order=consensus", "delay-by-one", "delayed-gradient",
     "adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd", "bsp", "bmuf",
-    "bmuf,nesterov=true", "bmuf-fairseq", "slowmo", "diloco", "easgd", "easgd-sync", "asgd",
-    "asgd,staleness_aware=true", "asgd,period=4",
+    "bmuf,period=5", "bmuf,period=5,momentum=0.75,rate=1", "bmuf,nesterov=true", "bmuf-fairseq", "slowmo", "diloco",
+    "diloco,rate=0.7", "easgd", "easgd-sync", "asgd", "asgd,staleness_aware=true", "asgd,period=4",
 )  # fmt: skip
 """What `roundelay simulate --stability` lists unless told otherwise."""
 
@@ -67,8 +68,32 @@ class Edge:
     theory: float | None
 
 
-def stability(strategies: Sequence[str], learners: Sequence[int], jitter: float = 0.0, seed: int = 0) -> list[Edge]:
+@dataclass(frozen=True)
+class Setting:
+    """Learners that train one minibatch a round between them, as `roundelay train` does."""
+
+    learners: int
+    momentum: float = 0.0
+    minibatches_a_round: int = 1
+
+    @property
+    def optimizer(self) -> Sgd:
+        """The local one."""
+        return Sgd(self.momentum)
+
+    def share_after_reset(self, steps: int) -> float:
+        """As `LocalOptimizer`."""
+        return self.optimizer.share_after_reset(steps)
+
+
+def stability(
+    strategies: Sequence[str], learners: Sequence[int], jitter: float = 0.0, seed: int = 0, momentum: float = 0.0
+) -> list[Edge]:
     """The edges of all of `strategies` (name:topology,option=value,...), strategy by strategy.
+
+    Args:
+        jitter: sigma of the log-normal time of a gradient.
+        momentum: of the local SGD.
 
     Raises:
         UserError: no such strategy or option, or it cannot run with so many learners.
@@ -80,7 +105,7 @@ def stability(strategies: Sequence[str], learners: Sequence[int], jitter: float 
     ]
     for _, strategy, count in asked:
         strategy.check(count)
-    return [_edge(text, strategy, count, jitter, seed) for text, strategy, count in asked]
+    return [_edge(text, strategy, Setting(count, momentum), jitter, seed) for text, strategy, count in asked]
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -97,9 +122,11 @@ def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
     )
 
 
-def _edge(text: str, strategy: Strategy, learners: int, jitter: float, seed: int) -> Edge:
-    paper = theory(strategy, learners) if strategy.traits.synchronous or not jitter else None
-    return Edge(text, learners, largest_stable(strategy, learners, jitter, seed=seed), paper)
+def _edge(text: str, strategy: Strategy, setting: Setting, jitter: float, seed: int) -> Edge:
+    learners, momentum = setting.learners, setting.momentum
+    paper = theory(strategy, learners, momentum) if strategy.traits.synchronous or not jitter else None
+    span = (0.02, 4.0) if not momentum else (0.001, 4.0 * (1 + momentum))
+    return Edge(text, learners, largest_stable(strategy, learners, jitter, span, seed=seed, momentum=momentum), paper)
 
 
 # Measured -------------------------------------------------------------------------------------------------------------
@@ -107,7 +134,7 @@ def _edge(text: str, strategy: Strategy, learners: int, jitter: float, seed: int
 
 def largest_stable(
     strategy: Strategy, learners: int, jitter: float = 0.0, span: tuple[float, float] = (0.02, 4.0), rounds: int = 750,
-    coordinates: int = 4096, seed: int = 0,
+    coordinates: int = 4096, seed: int = 0, momentum: float = 0.0,
 ) -> float:  # fmt: skip
     """The smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
 
@@ -124,7 +151,7 @@ def largest_stable(
     plan = EpochPlan(0, task.examples, learners, learners, seed)  # one example for each learner
     cost = CostModel(gradient=1.0, jitter=jitter, exchange=1e-4, allreduce=0.0)
     optimum, sizes = QuadraticLearner(task).optimum, []
-    with SimRuntime(Cluster(strategy, task, Sgd(), learners, seed), cost) as runtime:
+    with SimRuntime(Cluster(strategy, task, Sgd(momentum), learners, seed), cost) as runtime:
         for first in (0, third, 2 * third):
             runtime.segment(SegmentPlan(plan, 1.0, first=first * learners, last_round=first + third))
             sizes.append(_distance(runtime, optimum))
@@ -148,14 +175,24 @@ Recursion = Callable[[float], NDArray[np.float64]]
 """The matrix of one turn of a strategy at rate x curvature s."""
 
 
-def theory(strategy: Strategy, learners: int) -> float | None:
+def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | None:
     """The edge as the recursion says, for equally fast learners; None where we have no recursion.
 
     With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
     """
+    setting, edge = Setting(learners, momentum), None
+    match strategy:
+        case OneLearner() | Ssgd():
+            edge = 2 * (1 + momentum)
+        case Bsp() | Bmuf() | BmufFairseq() | SlowMo() | DiLoCo():
+            edge = first_unstable(_block(strategy, setting), 4 * (1 + momentum))
+    return _theory_of_plain_sgd(strategy, learners) if edge is None and not momentum else edge
+
+
+def _theory_of_plain_sgd(strategy: Strategy, learners: int) -> float | None:
     edge: float | None = None
     match strategy:
-        case OneLearner() | Ssgd() | Bsp() | GossipPga():
+        case GossipPga():
             edge = 2.0
         case DelayByOne():
             edge = 1.0 if learners > 1 else 2.0
@@ -165,8 +202,6 @@ def theory(strategy: Strategy, learners: int) -> float | None:
             edge = _decentralized(strategy, learners)
         case Asgd():
             edge = _server(strategy, learners)
-        case Bmuf() | BmufFairseq() | SlowMo() | DiLoCo():
-            edge = first_unstable(_block(strategy, learners))
         case Easgd():
             edge = first_unstable(_springs(strategy, learners))
         case EasgdSync():
@@ -220,18 +255,30 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
     return first_unstable(turn)
 
 
-def _block(strategy: Bmuf | BmufFairseq | SlowMo | DiLoCo, learners: int) -> Recursion:
-    """On (W, D): a block's gradient is G = -g times the model it began with, g = 1 - (1 - s)^period."""
-    zeta = default_momentum(learners) if strategy.momentum is None else strategy.momentum
-    eta = strategy.rate * (1 + zeta if isinstance(strategy, BmufFairseq) else 1)
+def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Setting) -> Recursion:
+    """On (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local momentum, and
+    what one learner's deviates from theirs (models do not: they begin a block alike)."""
+    zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
+    fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
+    keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
+    own = keeps * (setting.learners > 1)  # an average leaves no deviation
+    shared = float(strategy.local_momentum != "reset" or setting.learners == 1)
 
     def turn(s: float) -> NDArray[np.float64]:
-        g = 1 - (1 - s) ** strategy.period
-        if isinstance(strategy, DiLoCo):
-            return np.array([[1 - eta * g * (1 + zeta), -eta * zeta**2], [g, zeta]])
-        look_ahead = zeta if isinstance(strategy, Bmuf) and strategy.nesterov else 0.0
-        delta = np.array([-eta * g, zeta - eta * g * look_ahead])
-        return np.array([np.array([1.0, 0.0]) + delta, delta])
+        mu = setting.momentum
+        local = np.linalg.matrix_power(np.array([[1 - s, -mu], [s, mu]]), strategy.period)  # of (x, v), v <- mu v + s x
+        columns = []
+        for model, delta, v, u in np.eye(4):
+            begin = model + look_ahead * zeta * delta
+            mean, v_end = local @ (begin, v)
+            change = mean - begin
+            if isinstance(strategy, DiLoCo):
+                moved = zeta * delta - change
+                columns.append((model + eta * (change - zeta * moved), moved, shared * v_end, own * local[1, 1] * u))
+            else:
+                moved = zeta * delta + eta * change
+                columns.append((model + moved * (1 + zeta * fairseq), moved, shared * v_end, own * local[1, 1] * u))
+        return np.array(columns).T
 
     return turn
 

@@ -53,7 +53,7 @@ def trajectory(name: str) -> list[list[list[float]]]:
     """Rows after each round, [round][learner][parameter]."""
     learners = 1 if name == "sgd" else 3
     rows = []
-    with SimRuntime(Cluster(make_strategy(name), SteadyTask(), Sgd(), learners)) as runtime:
+    with SimRuntime(Cluster(make_strategy(name), SteadyTask(), Sgd(), learners, shared_minibatch=False)) as runtime:
         for round_ in range(ROUNDS):
             plan = EpochPlan(0, ROUNDS * learners, learners, learners, 0)
             runtime.segment(SegmentPlan(plan, 1.0, first=round_ * learners, last_round=round_ + 1))
@@ -103,9 +103,11 @@ def test_block_momentum_by_hand() -> None:
     # W = -2, -25/3, -185/9; blocks begin at B = W + 2/3 D.
     anchors = [[round(w, 4)] * 3 for w in (-2, -25 / 3, -185 / 9)]
     assert recorded("bmuf period=2 nesterov=true") == anchors == recorded("bmuf period=3")
-    # The same D, but W moves by 5/3 D: -10/3, -10/3 - 95/9, and -550/27 more.
-    singles = [[round(w, 4)] * 3 for w in (-10 / 3, -125 / 9, -125 / 9 - 550 / 27)]
-    assert recorded("bmuf-fairseq period=2") == singles
+    assert recorded("slowmo period=3") == anchors, "bmuf, while the learning rate is constant"
+    # (1 + zeta) / (1 - zeta) = 3, so zeta = 1/2. D = -2, -1 - 5 = -6, -3 - 8 = -11, and W moves by 3/2 D.
+    assert recorded("bmuf-fairseq period=2") == [[-3.0] * 3, [-12.0] * 3, [-28.5] * 3]
+    # mu = 0.9, rate = 3 x 0.1. v = 2, 6.8, 14.12; W moves by -0.3 ((2, 5, 8) + 0.9 v).
+    assert recorded("diloco period=3") == [[-1.14] * 3, [-4.476] * 3, [-10.6884] * 3]
 
 
 def test_a_centre_by_hand() -> None:

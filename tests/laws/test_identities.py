@@ -55,7 +55,7 @@ def test_without_an_outer_momentum_what_is_left_is_model_averaging(
     name: str, paper: Paper, local: Sgd, period: int
 ) -> None:
     found = simulated(f"{name} period={period}", paper, local)
-    same(found.rows, simulated(f"bsp period={period}", paper, local).rows)
+    same(found.rows, simulated(f"bsp period={period} local_momentum=reset", paper, local).rows)
 
 
 @given(UNEVEN, LOCAL, st.integers(1, 4), tenths(0, 9), tenths(1, 15))
@@ -95,7 +95,7 @@ def test_the_recursion_of_fairseq_is_not_the_strict_nesterov_one(momentum: float
     gone = []
     for name in ("bmuf-fairseq", "bmuf"):
         strict = " nesterov=true" * (name == "bmuf")
-        end = simulated(f"{name} period=2 momentum={momentum}{strict}", paper, task=flat)
+        end = simulated(f"{name} period=2 momentum={momentum} rate=1.0{strict}", paper, task=flat)
         gone.append(-math.log(1 - float(end.rows[0] / QuadraticLearner(flat).optimum)))
     assert gone[0] / gone[1] == pytest.approx(1 + momentum, rel=0.02)
 

@@ -21,11 +21,11 @@ CLOSED = {  # of learners 4 and 8, worked out by hand; docs/stability.md has the
     "gossip-pga": (2, 2),
     "bsp": (2, 2),
     "bmuf": (2, 2),  # an even period: no block gradient exceeds the model
-    "bmuf,period=1": (2 * (1 + 3 / 4), 2 * (1 + 7 / 8)),  # the heavy ball
-    "bmuf,period=1,nesterov=true": (1 + 1 / (1 + 2 * 3 / 4), 1 + 1 / (1 + 2 * 7 / 8)),
-    "bmuf-fairseq,period=1": (2, 2),  # the heavy ball with 1 + zeta times the rate
-    "slowmo,period=1": (3, 3),  # momentum 1/2
-    "diloco,period=1": ((1 + 1 / 2.8) / 0.7,) * 2,
+    "bmuf,period=1,momentum=0.75,rate=1": (2 * (1 + 3 / 4),) * 2,  # the heavy ball
+    "bmuf,period=1,momentum=0.75,rate=1,nesterov=true": (1 + 1 / (1 + 2 * 3 / 4),) * 2,
+    "bmuf-fairseq,period=1,momentum=0.75,rate=1": (2, 2),  # the heavy ball with 1 + zeta times the rate
+    "slowmo,period=1,momentum=0.5,rate=1": (3, 3),
+    "diloco,period=1,rate=0.7": ((1 + 1 / 2.8) / 0.7,) * 2,
     "easgd-sync,period=1": (2 - 2 * 0.9 / 4 / 1.1, 2 - 2 * 0.9 / 8 / 1.1),
     "asgd": (2 * math.sin(math.pi / 14), 2 * math.sin(math.pi / 30)),
     "asgd,staleness_aware=true": (6 * math.sin(math.pi / 14), 14 * math.sin(math.pi / 30)),
@@ -45,7 +45,8 @@ def measured(name: str, learners: int, about: float) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", [*CLOSED, "dpsgd:exponential,order=consensus", "easgd", "easgd,period=1", "easgd-sync", "diloco,period=3"]
+    "name",
+    [*CLOSED, "dpsgd:exponential,order=consensus", "easgd", "easgd,period=1", "easgd-sync", "diloco,period=3,rate=0.7"],
 )
 @pytest.mark.parametrize("learners", [4, 8])
 def test_strategies_bear_the_rate_that_theory_says(name: str, learners: int) -> None:
@@ -54,11 +55,11 @@ def test_strategies_bear_the_rate_that_theory_says(name: str, learners: int) -> 
     assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
 
 
-@pytest.mark.parametrize("learners", [2, 3, 5])
+@pytest.mark.parametrize("learners", [3, 5])
 def test_the_ring_of_any_number_of_learners(learners: int) -> None:
     angles = [2 * math.pi * k / learners for k in range(1, learners)]
     edge = 1 + min((1 + 2 * math.cos(angle)) / 3 for angle in angles)
-    name = "dpsgd:ring,order=consensus"
+    name = "dpsgd:ring,order=consensus"  # two learners average: 1, which test_the_table_... has
     assert theory(make_strategy(name), learners) == pytest.approx(edge, rel=1e-4)
     assert measured(name, learners, edge) == pytest.approx(edge, rel=0.03)
 
@@ -98,7 +99,7 @@ def test_the_table_has_a_column_for_each_number_of_learners() -> None:
     assert heads == ["strategy", "L = 2", "L = 3"]
     assert rows[0] == ("sgd", "2.00 (2.00)", "2.00 (2.00)")
     assert rows[1][0] == "dpsgd:ring,order=consensus"
-    assert [cell[-6:] for cell in rows[1][1:]] == ["(0.67)", "(1.00)"]
+    assert [cell[-6:] for cell in rows[1][1:]] == ["(1.00)", "(1.00)"]
     assert table([Edge("adpsgd", 2, 1.23, None)])[1] == [("adpsgd", "1.23")]
 
 

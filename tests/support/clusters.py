@@ -52,7 +52,13 @@ def cluster(
 ) -> Cluster:  # fmt: skip
     """`learners` of strategy `name` on a noisy quadratic."""
     return Cluster(
-        make_strategy(name), task or Quadratic(parameters=37), optimizer or Sgd(momentum), learners, seed, stragglers
+        make_strategy(name),
+        task or Quadratic(parameters=37),
+        optimizer or Sgd(momentum),
+        learners,
+        seed,
+        stragglers,
+        shared_minibatch=False,  # so that block momentum has something to make up for
     )
 
 

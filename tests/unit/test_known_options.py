@@ -111,7 +111,7 @@ def test_wrong_names_and_types_are_named_in_the_same_words(assignments: list[tup
     ("text", "named"),
     [
         ("bmuf,period=soon", "bmuf.period is 'soon': expected a whole number"),
-        ("bmuf,speed=1", "bmuf has no option speed: it has period, momentum, rate, nesterov"),
+        ("bmuf,speed=1", "bmuf has no option speed: it has period, local_momentum, momentum, rate"),
         ("bmuf,momentun=1", "Did you mean momentum?"),
         ("bnuf,period=1", "there is no strategy 'bnuf'.* Did you mean bmuf?"),
         ("adpsgd:ring", "adpsgd.topology is 'ring': choose one of"),

@@ -38,6 +38,12 @@ def test_ring_matrix_is_symmetric_and_doubly_stochastic(learners: int) -> None:
     assert np.allclose(matrix.sum(0), 1)
 
 
+def test_two_learners_on_a_ring_average() -> None:
+    """They are each other's only neighbour: with one third and two thirds they would overshoot."""
+    assert ring_matrix(2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert second_eigenvalue(ring_matrix(2)) == pytest.approx(0)
+
+
 @pytest.mark.parametrize("learners", [3, 4, 7, 8, 16, 64])
 def test_second_eigenvalue_of_the_ring_is_the_closed_form(learners: int) -> None:
     angles = 2 * np.pi * np.arange(1, learners) / learners
@@ -94,7 +100,7 @@ def test_connected_by_hand() -> None:
     assert not connected(4, [(0, 1), (2, 3)])
 
 
-@pytest.mark.parametrize("learners", [3, 4, 7])
+@pytest.mark.parametrize("learners", [2, 3, 4, 7])
 def test_metropolis_weights_of_a_ring_are_one_third(learners: int) -> None:
     ring = [(rank, (rank + 1) % learners) for rank in range(learners)]
     np.testing.assert_allclose(metropolis_matrix(learners, ring), ring_matrix(learners))

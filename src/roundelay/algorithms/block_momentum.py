@@ -19,12 +19,37 @@ W_t = B_{t-1} + eta G_t. We could not read the original's own text of it.
 Anchor and broadcast model are kept apart. fairseq goes on from B as if it were W, so that the look-ahead is never taken
 back: `block_update_single_` below. zeta = 0 and eta = 1 is model averaging in all of them.
 
-Usual setting: eta / (N (1 - zeta)) = 1, so zeta = 1 - 1/N for N learners and eta = 1.
+Setting. Under a constant gradient block momentum moves eta / (1 - zeta) times as far as the mean of all models does. If
+the mean moves a share c as far as one learner does in as many examples, it is made up for by
+
+    c eta / (1 - zeta) = 1
+
+With a minibatch for each of N learners c = 1/N: then zeta = 1 - 1/N and eta = 1 (Chen and Huo 2016; Li et al. 2017).
+With one minibatch cut over all learners c = 1, and block momentum has nothing to make up for but what local momentum
+loses where it starts anew in every block.
 
 Legend: C elements of a chunk.
 """
 
 from torch import Tensor
+
+
+def settle_block(
+    momentum: float | None, rate: float | None, shortfall: float, single: bool = False
+) -> tuple[float, float]:
+    """(zeta, eta) such that `shortfall` x eta / (1 - zeta) = 1, where they are not given.
+
+    Neither given: eta is 1. Momentum alone: eta is at most 1, since the mean of models that have come to rest is
+    overshot by a larger one. Rate alone: zeta is at least 0. `single`: of `block_update_single_`, which moves 1 + zeta
+    times as far.
+    """
+    if momentum is None:
+        rate = 1.0 if rate is None else rate
+        reach = rate * shortfall  # 1 - zeta = reach, or (1 - zeta) / (1 + zeta) = reach
+        return max(0.0, (1 - reach) / (1 + reach) if single else 1 - reach), rate
+    if rate is None:
+        rate = min(1.0, (1 - momentum) / ((1 + momentum if single else 1) * shortfall))
+    return momentum, rate
 
 
 def block_update_(

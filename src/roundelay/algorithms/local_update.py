@@ -51,6 +51,16 @@ class LocalOptimizer(ABC):
         """Names of the numbers that belong to a learner; zero before the first step."""
         return ()
 
+    @property
+    def momentum_vectors(self) -> tuple[str, ...]:
+        """Names, among `memory`, of running means of gradients (first moments)."""
+        return ()
+
+    def share_after_reset(self, steps: int) -> float:
+        """Distance that `steps` steps move under a constant gradient after the first moments were set to zero, as a
+        share of what they would have moved with the moments kept: above 0, up to 1, which it is without momentum."""
+        return 1.0
+
     @abstractmethod
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
@@ -87,6 +97,15 @@ class Sgd(LocalOptimizer):
     @property
     def memory(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
+
+    @property
+    def momentum_vectors(self) -> tuple[str, ...]:
+        return self.memory
+
+    def share_after_reset(self, steps: int) -> float:
+        """Step t after the reset moves (1 - momentum^t) / (1 - momentum) gradients, or, under Nesterov, one step
+        later's; with the buffer kept all move 1 / (1 - momentum). Summed over t = 1, ..., steps."""
+        return after_reset(self.momentum, steps, ahead=self.nesterov)
 
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
@@ -125,3 +144,10 @@ class _SgdUpdate(RowUpdate):
 
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
         self._sgd.update_(self._x[number], gradient, self._memory[number], rate)
+
+
+def after_reset(momentum: float, steps: int, ahead: bool = False) -> float:
+    """Share of the distance that `steps` steps of heavy-ball momentum move under a constant gradient when the buffer
+    starts at zero instead of full: the mean of 1 - momentum^t over t = 1, ..., steps, or, with Nesterov's look-ahead
+    (`ahead`), over t = 2, ..., steps + 1."""
+    return 1 - momentum ** (2 if ahead else 1) * (1 - momentum**steps) / (steps * (1 - momentum))

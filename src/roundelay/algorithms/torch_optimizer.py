@@ -32,6 +32,11 @@ Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Number = Callable[[float], Any]
 """From a scalar as it is kept to the object torch keeps it in."""
 
+FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
+"""Names under which torch's optimizers keep running means of gradients."""
+WARM_STEPS = 1000
+"""Steps after which a first moment of the usual decay rates holds a constant gradient."""
+
 CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     cls.__name__.lower(): cls
     for cls in vars(torch.optim).values()
@@ -85,6 +90,24 @@ class TorchOptimizer(LocalOptimizer):
     def scalars(self) -> tuple[str, ...]:
         memory, numbers = self._kept
         return ("begun", *numbers) if memory or numbers else ()
+
+    @property
+    def momentum_vectors(self) -> tuple[str, ...]:
+        return tuple(name for name in self.memory if name in FIRST_MOMENTS)
+
+    def share_after_reset(self, steps: int) -> float:
+        """Measured on one parameter, without weight decay."""
+        if not self.momentum_vectors:
+            return 1.0
+        if steps not in self._shares:
+            arguments = {key: value for key, value in self._arguments.items() if key != "weight_decay"}
+            self._shares[steps] = _share_after_reset(_maker(self.name, arguments), self.momentum_vectors, steps)
+        return self._shares[steps]
+
+    @cached_property
+    def _shares(self) -> dict[int, float]:
+        """By the number of steps."""
+        return {}
 
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
@@ -212,6 +235,26 @@ def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
         elif value is not None:  # None stands for nothing
             raise _Unfit(f"its state {name!r} is neither a number nor as long as the vector")
     return tuple(vectors), numbers
+
+
+def _share_after_reset(make: Make, moments: Sequence[str], steps: int) -> float:
+    """How far `steps` steps go after the first moments were set to zero, by how far they go with them kept."""
+    gone = []
+    for reset in (True, False):
+        parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = make([parameter])
+        optimizer.param_groups[0]["lr"] = 1e-3
+        parameter.grad = torch.ones_like(parameter)
+        for _ in range(WARM_STEPS):
+            optimizer.step()
+        if reset:
+            for name in moments:
+                optimizer.state[parameter][name].zero_()
+        start = parameter.item()
+        for _ in range(steps):
+            optimizer.step()
+        gone.append(parameter.item() - start)
+    return gone[0] / gone[1]
 
 
 def _dry_run(make: Make, x: Tensor, gradients: Sequence[Tensor]) -> tuple[Tensor, dict[str, Any]]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, counts, non_negative, positive, straggler, whole
+from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.commands.training import ctrl_c
 from roundelay.terminal import Bar, complain, console, print_table
@@ -141,7 +141,7 @@ def _stability(options: argparse.Namespace) -> None:
     names = ORDERS if options.strategy is COMPARED else options.strategy
     usual = "4,8,16" if options.learners is None else str(options.learners)
     learners = usual if options.stability is True else options.stability  # alone it leaves them to --learners
-    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed)
+    edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed, options.momentum)
     print_table(*table(edges))
 
 
@@ -232,6 +232,9 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--straggler", type=straggler, action="append", default=[], metavar="RANK:10x|RANK:+0.4",
         help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
     )  # fmt: skip
+    sub.add_argument(
+        "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
+    )
     defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
     texts = {
         "gradient": "seconds of a minibatch",

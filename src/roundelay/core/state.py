@@ -110,6 +110,26 @@ class Me(Protocol):
         """The private vectors (P,) this learner's strategy and optimizer have declared, by name."""
         ...
 
+    @property
+    def minibatches_a_round(self) -> int:
+        """How many of one learner's minibatches a round of all learners stands for: 1 where they share one
+        (`training.minibatch` is the total), L where each has one of its own (attach)."""
+        ...
+
+    @property
+    def momentum(self) -> Mapping[str, Tensor]:
+        """The first moments (P,) that the local optimizer keeps, by name; they may be written."""
+        ...
+
+    def reset_momentum(self) -> None:
+        """Set the local optimizer's first moments to zero."""
+        ...
+
+    def share_after_reset(self, steps: int) -> float:
+        """Distance of `steps` steps after `reset_momentum`, as a share of the distance without it, under a constant
+        gradient."""
+        ...
+
     def snapshot(self) -> Snapshot:
         """A copy of the row. Valid until the next snapshot."""
         ...

@@ -48,14 +48,12 @@ def doublings(learners: int) -> tuple[int, ...]:
 
 
 def ring_matrix(learners: int) -> NDArray[np.float64]:
-    """The circulant mixing matrix of the ring, one third to each neighbour and to oneself, (L, L)."""
-    if learners == 1:
-        return np.ones((1, 1))
+    """The circulant mixing matrix of the ring, (L, L): one third for oneself and for each neighbour. Two learners have
+    one neighbour, and average."""
     matrix = np.zeros((learners, learners))
     for rank in range(learners):
-        left, right = ring_neighbours(fixed_ring(learners), rank)
-        for other in (rank, left, right):
-            matrix[rank, other] += 1 / 3
+        around = {rank, *ring_neighbours(fixed_ring(learners), rank)}
+        matrix[rank, list(around)] = 1 / len(around)
     return matrix
 
 

@@ -61,6 +61,13 @@ class Cluster:
     learners: int
     seed: int = 0
     stragglers: tuple[Straggler, ...] = ()
+    shared_minibatch: bool = True
+    """A round's minibatch is shared by all learners; else each has one of its own."""
+
+    @property
+    def minibatches_a_round(self) -> int:
+        """How many of one learner's minibatches a round of all learners stands for."""
+        return 1 if self.shared_minibatch else self.learners
 
     @property
     def memory(self) -> tuple[str, ...]:

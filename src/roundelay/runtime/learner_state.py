@@ -251,8 +251,10 @@ class LearnerState(Me):
         steps: NDArray[np.int64],
         counts: Counts,
         scalars: NDArray[np.float64],
+        minibatches_a_round: int = 1,
     ) -> None:
         self.rank, self.learners, self.seed = rank, learners, seed
+        self._optimizer, self._minibatches_a_round = optimizer, minibatches_a_round
         self.row, self.gradient_buffer, self.counts = row, gradient, counts
         self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
         self._snapshot, self._snapshot_version = row.vector if snapshot is None else snapshot, -1
@@ -277,6 +279,21 @@ class LearnerState(Me):
     @property
     def memory(self) -> Mapping[str, Tensor]:
         return self._memory
+
+    @property
+    def minibatches_a_round(self) -> int:
+        return self._minibatches_a_round
+
+    @property
+    def momentum(self) -> Mapping[str, Tensor]:
+        return {name: self._memory[name] for name in self._optimizer.momentum_vectors}
+
+    def reset_momentum(self) -> None:
+        for vector in self.momentum.values():
+            vector.zero_()
+
+    def share_after_reset(self, steps: int) -> float:
+        return self._optimizer.share_after_reset(steps)
 
     @property
     def living(self) -> tuple[int, ...]:

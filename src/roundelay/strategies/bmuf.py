@@ -4,7 +4,9 @@ The equations are in algorithms/block_momentum.py. Every learner holds the same 
 the same update from the same mean, so only models are sent.
 
 Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
-`momentum: null` is 1 - 1/N for N learners; the block learning rate is 1. With Nesterov block momentum the model
+Block momentum and rate are by default those with which a block moves as far as one learner does (`settle_block`): where
+each of N learners has a minibatch of its own 1 - 1/N and 1; where they share one, momentum makes up for what the local
+optimizer's momentum loses by starting anew in every block, as it does in CNTK. With Nesterov block momentum the model
 evaluated is the anchor W, which is what rows hold between segments; the next segment starts again from the broadcast
 model. Where we differ: means are weighted by frames, and a segment ends with a block, a shorter one if need be.
 
@@ -17,10 +19,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from roundelay.algorithms.block_momentum import block_update_, block_update_single_
+from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.periodic import LocalMomentum, Periodic, Setting
 
 TRAITS = Traits(synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period")
 
@@ -30,8 +32,9 @@ class Bmuf(Periodic):
     """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
 
     period: int = 20
+    local_momentum: LocalMomentum = "reset"
     momentum: float | None = None
-    rate: float = 1.0
+    rate: float | None = None
     nesterov: bool = False
 
     name: ClassVar[str] = "bmuf"
@@ -42,11 +45,16 @@ class Bmuf(Periodic):
         super().__post_init__()
         if self.momentum is not None:
             share(self.name, "momentum", self.momentum)
-        positive(self.name, "rate", self.rate)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
 
     @property
     def label(self) -> str:
         return super().label + " nesterov" * self.nesterov
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Block momentum and block rate."""
+        return settle_block(self.momentum, self.rate, self.shortfall(me))
 
     def start(self, me: Me) -> None:
         anchor, broadcast = me.memory["block_anchor"], me.memory["block_broadcast"]
@@ -57,8 +65,8 @@ class Bmuf(Periodic):
 
     def end_block(self, me: Me, mean: Tensor) -> None:
         anchor, delta, broadcast = (me.memory[name] for name in self.memory)
-        momentum = default_momentum(me.learners) if self.momentum is None else self.momentum
-        block_update_(anchor, delta, broadcast, mean, momentum, self.rate, self.nesterov)
+        momentum, rate = self.settled(me)
+        block_update_(anchor, delta, broadcast, mean, momentum, rate, self.nesterov)
         me.replace(broadcast)
 
     def finish(self, me: Me) -> None:
@@ -70,8 +78,9 @@ class BmufFairseq(Periodic):
     """Nesterov block momentum without an anchor of its own."""
 
     period: int = 20
+    local_momentum: LocalMomentum = "reset"
     momentum: float | None = None
-    rate: float = 1.0
+    rate: float | None = None
 
     name: ClassVar[str] = "bmuf-fairseq"
     memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")
@@ -81,19 +90,19 @@ class BmufFairseq(Periodic):
         super().__post_init__()
         if self.momentum is not None:
             share(self.name, "momentum", self.momentum)
-        positive(self.name, "rate", self.rate)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Block momentum and block rate."""
+        return settle_block(self.momentum, self.rate, self.shortfall(me), single=True)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:
             me.memory["block_model"].copy_(me.x)
 
     def end_block(self, me: Me, mean: Tensor) -> None:
-        momentum = default_momentum(me.learners) if self.momentum is None else self.momentum
+        momentum, rate = self.settled(me)
         model = me.memory["block_model"]
-        block_update_single_(model, me.memory["block_delta"], mean, momentum, self.rate)
+        block_update_single_(model, me.memory["block_delta"], mean, momentum, rate)
         me.replace(model)
-
-
-def default_momentum(learners: int) -> float:
-    """1 - 1/N: with block rate 1, N learners' blocks then add up to what one learner would have moved."""
-    return 1 - 1 / learners

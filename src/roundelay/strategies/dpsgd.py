@@ -11,14 +11,14 @@ The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD i
 only up to 1 + the smallest eigenvalue of T: 2/3 on the ring with one third each (docs/stability.md). The price is that
 nothing hides the exchange; choose `order: consensus` where the network is slow and the rate is small.
 
-Topologies: ring and random-ring (one third to each neighbour and oneself; the latter relabelled every round),
-complete (everybody), exponential (one peer: half to the learner 1, 2, 4, ... places ahead by turns), graph (any
-connected undirected `edges`, with Metropolis weights).
+Topologies: ring and random-ring (one third to each neighbour and oneself, halves with two learners; the latter
+relabelled every round), complete (everybody), exponential (one peer: half to the learner 1, 2, 4, ... places ahead by
+turns), graph (any connected undirected `edges`, with Metropolis weights).
 
 Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: everybody for its neighbours, every step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal, get_args
@@ -155,14 +155,11 @@ def _sparse(
 ) -> list[tuple[Weights, tuple[int, ...]]]:
     if topology == "random-ring" and learners > 1:  # L x L numbers a round would be most of the work with many learners
         rings = random_ring_neighbours(learners, seed, round_)
-        return [(_thirds(rank, *around), tuple(sorted({*around} - {rank}))) for rank, around in enumerate(rings)]
+        return [(_equally({rank, *around}), tuple(sorted({*around} - {rank}))) for rank, around in enumerate(rings)]
     matrix = mixing_matrix(topology, edges, learners, seed, round_)
     return [(sparse_row(matrix, rank), readers(matrix, rank)) for rank in range(learners)]
 
 
-def _thirds(rank: int, left: int, right: int) -> Weights:
-    """A row of the ring matrix: one third each, more for who is both neighbours."""
-    weights = {rank: 0.0, left: 0.0, right: 0.0}
-    for other in (rank, left, right):
-        weights[other] += 1 / 3
-    return tuple(sorted(weights.items()))
+def _equally(around: Set[int]) -> Weights:
+    """A row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
+    return tuple((rank, 1 / len(around)) for rank in sorted(around))

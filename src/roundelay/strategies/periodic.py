@@ -1,12 +1,20 @@
-"""What the model-averaging family shares: train alone for `period` steps, then do something with the mean of all
-models.
+"""The model-averaging family: train alone for `period` steps, then do something with the mean of all models.
 
 A segment ends with a block, a shorter one if need be, so that all rows are equal whenever a model is evaluated. Means
 are weighted by the frames each learner has trained since the last one, so unequal shards need no special case.
+
+At a block's end the local optimizer's momentum (its first moments) is, by `local_momentum`,
+
+    reset      set to zero: the model goes on from another place than the one the momentum was gathered at
+    keep       left as it is, each learner's own
+    average    replaced by the mean over all learners, weighted as models are; this sends each vector beside the model
+
+With one learner nothing moves at a block's end, and momentum is kept.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -14,12 +22,27 @@ from roundelay.core.effects import Draw, Grad, Mean
 from roundelay.core.state import Me
 from roundelay.strategies.base import Strategy, at_least
 
+LocalMomentum = Literal["reset", "keep", "average"]
+
+
+class Setting(Protocol):
+    """The part of a learner (`core.state.Me`) that the default block momentum and rate follow from."""
+
+    @property
+    def learners(self) -> int: ...
+
+    @property
+    def minibatches_a_round(self) -> int: ...
+
+    def share_after_reset(self, steps: int) -> float: ...
+
 
 @dataclass(frozen=True)
 class Periodic(Strategy):
     """The loop; a strategy adds what happens at the end of a block."""
 
     period: int = 5
+    local_momentum: LocalMomentum = "keep"
 
     def __post_init__(self) -> None:
         at_least(self.name, "period", self.period)
@@ -39,11 +62,31 @@ class Periodic(Strategy):
             me.step(await Grad(me.snapshot(), batch))
             steps, frames = steps + 1, frames + batch.frames
             if steps == self.period:
-                self.end_block(me, await Mean(me.everyone, me.x, float(frames)))
+                await self._end_block(me, float(frames))
                 steps, frames = 0, 0
         if steps:
-            self.end_block(me, await Mean(me.everyone, me.x, float(frames)))
+            await self._end_block(me, float(frames))
         self.finish(me)
+
+    async def _end_block(self, me: Me, frames: float) -> None:
+        self.end_block(me, await Mean(me.everyone, me.x, frames))
+        if me.learners == 1 or self.local_momentum == "keep":
+            return
+        if self.local_momentum == "reset":
+            me.reset_momentum()
+            return
+        for vector in me.momentum.values():
+            vector.copy_(await Mean(me.everyone, vector, frames))
+
+    def shortfall(self, me: Setting) -> float:
+        """Distance that the mean of all models moves in a round under a constant gradient, as a share of what one
+        learner moves in the steps that the round stands for.
+
+        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
+        they share one minibatch; less where local momentum starts from zero in every block.
+        """
+        resets = self.local_momentum == "reset" and me.learners > 1
+        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     def start(self, me: Me) -> None:
         """Before the first block of a segment."""

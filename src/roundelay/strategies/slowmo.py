@@ -4,7 +4,8 @@ The equation is in algorithms/outer_momentum.py: classical BMUF whose momentum i
 shrinks when the learning rate does.
 
 Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
-Where we differ: the base is local SGD with the learner's own optimizer, whose momentum is neither reset nor averaged.
+Block momentum and rate are by default bmuf's, which follow from the minibatch; the paper's rate is 1, its momentum 0.4
+to 0.8. Where we differ: the base is local SGD with the learner's own optimizer; the gossip base is not offered.
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from roundelay.algorithms.block_momentum import settle_block
 from roundelay.algorithms.outer_momentum import slow_momentum_
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.periodic import LocalMomentum, Periodic, Setting
 
 
 @dataclass(frozen=True)
@@ -23,26 +25,33 @@ class SlowMo(Periodic):
     """Slow momentum over local SGD."""
 
     period: int = 12
-    momentum: float = 0.5
-    rate: float = 1.0
+    local_momentum: LocalMomentum = "reset"
+    momentum: float | None = None
+    rate: float | None = None
 
     name: ClassVar[str] = "slowmo"
     memory: ClassVar[tuple[str, ...]] = ("slow_anchor", "slow_momentum")
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=False, staleness_bound=0, alone_is_sgd=False,
-        waits="everybody for the slowest, every period",
-    )  # fmt: skip
+        synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share(self.name, "momentum", self.momentum)
-        positive(self.name, "rate", self.rate)
+        if self.momentum is not None:
+            share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Momentum and rate of the outer step."""
+        return settle_block(self.momentum, self.rate, self.shortfall(me))
 
     def start(self, me: Me) -> None:
         if me.steps == 0:
             me.memory["slow_anchor"].copy_(me.x)
 
     def end_block(self, me: Me, mean: Tensor) -> None:
-        anchor, momentum = (me.memory[name] for name in self.memory)
-        slow_momentum_(anchor, momentum, mean, me.learning_rate, self.momentum, self.rate)
+        anchor, slow = (me.memory[name] for name in self.memory)
+        momentum, rate = self.settled(me)
+        slow_momentum_(anchor, slow, mean, me.learning_rate, momentum, rate)
         me.replace(anchor)

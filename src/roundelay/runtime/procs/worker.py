@@ -155,6 +155,7 @@ class Worker:
         self.me = LearnerState(
             spec.rank, spec.layout.learners, spec.cluster.seed, row, snapshot, gradient,
             spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
+            spec.cluster.minibatches_a_round,
         )  # fmt: skip
         self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
         self._crossing: Handle[Any] | None = None  # what was begun with a learner of another host

@@ -117,6 +117,7 @@ class SimRuntime(Runtime):
         return LearnerState(
             rank, self.cluster.learners, self.cluster.seed, self._rows[rank], torch.zeros(self.parameters),
             self._gradients.out[rank], self.cluster.optimizer, memory, self._steps, self._counts, self._scalars[rank],
+            self.cluster.minibatches_a_round,
         )  # fmt: skip
 
     def _restart_clock(self, now_ns: int) -> None:

@@ -26,6 +26,7 @@ class TimedLearner(Me):
     living: tuple[int, ...] = ()
     everyone: tuple[int, ...] = ()
     centre: int = 0
+    minibatches_a_round: int = 1
 
     def __init__(self, rank: int, everyone: tuple[int, ...], seed: int, versions: list[int], names: tuple[str, ...]):
         self.rank, self.learners, self.seed = rank, len(everyone), seed
@@ -49,6 +50,15 @@ class TimedLearner(Me):
     @property
     def memory(self) -> Mapping[str, Tensor]:
         return self._memory
+
+    @property
+    def momentum(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def reset_momentum(self) -> None: ...
+
+    def share_after_reset(self, steps: int) -> float:
+        return 1.0
 
     def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
         """As `LearnerState`."""

@@ -1,0 +1,154 @@
+"""Block momentum beside one learner: how far it goes in as many examples at the same rate, and what becomes of the
+local optimizer's momentum at a block's end."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from roundelay.algorithms.block_momentum import settle_block
+from roundelay.algorithms.local_update import LocalOptimizer, Sgd, after_reset
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+from roundelay.runtime.base import Cluster, SegmentPlan
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay.strategies.periodic import Periodic
+
+WARM, STEPS = 1200, 600
+"""Rounds before and while the distance is measured: whole blocks of every period here, and more than any momentum
+remembers."""
+DECLARED: Mapping[str, Callable[[int], float]] = {  # how far others go
+    "asgd": lambda learners: learners,  # every learner's step counts in full
+    "easgd": lambda learners: learners / (learners + 1),  # what L learners gain is shared by L rows and the centre
+    "easgd-sync": lambda learners: learners / (learners + 1),
+}
+
+
+def distance(name: str, learners: int, momentum: float = 0.0, shared: bool = True) -> float:
+    """Distance travelled in `STEPS` rounds at a gradient that hardly changes, in learning rates times gradients."""
+    total, rate, left = WARM + STEPS, 1e-5, []
+    task = Quadratic(1, examples=total * learners, curvature=(1.0, 1.0), noise=0.0)
+    plan = EpochPlan(0, total * learners, learners, learners, 0)
+    cluster = Cluster(make_strategy(name), task, Sgd(momentum), learners, shared_minibatch=shared)
+    with SimRuntime(cluster) as runtime:
+        for first, last in ((0, WARM), (WARM, total)):
+            runtime.segment(SegmentPlan(plan, rate, first=first * learners, last_round=last))
+            left.append(1 - float(runtime.consensus()[0] / QuadraticLearner(task).optimum))
+    return math.log(left[0] / left[1]) / rate
+
+
+@pytest.mark.parametrize("name", [n for n in STRATEGIES if n != "sgd"])
+@pytest.mark.parametrize("learners", [2, 4, 8])
+def test_every_strategy_moves_as_far_as_one_learner_at_the_same_rate(name: str, learners: int) -> None:
+    """A round's minibatch is cut over all learners, so learners together take as many steps as one would."""
+    alone = distance("sgd", 1) * (DECLARED[name](learners) if name in DECLARED else 1)
+    assert distance(name, learners) == pytest.approx(alone, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bmuf", "bmuf,period=5", "bmuf,period=1", "bmuf,period=5,nesterov=true", "bmuf,period=5,momentum=0.75",
+        "bmuf-fairseq,period=5", "slowmo,period=5", "diloco", "bmuf,period=5,local_momentum=keep",
+        "bmuf,period=5,local_momentum=average",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("learners", [4, 8])
+def test_block_momentum_makes_up_for_a_local_momentum_that_starts_anew(name: str, learners: int) -> None:
+    assert distance(name, learners, momentum=0.9) == pytest.approx(distance("sgd", 1, 0.9), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["bmuf,period=5", "bmuf-fairseq,period=5", "slowmo,period=5", "diloco,period=5"])
+def test_with_a_minibatch_each_a_round_of_l_learners_is_l_steps_of_one(name: str) -> None:
+    assert distance(name, 4, shared=False) == pytest.approx(4 * distance("sgd", 1), rel=0.1)
+    assert distance("bsp", 4, shared=False) == pytest.approx(distance("sgd", 1), rel=0.1), "without block momentum: one"
+
+
+def test_block_momentum_and_rate_follow_from_each_other() -> None:
+    assert settle_block(None, None, 1 / 4) == (0.75, 1.0), "1 - 1/N and 1: Li et al. 2017, after equation 6"
+    assert settle_block(None, None, 1.0) == (0.0, 1.0), "nothing to make up for: model averaging"
+    assert settle_block(0.75, None, 1.0) == (0.75, 0.25)
+    assert settle_block(None, 0.5, 1.0) == (0.5, 0.5)
+    assert settle_block(0.5, None, 1 / 16) == (0.5, 1.0), "not more than 1"
+    assert settle_block(0.9, 0.3, 1 / 4) == (0.9, 0.3), "given is given"
+    zeta, rate = settle_block(None, None, 1 / 3, single=True)
+    assert (1 + zeta) * rate / (1 - zeta) == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [Sgd(0.9), Sgd(0.9, nesterov=True), Sgd(), TorchOptimizer("sgd", {"momentum": 0.9}), TorchOptimizer("adam"),
+     TorchOptimizer("rmsprop", {"momentum": 0.8}), TorchOptimizer("rmsprop")],
+)  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 5, 40])
+def test_the_share_after_a_reset_is_what_is_left_of_the_distance(optimizer: LocalOptimizer, steps: int) -> None:
+    """Both ways are run: `steps` steps with the moments as they are, and as many after they were set to zero."""
+
+    def gone(reset: bool) -> float:
+        x = torch.zeros(1, dtype=torch.float32)
+        memory = {name: torch.zeros(1) for name in optimizer.memory}
+        update = optimizer.attach([x], [memory], torch.zeros(len(optimizer.scalars)).double().numpy())
+        update.begin()
+        for step in range(1000 + steps):
+            if step == 1000:
+                x.zero_()
+                for name in optimizer.momentum_vectors if reset else ():
+                    memory[name].zero_()
+            update.update_(0, torch.ones(1), 0.001)
+            update.end()
+        return x.item()
+
+    assert optimizer.share_after_reset(steps) == pytest.approx(gone(True) / gone(False), rel=1e-3)
+
+
+def test_the_share_after_a_reset_by_hand() -> None:
+    assert after_reset(0.5, 2) == pytest.approx((0.5 + 0.75) / 2)
+    assert after_reset(0.5, 2, ahead=True) == pytest.approx((0.75 + 0.875) / 2)
+    assert after_reset(0.0, 7) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["reset", "keep", "average"])
+def test_local_momentum_at_the_end_of_a_block(kind: str) -> None:
+    """Two learners, one block of one step: gradients differ, and so do the momenta they leave behind."""
+    task = Quadratic(6, examples=8, noise=1.0)
+    cluster = Cluster(make_strategy(f"bsp,period=1,local_momentum={kind}"), task, Sgd(0.9), 2)
+    with SimRuntime(cluster) as runtime:
+        runtime.segment(SegmentPlan(EpochPlan(0, 8, 8, 2, 0), 0.1))
+        momenta = runtime.state().vectors["momentum"].clone()
+    learner, out = task.build(), torch.empty(2, 6)
+    for rank in range(2):
+        plan = EpochPlan(0, 8, 8, 2, 0)
+        learner.gradient(learner.initial(), plan.piece(rank), plan, out[rank])
+    expected = {"reset": torch.zeros(2, 6), "keep": out, "average": out.mean(0).expand(2, 6)}[kind]
+    torch.testing.assert_close(momenta, expected)
+    assert not torch.allclose(out[0], out[1])
+
+
+@pytest.mark.parametrize("kind", ["reset", "average"])
+@pytest.mark.parametrize("optimizer", [Sgd(0.9), TorchOptimizer("adam")])
+def test_processes_do_as_the_simulator(kind: str, optimizer: LocalOptimizer) -> None:
+    task = Quadratic(37, examples=3 * 64)
+    cluster = Cluster(make_strategy(f"bmuf,period=2,local_momentum={kind}"), task, optimizer, 3, shared_minibatch=False)
+    plan = SegmentPlan(EpochPlan(0, 3 * 64, 24, 3, 0), 0.01)
+    with SimRuntime(cluster) as there, ProcsRuntime(cluster) as here:
+        for runtime in (there, here):
+            runtime.segment(plan)
+        for name, vectors in there.state().vectors.items():
+            assert torch.equal(vectors, here.state().vectors[name]), name
+
+
+def test_what_is_not_reset_kept_or_averaged_is_refused() -> None:
+    with pytest.raises(UserError, match="local_momentum is 'drop': choose one of reset, keep, average"):
+        make_strategy("bmuf,local_momentum=drop")
+
+
+def test_all_of_the_family_have_the_option() -> None:
+    family = [kind for kind in STRATEGIES.values() if issubclass(kind, Periodic)]
+    assert {kind.name: kind.__dataclass_fields__["local_momentum"].default for kind in family} == {
+        "bsp": "keep", "bmuf": "reset", "bmuf-fairseq": "reset", "slowmo": "reset", "diloco": "reset",
+    }  # fmt: skip
