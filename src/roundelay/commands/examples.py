@@ -54,11 +54,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 FIRST_STEPS = """\
 First steps:
-  roundelay demo                      make a small corpus, train on it with one learner and with four, recognise, report
-  roundelay doctor                    see whether this host can do all of that
-  roundelay list recipes              which experiments are ready (also: strategies, topologies, options RECIPE)
+  roundelay demo                      make a small corpus, train on it, report
+  roundelay doctor                    see whether this host can do that
+  roundelay list recipes              experiments that are ready to run
+  roundelay list strategies           ways to train them on many learners
   roundelay train RECIPE --exp DIR    train a network, or go on with a training
-  roundelay launch -n 4 SCRIPT        train your own PyTorch script with roundelay.attach on four learners
+  roundelay launch -n 4 SCRIPT        your own PyTorch script on four learners
 
 All commands: roundelay help. One of them: roundelay help COMMAND.
 """
