@@ -6,18 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundelay import __version__
-from roundelay.commands import alignments, comparisons, corpora, hosts, recognition, training
+from roundelay.commands import alignments, comparisons, corpora, hosts, lists, recognition, training
 from roundelay.commands.base import DEFAULT_LEARNERS
+from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
+from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
+from roundelay.core.strategy_text import did_you_mean
 from roundelay.runtime.procs.threads import wait_politely
 from roundelay.terminal import complain, console, tidy
+
+ABOUT = "Train acoustic models on many learners, from recorded speech to word error rate."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
-    options = _parse(arguments)
-    wait_politely()  # before any command imports torch
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
+        return 0
     try:
+        options = _parse(words)
+        wait_politely()  # before any command imports torch
         with tidy():
             return int(options.run(options) or 0)
     except UserError as error:
@@ -28,28 +37,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Overrides may stand anywhere, also after flags, where argparse alone would not know them."""
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    parser, commands = _parsers()
+    place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    parser.check_names(words[:place])
+    if place < len(words):
+        _command(words[place], commands).check_names(words[place + 1 :])
+    options, rest = parser.parse_known_args(words)
     if rest:
-        if not hasattr(options, "overrides") or any(text.startswith("-") or "=" not in text for text in rest):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        if not hasattr(options, "overrides"):
+            commands[words[place]].error(f"nobody asked for {' '.join(rest)}")
+        if wrong := [text for text in rest if text.startswith("-") or "=" not in text]:
+            commands[words[place]].error(f"{' '.join(wrong)} is neither an option nor an override, section.key=value")
         options.overrides = [*options.overrides, *rest]
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="roundelay", description="Train acoustic models on many learners, from recorded speech to word error rate."
-    )
-    parser.add_argument("--version", action="version", version=f"roundelay {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+def _command(name: str, commands: dict[str, Parser]) -> Parser:
+    if name not in commands:
+        raise UserError(f"there is no command {name!r}.{did_you_mean(name, commands)} `roundelay help` lists all.")
+    return commands[name]
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the whole command line, and that of each command."""
+    parser = Parser(prog="roundelay", description=ABOUT, epilog=FIRST_STEPS)
+    parser.add_argument("--version", action="version", version=f"roundelay {__version__}", help="print the version")
+    adding = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands: dict[str, Parser] = {}
 
     def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        sub.set_defaults(run=run)
-        return sub
+        examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[name])])
+        commands[name] = adding.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
+        )
+        commands[name].set_defaults(run=run)
+        return commands[name]
 
     for group in (corpora, alignments, training, recognition, comparisons, hosts):
         group.add(command)
@@ -57,7 +81,24 @@ def _parser() -> argparse.ArgumentParser:
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
-    return parser
+    lists.add(command)
+
+    def show_help(options: argparse.Namespace) -> None:
+        asked = parser if options.command is None else _command(options.command, commands)
+        console.out(asked.format_help(), highlight=False, end="")
+
+    def complete(options: argparse.Namespace) -> None:
+        try:
+            import shtab  # noqa: PLC0415 an extra
+        except ModuleNotFoundError:
+            raise UserError("completion needs the package shtab: pip install 'roundelay[completion]'.") from None
+        console.out(shtab.complete(parser, shell=options.shell), highlight=False)
+
+    sub = command("help", show_help, "explain a command, or list all of them")
+    sub.add_argument("command", nargs="?", help="the command (default: all)")
+    sub = command("completion", complete, "print a script that completes commands and options in a shell")
+    sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
+    return parser, commands
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def test_the_mean_of_a_network_with_itself_is_the_network(trained: Path, inside:
     [
         (["net0", "--out", "alignment"], "a run was trained on this alignment"),
         (["nothing", "--out", "new"], "nothing: not a run directory"),
-        (["net0", "--out", "new", "--scale", "0"], "scale is 0.0: give a number above 0"),
+        (["net0", "--out", "new", "--scale", "0"], "--scale: '0' is not a number above 0"),
     ],
 )
 def test_what_cannot_be_realigned(

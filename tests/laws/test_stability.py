@@ -142,4 +142,4 @@ def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
         ["strategy", "L", "=", "2"], ["sgd", "2.00", "(2.00)"], ["dpsgd:complete,order=consensus", "1.00", "(1.00)"],
     ]  # fmt: skip
     assert main(["simulate", "--stability", "two"]) == 2
-    assert "--stability 'two': write numbers with commas" in capsys.readouterr().err
+    assert "--stability: 'two' is not whole numbers of 1 or more with commas" in capsys.readouterr().err

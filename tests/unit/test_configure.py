@@ -10,7 +10,8 @@ from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import Recipe, complete, known_recipes, load_recipe
+from roundelay.recipes.known import known_recipes
+from roundelay.recipes.recipe import Recipe, complete, load_recipe
 from roundelay.schedule import Anneal
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
@@ -31,6 +32,9 @@ def test_packaged_recipes_load_and_round_trip(name: str) -> None:
         ("training.minibatch=true", "training.minibatch"),
         ("training.runtime=moon", "choose one of procs, sim"),
         ("model.layers=0", "model.layers"),
+        ("schedule.learning_rate=.nan", r"schedule.learning_rate is not a number \(nan\)"),
+        ("decode.beam=nan", r"decode.beam is not a number \(nan\): expected a number"),
+        ("decode.scales=[0.1, .nan]", r"decode.scales\[1\] is not a number \(nan\)"),
         ("schedule=7", "schedule: expected a section"),
         ("optimizer.momentum=1", "optimizer.momentum"),
         ("decode.scales=[0.1, x]", r"decode.scales\[1\]"),

@@ -12,7 +12,9 @@ from roundelay.speech.scoring.ctm import Place, TimedWord, read_ctm, write_ctm
 milliseconds = st.integers(0, 10**7).map(lambda n: n / 1000)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1).filter(
     lambda name: (
-        name.split() == [name] and not name.startswith(";;") and name not in ("<ALT>", "<ALT_BEGIN>", "<ALT_END>")
+        name.split() == [name]
+        and not name.startswith(";;")
+        and name.upper() not in ("<ALT>", "<ALT_BEGIN>", "<ALT_END>")
     )
 )
 timed = st.builds(
@@ -57,7 +59,10 @@ def test_comments_blank_lines_and_missing_confidences(tmp_path: Path) -> None:
         ("f 1 nan 1 W", "the start is 'nan'"),
         ("f 1 0 inf W", "the duration is 'inf'"),
         ("f 1 0 1 W high", "the confidence is 'high'"),
-        ("f 1 * * <ALT_BEGIN>", "alternatives in a ctm"),
+        ("f 1 * * <ALT_BEGIN>", "the alternatives that begin here are not closed"),
+        ("f 1 * * <ALT_BEGIN>\nf 2 0 1 W", "the alternatives that begin here are not closed"),
+        ("f 1 * * <ALT>", "<ALT> stands where no alternatives can go on"),
+        ("f 1 * * <alt_end>", "<alt_end> stands where no alternatives can end"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -71,6 +76,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None
     [
         (TimedWord("TWO WORDS", 0, 1), "u: 'TWO WORDS' must be one word"),
         (TimedWord("", 0, 1), "u: '' must be one word"),
+        (TimedWord("<Alt>", 0, 1), "u: the word '<Alt>' would be read as the mark"),
         (TimedWord("W", -1, 1), "u: W lasts 1 s from -1"),
         (TimedWord("W", 0, float("nan")), "u: W lasts nan s"),
         (TimedWord("W", 0, 1, 1.5), "u: the confidence of W is 1.5"),
@@ -87,4 +93,30 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
         read_ctm(tmp_path / "hyp.ctm")
     (tmp_path / "hyp.ctm").write_bytes(b"f 1 0 1 \xff\n")
     with pytest.raises(UserError, match=r"hyp\.ctm: not UTF-8 text .byte 8"):
+        read_ctm(tmp_path / "hyp.ctm")
+
+
+def test_alternatives(tmp_path: Path) -> None:
+    """One word with marks, when the word with the latest midpoint is said; an empty alternative is no word."""
+    path = tmp_path / "hyp.ctm"
+    lines = ["1 0.2 SO 0.5", "* * <ALT_BEGIN>", "2 0.2 HE 0.5", "2.2 0.2 IS", "* * <ALT>", "2 0.3 HE'S", "* * <alt>"]
+    path.write_text("".join(f"f A {line}\n" for line in [*lines, "* * <ALT_END>", "1.5 0.2 LATE"]))
+    assert read_ctm(path) == {
+        ("f", "A"): [
+            TimedWord("SO", 1, 0.2, 0.5), TimedWord("LATE", 1.5, 0.2), TimedWord("{ HE IS / HE'S / @ }", 2.2, 0.2)
+        ]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("<ALT_BEGIN> <ALT_BEGIN>", "2: <ALT_BEGIN> stands where no alternatives can begin"),
+        ("<ALT_BEGIN> <ALT_END>", "2: there is no word among these alternatives"),
+        ("<ALT_BEGIN> <ALT_END> <ALT_END>", "2: there is no word"),
+    ],
+)
+def test_alternatives_that_do_not_fit(tmp_path: Path, lines: str, message: str) -> None:
+    (tmp_path / "hyp.ctm").write_text("".join(f"f A * * {mark}\n" for mark in lines.split()))
+    with pytest.raises(UserError, match=rf"hyp\.ctm:{message}"):
         read_ctm(tmp_path / "hyp.ctm")

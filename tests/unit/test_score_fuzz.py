@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
+from roundelay.speech.scoring.cases import Rules, case_of_times
 from roundelay.speech.scoring.ctm import read_ctm
 from roundelay.speech.scoring.glm import read_glm
 from roundelay.speech.scoring.stm import read_stm
@@ -30,7 +32,8 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 FRAGMENTS = [
     "{", "}", "(", ")", "/", "@", "<", ">", "<o>", "[", "]", "=>", "__", "*", ";;", "\n", "\r", "\t", " ", "\u2028",
-    "\x0c", "\0", "-1", "1e999", "nan", "0.5", "'", '"', "A", "f", "=", "* format = 'NIST1'", "(s-1)", "<ALT_BEGIN>",
+    "\x0c", "\0", "-1", "1e999", "nan", "0.5", "'", '"', "A", "f", "=", "* format = 'NIST1'", "(s-1)", "<ALT>",
+    "\nf A * * <ALT_BEGIN>\n", "\nf A * * <ALT>\n", "\nf A * * <ALT_END>\n", "W;x", "\\;", "*",
     "é", "((((",
 ]  # fmt: skip
 
@@ -54,6 +57,27 @@ def damaged(draw: st.DrawFn, valid: str) -> bytes:
 @given(st.data())
 def test_garbage(kind: str, tmp_path: Path, data: st.DataObject) -> None:
     read_or_name(kind, tmp_path, data.draw(damaged(VALID[kind])))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data(), st.booleans(), st.sampled_from(["error", "empty"]))
+def test_a_score_or_an_error(
+    tmp_path: Path, data: st.DataObject, sclite: bool, missing: Literal["error", "empty"]
+) -> None:
+    """Damaged files through mapping, cutting and alignment: counts that fit together, or an error of the user's."""
+    paths = {kind: tmp_path / f"file.{kind}" for kind in ("stm", "ctm", "glm")}
+    for kind, path in paths.items():
+        path.write_bytes(data.draw(damaged(VALID[kind])))
+    try:
+        case = case_of_times(paths["stm"], paths["ctm"], missing)
+        result = case.score(Rules(glm=paths["glm"], sclite_costs=sclite, missing=missing))
+    except UserError:
+        return
+    for utterance in result.utterances:
+        errors, pairs = utterance.errors, utterance.pairs
+        assert min(errors.ins, errors.del_, errors.sub, errors.correct) >= 0
+        assert errors.ref == sum(ref is not None for ref, _ in pairs)
+        assert errors.total == len(utterance.wrong)
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -1,5 +1,6 @@
 """Alternatives, optional words and fragments: networks against their readings, one by one."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.align import FEWEST, SCLITE, Costs, align_networks, align_words
 from roundelay.speech.scoring.counts import ErrorCounts, count_errors, score
-from roundelay.speech.scoring.marks import MarkError, Network, is_fragment_of, marked_network, plain_network
+from roundelay.speech.scoring.marks import (
+    MarkError,
+    Network,
+    fragments_match,
+    is_fragment_of,
+    marked_network,
+    plain_network,
+    without_attributes,
+)
 
 
 def counts_of(ref: str, hyp: str) -> ErrorCounts:
@@ -41,7 +50,13 @@ def readings(network: Network, node: int | None = None) -> Iterator[list[tuple[s
         ("(A B)", {"(A) (B)"}),
         ("({ A / B }) C", {"(A) C", "(B) C"}),
         ("{ (A) / @ }", {"(A)", ""}),
-        ("@", {"@"}),
+        ("@", {""}),
+        ("A @ B", {"A B"}),
+        ("A;NOUN B*", {"A B"}),
+        (r"A\;S;NOUN;LOUD", {"A;S"}),
+        ("{ A;X / B;Y C }", {"A", "B C"}),
+        ("(A);X (B;X)", {"(A) (B)"}),
+        ("* ; A", {"* ; A"}),
         ("", {""}),
     ],
 )
@@ -85,7 +100,13 @@ def test_marks_that_do_not_fit(text: str, message: str) -> None:
         ("A", "A (B)", ErrorCounts(0, 0, 0, 1)),
         ("WO- X", "WORLD X", ErrorCounts(0, 0, 0, 2)),
         ("-ING X", "GOING X", ErrorCounts(0, 0, 0, 2)),
-        ("WORLD X", "WO- X", ErrorCounts(0, 0, 1, 2)),
+        ("WORLD X", "WO- X", ErrorCounts(0, 0, 0, 2)),
+        ("GOING X", "-ING (X-)", ErrorCounts(0, 0, 0, 2)),
+        ("WORLD X", "{ TO / WO- } X", ErrorCounts(0, 0, 0, 2)),
+        ("WO- X", "W- X", ErrorCounts(0, 0, 1, 2)),
+        ("A B", "A @ B", ErrorCounts(0, 0, 0, 2)),
+        ("A @ B", "A B", ErrorCounts(0, 0, 0, 2)),
+        ("A;NOUN B", r"A;VERB B\;S", ErrorCounts(0, 0, 1, 2)),
         ("WO- X", "X", ErrorCounts(0, 1, 0, 2)),
         ("(WO-) X", "X", ErrorCounts(0, 0, 0, 2)),
         ("- X", "A X", ErrorCounts(0, 0, 1, 2)),
@@ -111,13 +132,14 @@ braces = st.lists(sequences | st.just("@"), min_size=1, max_size=3).map(lambda s
 marked = st.lists(atoms | braces, max_size=4).map(" ".join)
 
 
-@given(marked, marked, st.sampled_from([FEWEST, SCLITE]))
+@given(marked, marked, st.sampled_from([FEWEST, dataclasses.replace(SCLITE, nothing=0)]))
 def test_the_cheapest_of_all_readings(ref: str, hyp: str, costs: Costs) -> None:
     """Against every reading of the one side aligned with every reading of the other by the textbook recursion."""
     networks = marked_network(ref.split()), marked_network(hyp.split())
     found = align_networks(*networks, costs)
     counts = count_errors(found.pairs, found.forgiven)
-    cost = counts.ins * costs.ins + counts.del_ * costs.del_ + counts.sub * costs.sub
+    left_out = sum(None in found.pairs[place] for place in found.forgiven)
+    cost = counts.ins * costs.ins + counts.del_ * costs.del_ + counts.sub * costs.sub + left_out * costs.optional
     pairs = itertools.product(readings(networks[0]), readings(networks[1]))
     assert cost == min(recursion(tuple(a), tuple(b), costs) for a, b in pairs)
     texts = [{" ".join(word for word, _ in path) for path in readings(network)} for network in networks]
@@ -134,12 +156,27 @@ def recursion(ref: Reading, hyp: Reading, costs: Costs) -> int:
     if not ref and not hyp:
         return 0
     if ref:
-        found.append(recursion(ref[1:], hyp, costs) + (0 if ref[0][1] else costs.del_))
+        found.append(recursion(ref[1:], hyp, costs) + (costs.optional if ref[0][1] else costs.del_))
     if hyp:
-        found.append(recursion(ref, hyp[1:], costs) + (0 if hyp[0][1] else costs.ins))
+        found.append(recursion(ref, hyp[1:], costs) + (costs.optional if hyp[0][1] else costs.ins))
     if ref and hyp:
         found.append(recursion(ref[1:], hyp[1:], costs) + (0 if ref[0][0] == hyp[0][0] else costs.sub))
     return min(found)
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "fewest", "like_sclite"),
+    [
+        # Left out for an insertion, the optional word costs 5; taken for the inserted word, 4.
+        ("A (B) C", "A X Y Z", ErrorCounts(2, 0, 1, 3), ErrorCounts(1, 0, 2, 3)),
+        # Both readings are without an error; the one without an `@` is the cheaper.
+        ("A { @ / B }", "A { @ / B }", ErrorCounts(0, 0, 0, 1), ErrorCounts(0, 0, 0, 2)),
+    ],
+)
+def test_prices_of_sclite(ref: str, hyp: str, fewest: ErrorCounts, like_sclite: ErrorCounts) -> None:
+    texts = {"u": ref.split()}, {"u": hyp.split()}
+    assert score(*texts, marked=True).errors == fewest
+    assert score(*texts, marked=True, costs=SCLITE).errors == like_sclite
 
 
 plain_words = st.lists(st.sampled_from(["A", "B", "C", "D"]), max_size=12)
@@ -172,3 +209,28 @@ def test_of_equal_totals_the_fewest_substitutions() -> None:
 )
 def test_fragments(fragment: str, word: str, expected: bool) -> None:
     assert is_fragment_of(fragment, word) is expected
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "expected"),
+    [
+        ("WO-", "WORLD", True),
+        ("WORLD", "WO-", True),
+        ("WO-", "W-", False),  # the reference's fragment decides, and `W-` does not begin with it
+        ("W-", "WO-", True),
+        ("-LD-", "WOLD-", True),
+        ("-LD-", "LD", False),
+        ("A", "-", False),
+    ],
+)
+def test_fragments_on_both_sides(ref: str, hyp: str, expected: bool) -> None:
+    assert fragments_match(ref, hyp) is expected
+
+
+@given(st.text(alphabet="AB;*\\", min_size=1, max_size=8))
+def test_attributes_leave_a_word(word: str) -> None:
+    bare = without_attributes(word)
+    assert bare
+    escaped = bare.replace(";", r"\;")
+    if "\\" not in bare and not bare.endswith("*"):
+        assert without_attributes(f"{escaped};NOUN") == bare

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
@@ -16,17 +17,20 @@ def add(command: Command) -> None:
     """Their options."""
     sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", help="section.key=value")
+    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example align.tied_states=500")
     _add_realign(command("realign", _realign, "align again with trained networks, to train the next ones on"))
     _add_import(command("import-alignment", _import_alignment, "take the alignment that Kaldi or MFA made"))
     sub = command("export-alignment", _export_alignment, "write an alignment as Kaldi or Praat read it")
-    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("kind", choices=["kaldi", "textgrid"], help="the format to write")
     sub.add_argument("alignment", type=Path, help="the folder that `roundelay align` wrote")
     sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
-    sub.add_argument("--out", type=Path, required=True, help="where to write")
+    sub.add_argument("--out", type=Path, required=True, help="the folder to write to")
 
 
 def _align(options: argparse.Namespace) -> None:
+    from roundelay.recipes.known import check_recipe
+
+    check_recipe(options.recipe, options.overrides)  # names a slip before torch is loaded
     from roundelay.recipes.recipe import load_recipe
     from roundelay.speech.corpus.prepared import load_corpus
     from roundelay.speech.hmm.boundaries import synthesised_boundaries
@@ -53,7 +57,7 @@ def _import_alignment(options: argparse.Namespace) -> None:
 
     corpus = load_corpus(options.corpus)
     config = ImportConfig(
-        tying=options.tying or ("kaldi" if options.kind == "kaldi" else "monophones"),
+        tying=("kaldi" if options.kind == "kaldi" else "monophones") if options.tying is None else options.tying,
         tied_states=options.tied_states, shares=tuple(options.shares), tolerance=options.tolerance,
         failure_share=options.failure_share,
     )  # fmt: skip
@@ -82,12 +86,12 @@ def _export_alignment(options: argparse.Namespace) -> None:
 def _add_realign(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("exp", nargs="+", type=Path, help="run directories; the log-likelihoods of several are averaged")
     sub.add_argument("--out", type=Path, required=True, help="the folder of the new alignment")
-    sub.add_argument("--scale", type=float, default=0.5, help="of the log-likelihoods (default: 0.5)")
-    sub.add_argument("--workers", type=int, default=0, help="processes (default: as many as cores)")
+    sub.add_argument("--scale", type=positive, default=0.5, help="factor on the log-likelihoods (default: 0.5)")
+    sub.add_argument("--workers", type=whole, default=0, help="processes; 0 for one a core (default: 0)")
 
 
 def _add_import(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("kind", choices=["kaldi", "textgrid"])
+    sub.add_argument("kind", choices=["kaldi", "textgrid"], help="the format to read")
     sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
     sub.add_argument("--out", type=Path, required=True, help="the alignment's folder")
     sub.add_argument("--ali", type=Path, action="append", default=[], help="kaldi: a folder with ali.*.gz; repeatable")
@@ -97,11 +101,24 @@ def _add_import(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--phones", type=Path, help="kaldi: phones.txt (default: in the first --ali)")
     sub.add_argument("--grids", type=Path, help="textgrid: the folder of ID.TextGrid files")
     sub.add_argument(
-        "--tying", help="kaldi, monophones, grow, or an alignment's folder (default: kaldi; monophones for TextGrids)"
+        "--tying",
+        metavar="HOW|DIR",
+        help="how states are tied: kaldi, monophones, grow (a new tree), or as in the folder of another alignment "
+        "(default: kaldi; monophones for TextGrids)",
     )
-    sub.add_argument("--tied-states", type=int, default=500, help="of --tying grow (default: 500)")
     sub.add_argument(
-        "--shares", type=float, nargs=3, default=[1.0, 1.0, 1.0], help="textgrid: of a phone, for its three states"
+        "--tied-states", type=count, default=500, help="with --tying grow: tied states, at most (default: 500)"
     )
-    sub.add_argument("--tolerance", type=int, default=0, help="frames that alignment and features may differ by")
-    sub.add_argument("--failure-share", type=float, default=0.1, help="of utterances that may be left out")
+    sub.add_argument(
+        "--shares",
+        type=positive,
+        nargs=3,
+        default=[1.0, 1.0, 1.0],
+        help="textgrid: parts of a phone's time that its three states get (default: 1 1 1)",
+    )
+    sub.add_argument(
+        "--tolerance", type=whole, default=0, help="frames that alignment and features may differ by (default: 0)"
+    )
+    sub.add_argument(
+        "--failure-share", type=share, default=0.1, help="share of utterances that may be left out (default: 0.1)"
+    )

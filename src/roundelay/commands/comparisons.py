@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.commands.training import ctrl_c
 from roundelay.terminal import Bar, complain, console, print_table
@@ -27,6 +28,10 @@ def add(command: Command) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> None:
+    from roundelay.recipes.known import check_strategy
+
+    for text in options.strategy:
+        check_strategy(text)  # names a slip before torch is loaded
     if options.published:
         return _published()
     if options.calibrate:
@@ -39,11 +44,12 @@ def _simulate(options: argparse.Namespace) -> None:
     from roundelay.simulate.scenario import Scenario, simulate
 
     cluster = load_cluster(options.cluster) if options.cluster else None
-    learners = options.learners or (cluster.learners if cluster else DEFAULT_LEARNERS)
+    usual = cluster.learners if cluster else DEFAULT_LEARNERS
+    learners = usual if options.learners is None else options.learners
     scenario = Scenario(
         learners=learners, rounds=options.rounds, frames=options.frames, epochs=options.epochs,
         learning_rate=options.learning_rate, seed=options.seed,
-        stragglers=tuple(parse_straggler(text) for text in options.straggler or ()),
+        stragglers=tuple(parse_straggler(text) for text in options.straggler),
         cost=CostModel(
             gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter,
             cluster=cluster, together=options.together,
@@ -133,21 +139,27 @@ def _stability(options: argparse.Namespace) -> None:
     from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
-    learners = options.stability or str(options.learners or "4,8,16")
+    usual = "4,8,16" if options.learners is None else str(options.learners)
+    learners = usual if options.stability is True else options.stability  # alone it leaves them to --learners
     edges = stability(names, parse_learners(learners, "--stability"), options.jitter, options.seed, options.momentum)
     print_table(*table(edges))
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from roundelay.recipes.known import check_recipe, check_strategy
+
+    strategies = [text for text in options.strategies if not _is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
+    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
+    check_recipe(options.recipe, overrides)  # names a slip before torch is loaded
+    for text in strategies:
+        check_strategy(text)
     from roundelay.compare.grid import parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
     from roundelay.training import Interrupt
 
-    strategies = [text for text in options.strategies if not _is_override(text)]
-    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
-    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    learners, stragglers = parse_learners(options.learners), options.straggler or ()
+    learners, stragglers = parse_learners(options.learners), options.straggler
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
     console.print(f"{len(grid.cells)} trainings in {grid.folder}{grid.about_time}", markup=False)
     interrupt = Interrupt()
@@ -183,60 +195,84 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--strategy", nargs="+", default=COMPARED,
         metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+        help=f"strategies to simulate; `roundelay list strategies` names all (default: {' '.join(COMPARED)})",
     )  # fmt: skip
-    sub.add_argument("--learners", type=int, help="default: the cluster's, or 4")
-    sub.add_argument("--timing-only", action="store_true", help="compute nothing: times, staleness, events a second")
-    sub.add_argument("--model-bytes", type=float, help="size of a model on the wire, where the cluster does not say")
-    sub.add_argument("--frames", type=int, default=32, help="of a learner's minibatch (default: 32)")
-    sub.add_argument("--epochs", type=int, default=1, help="of --rounds each (default: 1)")
+    sub.add_argument("--learners", type=count, help="how many learners (default: the cluster's, or 4)")
     sub.add_argument(
-        "--exp", type=Path, help="leave a run directory for `roundelay report`; one each in it for several"
+        "--timing-only", action="store_true", help="compute no gradients: only times, staleness, events a second"
+    )
+    sub.add_argument(
+        "--model-bytes", type=positive, help="bytes of a model on the network, where the cluster does not say"
+    )
+    sub.add_argument("--frames", type=count, default=32, help="frames of a learner's minibatch (default: 32)")
+    sub.add_argument("--epochs", type=count, default=1, help="epochs, of --rounds rounds each (default: 1)")
+    sub.add_argument(
+        "--exp",
+        type=Path,
+        metavar="DIR",
+        help="write a run directory for `roundelay report`; with several strategies one for each in this folder",
     )
     sub.add_argument(
         "--together",
         action=argparse.BooleanOptionalAction,
-        help="gradients of many learners in one call, or one by one",
+        help="compute gradients of many learners in one call, or one by one (default: what is faster and exact)",
     )
     sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
     sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
     sub.add_argument(
-        "--stability", nargs="?", const="", metavar="L,L,...",
-        help="print instead the largest stable rate x curvature, for so many learners (default: --learners, or 4,8,16)",
+        "--stability", nargs="?", const=True, type=counts, metavar="L,L,...",
+        help="print the largest stable learning rate x curvature instead, for so many learners (default: --learners, "
+        "or 4,8,16)",
     )  # fmt: skip
     sub.add_argument(
-        "--momentum", type=float, default=0.0, metavar="M", help="of the local SGD, with --stability (default: 0)"
+        "--rounds", type=count, default=200, help="minibatches of a learner in an epoch, on average (default: 200)"
     )
-    sub.add_argument("--rounds", type=int, default=200, help="minibatches per learner, on average")
-    sub.add_argument("--learning-rate", type=float, default=0.1)
-    sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--straggler", action="append", metavar="RANK:10x|RANK:+0.4")
+    sub.add_argument("--learning-rate", type=non_negative, default=0.1, help="learning rate (default: 0.1)")
+    sub.add_argument("--seed", type=whole, default=0, help="seed of everything random (default: 0)")
+    sub.add_argument("--straggler", type=straggler, action="append", default=[], metavar="RANK:10x|RANK:+0.4",
+        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
+    )  # fmt: skip
+    sub.add_argument(
+        "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
+    )
     defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
     texts = {
-        "gradient": "seconds per minibatch",
-        "exchange": "seconds per pair exchange",
-        "allreduce": "seconds per allreduce of two learners",
-        "jitter": "sigma of log-normal gradient times",
+        "gradient": "seconds of a minibatch",
+        "exchange": "seconds of an exchange between two learners",
+        "allreduce": "seconds of an allreduce of two learners",
+        "jitter": "spread of gradient times: sigma of a log-normal factor",
     }
     for name, value in defaults.items():
-        sub.add_argument(f"--{name}", type=float, default=value, help=f"{texts[name]} (default: {value})")
+        sub.add_argument(f"--{name}", type=non_negative, default=value, help=f"{texts[name]} (default: {value})")
 
 
 def _add_compare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", help="section.key=value, for every training")
+    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
     sub.add_argument(
         "--strategies", nargs="+", required=True, metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help="beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
+        help="strategies beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
     )  # fmt: skip
     sub.add_argument(
-        "--learners", default=f"1,{DEFAULT_LEARNERS}", help="numbers with commas; 1 is the baseline, sgd, always there"
+        "--learners",
+        type=counts,
+        default=f"1,{DEFAULT_LEARNERS}",
+        metavar="L,L,...",
+        help=f"numbers of learners; 1 is the baseline, sgd, and always there (default: 1,{DEFAULT_LEARNERS})",
     )
-    sub.add_argument("--seeds", type=int, default=3, help="how many, from the recipe's on (default: 3)")
+    sub.add_argument("--seeds", type=count, default=3, help="how many seeds, counted up from the recipe's (default: 3)")
     sub.add_argument(
-        "--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="train everything also with this one slow"
+        "--straggler",
+        type=straggler,
+        action="append",
+        default=[],
+        metavar="RANK:3x|RANK:+0.4",
+        help="train everything a second time with this learner slow; may be repeated",
     )
-    sub.add_argument("--runtime", choices=["procs", "sim"])
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="where all runs go (default: exp/RECIPE/compare)")
+    sub.add_argument("--runtime", choices=["procs", "sim"],
+        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
+    )  # fmt: skip
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/compare)")
     sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
     _add_target(sub)
 
@@ -244,7 +280,7 @@ def _add_compare(sub: argparse.ArgumentParser) -> None:
 def _add_target(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--target-loss",
-        type=float,
+        type=positive,
         metavar="NATS",
-        help="held-out loss to race to (default: one that all runs reached)",
+        help="held-out loss, in nats, to compare times to (default: one that all runs reached)",
     )

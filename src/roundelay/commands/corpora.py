@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console, print_table
@@ -17,16 +18,27 @@ def add(command: Command) -> None:
     _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
     sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds")
     sub.add_argument("data", type=Path, help="the prepared corpus")
-    sub.add_argument("--on-bad-audio", choices=["error", "skip"], default="error", help="and missing matrices")
+    sub.add_argument(
+        "--on-bad-audio", choices=["error", "skip"], default="error",
+        help="utterances whose audio, or given features, cannot be read: stop, or leave them out (default: error)",
+    )  # fmt: skip
     _add_feature_options(sub)
     sub = command(
         "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
     )
-    sub.add_argument("format", choices=["kaldi", "lhotse"])
+    sub.add_argument("format", choices=["kaldi", "lhotse"], help="the format to write")
     sub.add_argument("data", type=Path, metavar="CORPUS", help="the folder that `roundelay prepare` wrote")
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
-    sub.add_argument("--split", action="append", metavar="NAME", help="only this one (may be repeated; default: all)")
-    sub.add_argument("--features", action="store_true", help="kaldi: also feats.scp and cmvn.scp with their archives")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write to")
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="write only this split; may be repeated (default: all)",
+    )
+    sub.add_argument(
+        "--features", action="store_true", help="kaldi: write feats.scp and cmvn.scp with their archives too"
+    )
 
 
 def _prepare(options: argparse.Namespace) -> None:
@@ -36,7 +48,8 @@ def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
     from roundelay.speech.culprits import listing
 
-    data = options.data or Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    usual = Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    data = usual if options.data is None else options.data
     how = PrepareOptions(
         on_bad=options.on_bad_audio, on_missing_words=options.on_missing_words, map_to=options.map_to,
         strip_stress=options.strip_stress, lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
@@ -44,7 +57,7 @@ def _prepare(options: argparse.Namespace) -> None:
         allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds, given_features=options.use_feats,
         frame_shift_ms=options.frame_shift_ms,
     )  # fmt: skip
-    splits = tuple(_split(text) for text in options.split or ())
+    splits = tuple(_split(text) for text in options.split)
     if options.corpus == "demo":
         corpus = prepare_demo(data, Bar(), seed=options.seed)
     elif options.corpus in NAMED:
@@ -101,11 +114,11 @@ def _export(options: argparse.Namespace) -> None:
 
     corpus = load_corpus(options.data)
     if options.format == "kaldi":
-        done = export_kaldi(corpus, options.out, Bar(), features=options.features, splits=options.split or ())
+        done = export_kaldi(corpus, options.out, Bar(), features=options.features, splits=options.split)
     else:
         if options.features:
             raise UserError("export lhotse writes no features; only `roundelay export kaldi` takes --features.")
-        done = export_lhotse(corpus, options.out, splits=options.split or ())
+        done = export_lhotse(corpus, options.out, splits=options.split)
     for one in done:
         frames = "" if one.frames is None else f", {one.frames} frames of features"
         console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
@@ -138,53 +151,87 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "corpus",
         choices=["librispeech", "mini-librispeech", "fsdd", "an4", "switchboard", "kaldi", "lhotse", "demo"],
+        help="a corpus by name, or the format of your own (kaldi, lhotse)",
     )
     sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
-    sub.add_argument("--download", action="store_true", help="load what is free and missing into the source first")
+    sub.add_argument("--download", action="store_true", help="download what is free and missing into the source first")
     sub.add_argument(
-        "--also", action="append", default=[], type=Path, metavar="DIR", help="switchboard: another folder with parts"
+        "--also",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="switchboard: another folder that holds parts of it; may be repeated",
     )
     sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
-    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary, CMU format")
+    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary in CMU format")
     sub.add_argument(
-        "--split", action="append", metavar="NAME=FOLDER",
-        help="kaldi: data directories inside the source; lhotse: parts of the manifests; librispeech: parts, a split "
-        "may be named several times",
+        "--split", action="append", default=[], metavar="NAME=FOLDER",
+        help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
+        "librispeech: a part, and a split may be named several times",
     )  # fmt: skip
     sub.add_argument(
         "--vocabulary", type=Path, metavar="TEXT",
-        help="recognise the words of this text or list and those trained on; other words of held-out speech are errors",
+        help="recognise the words of this text or list and those of the training transcripts; other words of held-out "
+        "speech count as errors",
     )  # fmt: skip
-    sub.add_argument("--vocabulary-size", type=int, default=0, metavar="N", help="its N most frequent words only")
     sub.add_argument(
-        "--on-bad-audio", choices=["error", "skip"], default="error", help="missing, truncated, wrong rate"
+        "--vocabulary-size",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="only the N most frequent words of the vocabulary; 0 for all (default: 0)",
+    )
+    sub.add_argument(
+        "--on-bad-audio",
+        choices=["error", "skip"],
+        default="error",
+        help="audio that is missing, cut short or of a wrong rate: stop, or leave the utterance out (default: error)",
     )
     sub.add_argument(
         "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
-        help="not in the lexicon; guess: pronounced by their spelling, as learned from the lexicon",
+        help="words that are not in the lexicon: stop, leave their utterances out, replace them by --map-to, or guess "
+        "pronunciations from their spelling (default: error)",
     )  # fmt: skip
     sub.add_argument(
         "--lexicon-case", choices=["keep", "upper", "lower"],
-        help="kaldi: of the dictionary's words (default: as in the transcripts, if these are all in one)",
+        help="kaldi: write the dictionary's words in this case (default: that of the transcripts, if they have one)",
     )  # fmt: skip
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
     sub.add_argument(
-        "--max-bad-share", type=float, default=0.1, metavar="SHARE",
-        help="of a split's utterances that may be left out; more stop the command (default: 0.1)",
+        "--max-bad-share", type=share, default=0.1, metavar="SHARE",
+        help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
     )  # fmt: skip
-    sub.add_argument("--allow-pipes", action="store_true", help="kaldi: run the commands in wav.scp")
-    sub.add_argument("--pipe-seconds", type=float, default=300, help="that one of them may take (default: 300)")
-    sub.add_argument("--use-feats", action="store_true", help="kaldi: features of feats.scp, though there is audio")
-    sub.add_argument("--frame-shift-ms", type=float, help="kaldi: of feats.scp (default: the file frame_shift, or 10)")
-    sub.add_argument("--seed", type=int, default=0, help="demo: of the synthesised corpus")
+    sub.add_argument(
+        "--allow-pipes",
+        action="store_true",
+        help="kaldi: run the shell commands that wav.scp holds; only for files you trust",
+    )
+    sub.add_argument(
+        "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
+    )
+    sub.add_argument(
+        "--use-feats", action="store_true", help="kaldi: take the features of feats.scp although there is audio"
+    )
+    sub.add_argument(
+        "--frame-shift-ms", type=positive, help="kaldi: frame shift of feats.scp (default: the file frame_shift, or 10)"
+    )
+    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
     _add_feature_options(sub)
 
 
 def _add_feature_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--features", type=Path, metavar="YAML", help="what features are made of (docs/features.md)")
-    sub.add_argument("--bins", type=int, help="of the filterbank (default: 40)")
     sub.add_argument(
-        "--speed", type=float, nargs="+", default=[], metavar="S", help="add training copies played so fast: 0.9 1.1"
+        "--features", type=Path, metavar="YAML", help="a file that says what features are made of (docs/features.md)"
     )
-    sub.add_argument("--workers", type=int, help="processes (default: as many as pay)")
+    sub.add_argument("--bins", type=count, help="bins of the filterbank (default: 40)")
+    sub.add_argument(
+        "--speed",
+        type=positive,
+        nargs="+",
+        default=[],
+        metavar="S",
+        help="add copies of the training utterances played at these speeds, for example 0.9 1.1",
+    )
+    sub.add_argument("--workers", type=count, help="processes (default: as many as are worth starting)")

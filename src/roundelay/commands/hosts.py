@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count, positive
 from roundelay.commands.base import Command
 from roundelay.terminal import complain, console, print_table
 
@@ -68,25 +69,36 @@ def _status(options: argparse.Namespace) -> int:
 
 def _add_doctor(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--hosts", nargs="+", metavar="ADDRESS:PORT", help="of hosts where `roundelay doctor --listen` waits already"
+        "--hosts",
+        nargs="+",
+        metavar="ADDRESS:PORT",
+        help="examine also these hosts, where `roundelay doctor --listen` waits already",
     )
     sub.add_argument(
         "--listen", metavar="ADDRESS[:PORT]",
-        help="let another host's doctor come here; with --hosts, or variables of torchrun: where to be reached",
+        help="wait here for another host's doctor; with --hosts, or under torchrun: the address where others reach "
+        "this host",
     )  # fmt: skip
-    sub.add_argument("--learners", type=int, help="on each host (default: LOCAL_WORLD_SIZE, or one for each core)")
-    sub.add_argument("--parameters", type=float, default=12.5e6, help="of the model (default: 12.5e6)")
-    sub.add_argument("--exp", type=Path, default=Path("exp"), help="where run directories go (default: exp)")
+    sub.add_argument("--learners", type=count, help="learners on each host (default: LOCAL_WORLD_SIZE, or one a core)")
+    sub.add_argument("--parameters", type=positive, default=12.5e6, help="parameters of the model (default: 1.25e+07)")
     sub.add_argument(
-        "--patience", type=float, metavar="SECONDS",
-        help="to wait for other hosts (default: 30; with --listen alone 600)",
+        "--exp", type=Path, default=Path("exp"), help="the folder that run directories go to (default: exp)"
+    )
+    sub.add_argument(
+        "--patience", type=positive, metavar="SECONDS",
+        help="seconds to wait for other hosts (default: 30; with --listen alone 600)",
     )  # fmt: skip
-    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+    sub.add_argument("--json", action="store_true", help="print one JSON object instead, for programs")
 
 
 def _add_status(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("exp", type=Path, help="the run directory")
     sub.add_argument(
-        "--watch", nargs="?", type=float, const=5.0, metavar="SECONDS", help="again and again (default: every 5 s)"
+        "--watch",
+        nargs="?",
+        type=positive,
+        const=5.0,
+        metavar="SECONDS",
+        help="show it again after so many seconds, until the run ends (without a number: 5)",
     )
-    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+    sub.add_argument("--json", action="store_true", help="print one JSON object instead, for programs")

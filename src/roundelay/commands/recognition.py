@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
@@ -18,7 +19,12 @@ def add(command: Command) -> None:
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument(
-        "--set", action="extend", nargs="+", default=[], metavar="decode.KEY=VALUE", help="override the run's recipe"
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="decode.KEY=VALUE",
+        help="recognise with other options than the run's recipe has (`roundelay list options` names them)",
     )
     sub.add_argument(
         "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
@@ -29,6 +35,9 @@ def add(command: Command) -> None:
 
 
 def _decode(options: argparse.Namespace) -> None:
+    from roundelay.recipes.known import check_overrides
+
+    check_overrides(options.set)  # names a slip before torch is loaded
     from roundelay.recognise import recognise
 
     if not options.exp:
@@ -94,14 +103,16 @@ def _score(options: argparse.Namespace) -> None:
 
 def _add_score(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("exp", nargs="*", type=Path, help="run directories")
-    sub.add_argument("--ref", type=Path, help="reference, trn format")
-    sub.add_argument("--hyp", type=Path, help="hypotheses, trn format")
-    sub.add_argument("--stm", type=Path, help="reference in segments with times, stm format")
-    sub.add_argument("--ctm", type=Path, help="recognised words with times, ctm format")
+    sub.add_argument("--ref", type=Path, help="reference in trn format")
+    sub.add_argument("--hyp", type=Path, help="hypotheses in trn format")
+    sub.add_argument("--stm", type=Path, help="reference in segments with times, in stm format")
+    sub.add_argument("--ctm", type=Path, help="recognised words with times, in ctm format")
     sub.add_argument("--glm", type=Path, help="mapping rules for both sides; implies --marks, and splits at hyphens")
     sub.add_argument("--keep-hyphens", action="store_true", help="with --glm: hyphenated words stay one word")
     sub.add_argument(
-        "--marks", action="store_true", help="read { a / b } as alternatives, (word) as optional, wor- as a fragment"
+        "--marks",
+        action="store_true",
+        help="read { a / b } as alternatives, @ as no word, (word) as optional, wor- as a fragment, word;x as word",
     )
     sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
     sub.add_argument("--sclite-costs", action="store_true", help="align with sclite's costs, not with fewest errors")
@@ -117,5 +128,11 @@ def _add_score(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
     sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
     sub.add_argument("--table", action="store_true", help="the table that sclite prints")
-    sub.add_argument("--confusions", type=int, default=0, metavar="N", help="the N most frequent errors of each kind")
+    sub.add_argument(
+        "--confusions",
+        type=count,
+        default=0,
+        metavar="N",
+        help="print the N most frequent errors of each kind (default: 0)",
+    )
     sub.add_argument("--errors", action="store_true", help="also print every error in its place")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from roundelay.commands.arguments import count, positive, straggler, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, complain, console
@@ -22,12 +23,15 @@ def add(command: Command) -> None:
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
     sub = command("launch", _launch, "start a script as several learners on this host, for roundelay.attach")
-    sub.add_argument("-n", "--learners", type=int, required=True, help="how many")
+    sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
 def _train(options: argparse.Namespace) -> int:
     """On one host, or, under torchrun's variables, on one of several."""
+    from roundelay.recipes.known import check_recipe
+
+    check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded
     from roundelay.runtime.procs.slots import Slots, lend
     from roundelay.runtime.procs.world import read_place
 
@@ -148,19 +152,56 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", help="section.key=value, for example schedule.max_epochs=5")
+    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
-    sub.add_argument("--strategy", help="NAME[:TOPOLOGY][,KEY=VALUE...]; docs/strategies has a page for each")
-    sub.add_argument("--learners", type=int, help="how many; a run may be resumed with another number")
-    sub.add_argument("--runtime", choices=["procs", "sim"])
-    sub.add_argument("--seed", type=int)
-    sub.add_argument("--resume", action="store_true", help="only go on with what is there; never begin a run")
-    sub.add_argument("--on-death", choices=["replace", "go-on", "shrink", "stop"], help="what a learner's death means")
-    sub.add_argument("--record", action="store_true", help="take a trace for `roundelay replay`")
-    sub.add_argument("--listen", metavar="ADDRESS[:PORT]", help="of this host, for the others (docs/hosts.md)")
     sub.add_argument(
-        "--host-patience", type=float, metavar="S", help="silence after which a host is dead (default: 10)"
+        "--strategy",
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE...]",
+        help="the data-parallel strategy; `roundelay list strategies` names all (default: the recipe's)",
     )
-    sub.add_argument("--wire", choices=["fp32", "bf16"], help="of rows and gradients between hosts (default: fp32)")
-    sub.add_argument("--fragments", type=int, metavar="K", help="an exchange between hosts carries 1/K of the row")
-    sub.add_argument("--straggler", action="append", metavar="RANK:3x|RANK:+0.4", help="slow a learner down on purpose")
+    sub.add_argument(
+        "--learners",
+        type=count,
+        help="how many learners; a run may be resumed with another number (default: the recipe's)",
+    )
+    sub.add_argument(
+        "--runtime", choices=["procs", "sim"],
+        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
+    )  # fmt: skip
+    sub.add_argument(
+        "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
+    )
+    sub.add_argument("--resume", action="store_true", help="go on with the run that is there; do not begin one")
+    sub.add_argument(
+        "--on-death",
+        choices=["replace", "go-on", "shrink", "stop"],
+        help="what happens when a learner dies (docs/faults.md)",
+    )
+    sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
+    sub.add_argument(
+        "--listen",
+        metavar="ADDRESS[:PORT]",
+        help="several hosts: the address where the others reach this host (docs/hosts.md)",
+    )
+    sub.add_argument(
+        "--host-patience",
+        type=positive,
+        metavar="SECONDS",
+        help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
+    )
+    sub.add_argument(
+        "--wire", choices=["fp32", "bf16"], help="several hosts: number format on the network (default: fp32)"
+    )
+    sub.add_argument(
+        "--fragments",
+        type=count,
+        metavar="K",
+        help="several hosts: an exchange carries one of K parts of the row (default: 1)",
+    )
+    sub.add_argument(
+        "--straggler",
+        type=straggler,
+        action="append",
+        metavar="RANK:3x|RANK:+0.4",
+        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
+    )

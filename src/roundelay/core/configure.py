@@ -1,7 +1,9 @@
 """From a YAML mapping to frozen dataclasses, with every mistake named by its dotted key."""
 
+import contextlib
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -148,10 +150,10 @@ def _scalar(kind: type, value: object, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
-        try:
-            return float(value)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise UserError(f"{where} is not a number (nan): expected {_NAMES.get(kind, kind.__name__)}.")
     if kind is Path and isinstance(value, str):
         return Path(value).expanduser()
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

@@ -3,14 +3,14 @@ differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, override, plain, read_yaml
+from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
+from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.pace import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
@@ -168,27 +168,13 @@ class Recipe:
     cost: CostModel = CostModel()
 
 
-def known_recipes() -> list[str]:
-    """Names of the recipes that come with the package."""
-    return sorted(
-        p.name.removesuffix(".yaml") for p in resources.files(__package__).iterdir() if p.name.endswith(".yaml")
-    )
-
-
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in file `source`, or the packaged one of that name, with `section.key=value` overrides applied.
 
     Raises:
         UserError: no such recipe, or an option in it is unknown or has a wrong value; names the dotted key.
     """
-    path = Path(source)
-    if not path.is_file():
-        if source not in known_recipes():
-            raise UserError(f"no recipe {source!r}: give a YAML file, or one of {', '.join(known_recipes())}.")
-        path = Path(str(resources.files(__package__) / f"{source}.yaml"))
-    mapping = read_yaml(path)
-    for assignment in overrides:
-        override(mapping, assignment)
+    mapping = read_recipe(source, overrides)
     _read_cluster(mapping)
     return build(Recipe, mapping)
 

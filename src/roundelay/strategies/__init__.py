@@ -4,10 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from roundelay.core.configure import build
-from roundelay.core.errors import UserError
+from roundelay.core.strategy_text import check_choice, parse_strategy
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
@@ -41,54 +39,13 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strate
     """
     name, written = parse_strategy(name)
     given = {**(options or {}), **written}
-    cls = STRATEGIES.get(name)
-    if cls is None:
-        raise UserError(f"there is no strategy {name!r}: choose one of {', '.join(STRATEGIES)}.")
-    fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # every strategy is a dataclass
-    unknown = sorted(set(given) - set(fields))
-    if unknown:
-        raise UserError(
-            f"strategy {name} has no option {', '.join(unknown)}: "
-            + (f"it has {', '.join(fields)}." if fields else "it has none.")
-        )
-    return build(cls, given, name)
+    check_choice(name, given, {known: option_names(cls) for known, cls in STRATEGIES.items()})
+    return build(STRATEGIES[name], given, name)
 
 
-def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of a strategy written in one word: NAME, NAME:TOPOLOGY, NAME,KEY=VALUE,..., or both.
-
-    `bmuf,period=20,nesterov=true` is ("bmuf", {"period": 20, "nesterov": True}); values are YAML, so a list may hold
-    commas. Whether the strategy and its options exist is for `make_strategy` to say.
-
-    Raises:
-        UserError: no name, an option without a value or given twice; shows how to write it.
-    """
-    head, *assignments = _split_outside_brackets(text)
-    name, colon, topology = head.partition(":")
-    how = f"strategy {text!r}: write NAME, NAME:TOPOLOGY or NAME,KEY=VALUE, for example bmuf,period=20,nesterov=true"
-    if not name or (colon and not topology):
-        raise UserError(f"{how}.")
-    options: dict[str, Any] = {"topology": topology} if topology else {}
-    for assignment in assignments:
-        key, _, value = (part.strip() for part in assignment.partition("="))
-        if not key or not value:
-            raise UserError(f"{how}; {assignment!r} is not KEY=VALUE.")
-        if key in options:
-            raise UserError(f"{how}; {key} is given twice.")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"{how}; {value!r} is not a value.") from None
-    return name, options
+def option_names(cls: type[Strategy]) -> list[str]:
+    """Names of a strategy's options."""
+    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # every strategy is a dataclass
 
 
-def _split_outside_brackets(text: str) -> list[str]:
-    """Split at commas that stand outside [...] and {...}."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "[{") - (character in "]}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
+__all__ = ["STRATEGIES", "make_strategy", "option_names", "parse_strategy"]

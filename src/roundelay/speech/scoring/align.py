@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import kaldialign
 
-from roundelay.speech.scoring.marks import Network, is_fragment_of, plain_network
+from roundelay.speech.scoring.marks import Arc, Network, fragments_match, plain_network
 
 Pair = tuple[str | None, str | None]
 """(reference word, hypothesis word); None on the side where a word is missing."""
@@ -21,17 +21,25 @@ Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Costs:
-    """What an insertion, a deletion and a substitution cost."""
+    """What an insertion, a deletion and a substitution cost; an optional word that is left out; an `@` passed over."""
 
     ins: int
     del_: int
     sub: int
+    optional: int = 0
+    nothing: int = 0
+
+    def alone(self, arc: Arc, price: int) -> int:
+        """The cost of an arc while the other side says nothing, for which a word has this price."""
+        if arc.word is None:
+            return self.nothing if arc.optional else 0
+        return self.optional if arc.optional else price
 
 
 _MANY = 1 << 30  # more than the errors of any utterance
 FEWEST = Costs(_MANY, _MANY, _MANY + 1)
 """Fewest errors, then fewest substitutions: the default."""
-SCLITE = Costs(3 * _MANY + 1, 3 * _MANY + 1, 4 * _MANY + 1)
+SCLITE = Costs(3 * _MANY + 1, 3 * _MANY + 1, 4 * _MANY + 1, optional=2 * _MANY, nothing=_MANY // 1000)
 """As sclite weighs them; of equal costs the fewest errors (sclite takes these or those)."""
 
 
@@ -66,11 +74,11 @@ def align_networks(ref: Network, hyp: Network, costs: Costs = FEWEST, fragments:
     Dynamic programming over pairs of nodes: time and memory go with the product of the numbers of arcs.
 
     Args:
-        fragments: whether a fragment in the reference is right against a word that begins or ends like it.
+        fragments: whether a fragment is right against a word that begins or ends like it, on whichever side it is.
     """
     # costs[i][j] and steps[i][j], how it was reached: as for two strings, except that a node may be reached by several
     # arcs. Nodes are numbered so that an arc comes from a smaller number. The loops are plain for speed.
-    alone = [[(arc.start, arc.word, 0 if arc.free else costs.ins) for arc in arcs] for arcs in hyp.into]
+    alone = [[(arc.start, arc.word, costs.alone(arc, costs.ins), arc.free) for arc in arcs] for arcs in hyp.into]
     totals: list[list[float]] = []
     steps: list[list[_Step]] = []
     for i, ref_arcs in enumerate(ref.into):
@@ -83,22 +91,22 @@ def align_networks(ref: Network, hyp: Network, costs: Costs = FEWEST, fragments:
             for arc in ref_arcs:
                 start, word = arc.start, arc.word
                 above = totals[start]
-                cost = above[j] + (0 if arc.free else costs.del_)
+                cost = above[j] + costs.alone(arc, costs.del_)
                 if cost < low:
                     low, way = cost, (start, j, (word, None), arc.optional)
                 if word is None:
                     continue
-                for before, said, _ in hyp_arcs:
+                for before, said, _, _ in hyp_arcs:
                     if said is None or above[before] >= low:
                         continue
-                    right = word == said or (fragments and is_fragment_of(word, said))
+                    right = word == said or (fragments and fragments_match(word, said))
                     cost = above[before] + (0 if right else costs.sub)
                     if cost < low:
                         low, way = cost, (start, before, (word, said), right and word != said)
-            for before, said, price in hyp_arcs:
+            for before, said, price, free in hyp_arcs:
                 cost = row[before] + price
                 if cost < low:
-                    low, way = cost, (i, before, (None, said), price == 0)
+                    low, way = cost, (i, before, (None, said), free)
             row.append(low)
             ways.append(way)
     return _trace(steps)

@@ -9,7 +9,8 @@ from typing import Literal
 from roundelay.core.errors import UserError
 from roundelay.speech.culprits import counted
 from roundelay.speech.scoring.align import FEWEST, Alignment, Costs, Pair, align_networks, align_words
-from roundelay.speech.scoring.marks import MarkError, Network, marked_network
+from roundelay.speech.scoring.marks import MarkError, Network, is_fragment, marked_network
+from roundelay.speech.scoring.names import known_as
 
 Texts = Mapping[str, Sequence[str]]
 """Words by utterance id."""
@@ -114,7 +115,7 @@ def score(
     marked: bool = False,
     costs: Costs = FEWEST,
 ) -> Score:
-    """Compare hypotheses with references.
+    """Compare hypotheses with references. Utterances whose names differ in case alone are the same, as in sclite.
 
     Args:
         missing: what an utterance without a hypothesis means: "error" refuses to score (a decoding that lost utterances
@@ -129,6 +130,7 @@ def score(
     """
     if not refs:
         raise UserError("There is nothing to score: the reference has no utterance.")
+    hyps = _renamed(hyps, refs)
     lost = [utterance for utterance in refs if utterance not in hyps]
     if lost and missing == "error":
         raise UserError(
@@ -144,11 +146,22 @@ def score(
     return Score(tuple(_one(utterance, ref, hyps.get(utterance, ()), marked, costs) for utterance, ref in refs.items()))
 
 
+def _renamed(hyps: Texts, refs: Texts) -> Texts:
+    """Hypotheses under the names of the reference. Of several for one utterance the one spelled alike is it."""
+    taken: dict[str, str] = {}
+    for name, known in known_as(hyps, refs).items():
+        if name == known or (known not in hyps and known not in taken):
+            taken[known] = name
+        else:
+            taken[name] = name  # stays strange, and is named
+    return {known: hyps[name] for known, name in taken.items()}
+
+
 def _one(utterance: str, ref: Sequence[str], hyp: Sequence[str], marked: bool, costs: Costs) -> UtteranceScore:
     if marked:
         refs, hyps = _network(utterance, "reference", ref), _network(utterance, "hypothesis", hyp)
         plain_ref, plain_hyp = refs.chain, hyps.chain
-        if plain_ref is None or plain_hyp is None or any("-" in (word[0], word[-1]) for word in plain_ref):
+        if plain_ref is None or plain_hyp is None or any(map(is_fragment, (*plain_ref, *plain_hyp))):
             found = align_networks(refs, hyps, costs, fragments=True)
             return UtteranceScore(utterance, count_errors(found.pairs, found.forgiven), found.pairs, found.forgiven)
         ref, hyp = plain_ref, plain_hyp

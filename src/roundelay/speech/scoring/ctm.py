@@ -1,8 +1,10 @@
 """CTM files: words with their times, a line each: `file channel start duration word [confidence]`.
 
-Times are in seconds from the beginning of the file. The format is that of NIST's sclite; `;;` begins a comment.
+Times are in seconds from the beginning of the file. The format is that of NIST's sclite; `;;` begins a comment. Lines
+`file channel * * <ALT_BEGIN>`, `<ALT>` and `<ALT_END>` stand around and between words any of which may be right.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.speech.scoring.lines import content_lines, seconds
+from roundelay.speech.scoring.marks import NOTHING
 
 Channel = tuple[str, str]
 """(file, channel), for example ("sw_4390", "A")."""
@@ -20,7 +23,7 @@ DECIMALS = 3  # of the times that are written: a millisecond is finer than any f
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A recognised word and when it was said."""
+    """A recognised word and when it was said; read from a file, also alternatives, as `{ A / B C }`."""
 
     word: str
     start: float  # s
@@ -40,6 +43,9 @@ class Place:
     file: str
     channel: str = "1"
     start: float = 0.0
+
+
+_MAY = {"<ALT_BEGIN>": "begin", "<ALT>": "go on", "<ALT_END>": "end"}  # the lines around alternatives
 
 
 def write_ctm(
@@ -75,6 +81,8 @@ def _check(path: Path, utterance: str, place: Place, word: TimedWord) -> None:
     for text in (place.file, place.channel, word.word):
         if text.split() != [text] or text.startswith(";;"):
             raise UserError(f"{path}: {utterance}: {text!r} must be one word, without blanks.")
+    if word.word.upper() in _MAY:
+        raise UserError(f"{path}: {utterance}: the word {word.word!r} would be read as the mark of alternatives.")
     if not all(math.isfinite(time) and time >= 0 for time in (word.start, word.duration)):
         raise UserError(
             f"{path}: {utterance}: {word.word} lasts {word.duration} s from {word.start} s on; both must be 0 or more."
@@ -86,28 +94,49 @@ def _check(path: Path, utterance: str, place: Place, word: TimedWord) -> None:
 def read_ctm(path: Path) -> dict[Channel, list[TimedWord]]:
     """Read a CTM file: words by (file, channel), in order of time.
 
-    A confidence of `NA`, or none, is None.
+    A confidence of `NA`, or none, is None. Alternatives become one `word` with the marks of `marks`, `{ A / B C / @ }`,
+    and the time of that of their words whose midpoint is the latest, as sclite has it.
 
     Raises:
         UserError: the file is missing or not UTF-8; a line with other than 5 or 6 fields; a time or a confidence that
-            is none; alternatives (`<ALT_BEGIN>`), which filters write. Names file and line.
+            is none; alternatives that are not closed, or closed without a beginning. Names file and line.
     """
     words: dict[Channel, list[TimedWord]] = {}
+    open_at: tuple[str, Channel] | None = None  # where alternatives have begun
+    alternatives: list[list[TimedWord]] = []
     for number, line in content_lines(path, "`roundelay decode` writes hyp.ctm."):
         where, fields = f"{path}:{number}", line.split()
         if len(fields) not in (5, 6):
             raise UserError(f"{where}: expected `file channel start duration word [confidence]`, found {line!r}.")
-        if fields[2] == "*" or fields[4] in ("<ALT_BEGIN>", "<ALT>", "<ALT_END>"):
-            raise UserError(
-                f"{where}: alternatives in a ctm come from a filter. Give the file as the recogniser wrote it, and the "
-                "mapping rules with --glm."
-            )
+        channel, mark = (fields[0], fields[1]), fields[4].upper()
+        if open_at is not None and open_at[1] != channel:
+            break
+        if mark in _MAY:
+            if (open_at is None) != (mark == "<ALT_BEGIN>"):
+                raise UserError(f"{where}: {fields[4]} stands where no alternatives can {_MAY[mark]}.")
+            if mark == "<ALT_END>":
+                words.setdefault(channel, []).append(_one_of(alternatives, where))
+            if mark == "<ALT>":
+                alternatives.append([])
+            else:
+                open_at, alternatives = ((where, channel), [[]]) if mark == "<ALT_BEGIN>" else (None, [])
+            continue
         start, duration = seconds(fields[2], "start", where), seconds(fields[3], "duration", where)
-        confidence = _confidence(fields[5], where) if len(fields) == 6 else None
-        words.setdefault((fields[0], fields[1]), []).append(TimedWord(fields[4], start, duration, confidence))
+        word = TimedWord(fields[4], start, duration, _confidence(fields[5], where) if len(fields) == 6 else None)
+        (words.setdefault(channel, []) if open_at is None else alternatives[-1]).append(word)
+    if open_at is not None:
+        raise UserError(f"{open_at[0]}: the alternatives that begin here are not closed with <ALT_END>.")
     for some in words.values():
         some.sort(key=lambda word: word.start)
     return words
+
+
+def _one_of(alternatives: Sequence[Sequence[TimedWord]], where: str) -> TimedWord:
+    if not any(alternatives):
+        raise UserError(f"{where}: there is no word among these alternatives. Take their lines out.")
+    text = " / ".join(" ".join(word.word for word in some) or NOTHING for some in alternatives)
+    latest = max((word for some in alternatives for word in some), key=lambda word: word.midpoint)
+    return dataclasses.replace(latest, word=f"{{ {text} }}", confidence=None)
 
 
 def _confidence(text: str, where: str) -> float | None:

@@ -1,17 +1,19 @@
-"""Transcripts with marks, as NIST's files have them: alternatives, optional words, fragments.
+"""Transcripts with marks, as NIST's files have them: alternatives, optional words, fragments, attributes.
 
-    { he is / he has / @ }   any of these is right; @ is no word at all
+    { he is / he has / @ }   any of these is right; @ is no word at all, inside braces and outside
     (uh)                     may be left out: counts as correct when it is missing
-    wo-   -ing               a fragment: correct against any word that begins, or ends, like it
+    wo-   -ing               a fragment: correct against any word that begins, or ends, like it, whichever side it is on
+    word;noun;loud   word*   attributes of the word, which are not compared; `\\;` is a semicolon of the word itself
 
 A transcript becomes a network whose paths are the readings; without marks the network is a chain.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NOTHING = "@"  # the empty alternative
+NOTHING = "@"  # no word: the empty alternative
 DEPTH = 20  # of brackets in brackets; real files have two
 
 
@@ -20,7 +22,7 @@ class MarkError(ValueError):
 
 
 class Arc(NamedTuple):
-    """From `start` to the node that lists it, saying `word`; None says nothing."""
+    """From `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is optional."""
 
     start: int
     word: str | None
@@ -58,36 +60,60 @@ def marked_network(words: Sequence[str]) -> Network:
     """The network of a transcript in which marks mean what NIST's files mean by them.
 
     Raises:
-        MarkError: brackets that do not fit together, an alternative outside braces, brackets nested too deep.
+        MarkError: brackets that do not fit together, brackets nested too deep.
     """
     builder = _Builder([*_tokens(words)])
     builder.sequence(0, "", False, 0)
     return Network(tuple(tuple(arcs) for arcs in builder.into))
 
 
+def fragments_match(ref: str, hyp: str) -> bool:
+    """Whether two words that differ are right all the same because one of them is a fragment of the other.
+
+    A fragment on the side of the reference decides alone, as sclite has it: `wo-` is not right against `w-`.
+    """
+    return is_fragment_of(ref, hyp) if is_fragment(ref) else is_fragment_of(hyp, ref)
+
+
+def is_fragment(word: str) -> bool:
+    """Whether the word begins or ends with a hyphen, and is more than that."""
+    return len(word) > 1 and "-" in (word[0], word[-1])
+
+
 def is_fragment_of(fragment: str, word: str) -> bool:
-    """Whether `wo-` begins like the word, or `-ing` ends like it."""
-    if len(fragment) < 2:
+    """Whether `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
+    if not is_fragment(fragment):
         return False
-    return (fragment[-1] == "-" and word.startswith(fragment[:-1])) or (
-        fragment[0] == "-" and word.endswith(fragment[1:])
-    )
+    return word.endswith(fragment[1:]) if fragment[0] == "-" else word.startswith(fragment[:-1])
+
+
+_ATTRIBUTES = re.compile(r"(?<!\\);.*", re.DOTALL)  # from the first semicolon that is not escaped
+
+
+def without_attributes(word: str) -> str:
+    """`A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: what is compared of a word. A semicolon alone is a word."""
+    bare = _ATTRIBUTES.sub("", word).replace("\\", "") or word[:1]
+    return bare[:-1] if len(bare) > 1 and bare.endswith("*") else bare
 
 
 def _tokens(words: Iterable[str]) -> Iterator[str]:
-    """Words and the marks `{ } / ( )`, each alone. A slash outside braces is part of its word."""
+    """Words without their attributes and the marks `{ } / ( )`, each alone. A slash outside braces is of its word."""
     depth = 0
     for word in words:
         start = 0
         for place, character in enumerate(word):
             if character in "{}()" or (character == "/" and depth):
-                if start < place:
-                    yield word[start:place]
+                yield from _piece(word, start, place)
                 yield character
                 start = place + 1
                 depth += (character == "{") - (character == "}" and depth > 0)
-        if start < len(word):
-            yield word[start:]
+        yield from _piece(word, start, len(word))
+
+
+def _piece(word: str, start: int, end: int) -> Iterator[str]:
+    """The word between two marks, if there is one: in `(uh);noun`, what follows the bracket is of the word before."""
+    if start < end and not (word[start] == ";" and word[:start].endswith(")")):
+        yield without_attributes(word[start:end])
 
 
 class _Builder:
@@ -112,8 +138,8 @@ class _Builder:
             elif token == "(":
                 node = self.sequence(node, ")", True, depth + 1)
                 self.place += 1
-            elif token == NOTHING and depth:
-                node = self.step(node, None, False)
+            elif token == NOTHING:
+                node = self.step(node, None, True)
             else:
                 node = self.step(node, token, optional)
         if closing:

@@ -15,9 +15,10 @@ from roundelay.speech.scoring.counts import listed
 from roundelay.speech.scoring.ctm import Channel, TimedWord
 from roundelay.speech.scoring.lines import content_lines, seconds
 from roundelay.speech.scoring.marks import MarkError, marked_network
+from roundelay.speech.scoring.names import known_as
 
 IGNORED = "ignore_time_segment_in_scoring"
-"""In place of the words: nothing recognised here counts."""
+"""In place of the words: nothing recognised here counts. Old files write it without underscores."""
 GAP_SPEAKER = "inter_segment_gap"
 """The speaker of segments without words that only collect insertions between the others."""
 EVERYTHING = "o"  # the label that all segments have, by custom, before those of subsets
@@ -40,7 +41,7 @@ class Segment:
     @property
     def ignored(self) -> bool:
         """Whether nothing in it is scored."""
-        return len(self.words) == 1 and self.words[0].lower() == IGNORED
+        return len(self.words) == 1 and self.words[0].lower().replace("_", "") == IGNORED.replace("_", "")
 
     @property
     def subset(self) -> str | None:
@@ -129,7 +130,7 @@ def cut_at_segments(
 
     A word belongs to the first segment, in order of their begins, that ends after the word's midpoint; one after all
     segments to the last. So a word in the gap before a segment is an insertion there. Words that fall to an ignored
-    segment, those in the gap before it included, are dropped.
+    segment, those in the gap before it included, are dropped. Files and channels are compared without regard to case.
 
     Args:
         silent: whether a channel with segments to score may have no word at all; else it is an error.
@@ -140,16 +141,20 @@ def cut_at_segments(
     channels: dict[Channel, list[Segment]] = {}
     for segment in segments:
         channels.setdefault((segment.file, segment.channel), []).append(segment)
-    _complain_of_channels(channels, words, silent)
+    known = known_as(words, channels)
+    by_channel: dict[Channel, list[TimedWord]] = {}
+    for spelled, some in words.items():
+        by_channel.setdefault(known[spelled], []).extend(some)
+    _complain_of_channels(channels, by_channel, silent)
     cut = Cut({}, {}, {})
     for (file, channel), here in channels.items():
         here.sort(key=lambda s: s.start)  # stable: equal begins stay in the file's order
         shares: list[list[str]] = [[] for _ in here]
         place = 0
-        for word in sorted(words.get((file, channel), ()), key=lambda word: word.midpoint):
+        for word in sorted(by_channel.get((file, channel), ()), key=lambda word: word.midpoint):
             while place < len(here) - 1 and here[place].end <= word.midpoint + _TICK / 2:
                 place += 1
-            shares[place].append(word.word)
+            shares[place] += word.word.split()  # alternatives are several
         for number, (segment, share) in enumerate(zip(here, shares, strict=True), 1):
             if not segment.ignored:
                 name = f"{segment.speaker}-{file}-{channel}-{number:04d}"
@@ -164,7 +169,7 @@ def _complain_of_channels(
     if strange:
         raise UserError(
             f"Words were recognised in files and channels without a segment in the reference: {listed(strange)}. "
-            "Give the reference of what was decoded; file and channel must be spelled alike."
+            "Give the reference of what was decoded; file and channel must be spelled alike (case aside)."
         )
     spoken = [channel for channel, here in channels.items() if any(s.words and not s.ignored for s in here)]
     lost = [" ".join(channel) for channel in spoken if not words.get(channel)]

@@ -1,0 +1,83 @@
+"""Values of options: what each must be, said in the words of whoever typed it. Every number of every command is one of
+these, so that none takes 0, -1 or nan where it means nothing.
+
+    sub.add_argument("--learners", type=count, ...)
+"""
+
+import argparse
+import math
+import re
+
+
+def count(text: str) -> int:
+    """A whole number of 1 or more."""
+    return _whole(text, 1, "a whole number of 1 or more")
+
+
+def whole(text: str) -> int:
+    """A whole number of 0 or more."""
+    return _whole(text, 0, "a whole number of 0 or more")
+
+
+def positive(text: str) -> float:
+    """A number above 0; not infinity."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise _refused(text, "a number above 0")
+    return value
+
+
+def non_negative(text: str) -> float:
+    """A number of 0 or more; not infinity."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise _refused(text, "a number of 0 or more")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise _refused(text, "a share, from 0 to 1")
+    return value
+
+
+def counts(text: str) -> str:
+    """Whole numbers of 1 or more with commas, as `1,4`; the text itself."""
+    for part in text.split(","):
+        _whole(part.strip(), 1, "whole numbers of 1 or more with commas, for example 1,4", whole_text=text)
+    return text
+
+
+_STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]+)s?)")
+
+
+def straggler(text: str) -> str:
+    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient); the text itself."""
+    found = _STRAGGLER.fullmatch(text)
+    factor, seconds = (_number(found[name] or "1") if found else math.nan for name in ("factor", "seconds"))
+    if not (1 <= factor < math.inf and 0 <= seconds < math.inf):
+        raise _refused(text, "RANK:FACTORx, with a factor of 1 or more, or RANK:+SECONDS, for example 1:3x or 1:+0.4")
+    return text
+
+
+def _whole(text: str, least: int, wanted: str, whole_text: str | None = None) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise _refused(text if whole_text is None else whole_text, wanted)
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _refused(text: str, wanted: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{text!r} is not {wanted}")

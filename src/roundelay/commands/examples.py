@@ -1,0 +1,65 @@
+"""Examples in the help of each command: they are parsed by a test, so that none is out of date."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "prepare": (
+        "roundelay prepare demo",
+        "roundelay prepare an4 --download",
+        "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
+    ),
+    "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
+    "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
+    "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
+    "realign": ("roundelay realign exp/an4/dnn --out exp/an4/realigned",),
+    "import-alignment": (
+        "roundelay import-alignment kaldi --ali exp/tri3_ali --corpus data/mine --out exp/mine/alignment",
+        "roundelay import-alignment textgrid --grids aligned --corpus data/mine --out exp/mine/alignment",
+    ),
+    "export-alignment": ("roundelay export-alignment textgrid exp/an4/alignment --corpus data/an4 --out grids",),
+    "train": (
+        "roundelay train demo --exp exp/demo/one",
+        "roundelay train demo --exp exp/demo/four --strategy adpsgd:random-ring --learners 4",
+        "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
+    ),
+    "replay": ("roundelay replay exp/demo/four",),
+    "launch": ("roundelay launch -n 4 train.py --epochs 3",),
+    "decode": (
+        "roundelay decode exp/demo/four",
+        "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
+    ),
+    "score": (
+        "roundelay score exp/demo/four --interval --per-speaker",
+        "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",
+        "roundelay score --stm ref.stm --ctm hyp.ctm --glm words.glm",
+    ),
+    "simulate": (
+        "roundelay simulate --learners 16 --straggler 3:4x",
+        "roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only",
+    ),
+    "compare": (
+        "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",
+        "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
+    ),
+    "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
+    "doctor": (
+        "roundelay doctor",
+        "roundelay doctor --listen 10.0.0.2",
+        "roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500",
+    ),
+    "status": ("roundelay status exp/demo/four --watch 10",),
+    "demo": ("roundelay demo --folder demo",),
+    "list": ("roundelay list strategies", "roundelay list options an4"),
+    "help": ("roundelay help train",),
+    "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),
+}
+
+FIRST_STEPS = """\
+First steps:
+  roundelay demo                      make a small corpus, train on it, report
+  roundelay doctor                    see whether this host can do that
+  roundelay list recipes              experiments that are ready to run
+  roundelay list strategies           ways to train them on many learners
+  roundelay train RECIPE --exp DIR    train a network, or go on with a training
+  roundelay launch -n 4 SCRIPT        your own PyTorch script on four learners
+
+All commands: roundelay help. One of them: roundelay help COMMAND.
+"""

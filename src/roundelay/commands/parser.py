@@ -1,0 +1,65 @@
+"""How a command line is read: slips of the keyboard are named first, before anything that may be missing."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from roundelay.core.errors import UserError
+from roundelay.core.strategy_text import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """A command and its options. Its errors are `UserError`s, printed as all others are; the exit status is 2."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options: list[argparse.Action] = []
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        self.options.append(action)
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.removeprefix("roundelay").strip()
+        sentence = message if message.endswith((".", "?")) else f"{message}."
+        if wrong := re.search(r"invalid choice: '([^']*)'", message):
+            choices = [str(choice) for action in self.options for choice in action.choices or ()]
+            sentence += did_you_mean(wrong[1], [choice for choice in choices if choice in message])
+        raise UserError(f"{command}: {sentence} See `roundelay help {command}`." if command else sentence)
+
+    def check_names(self, words: Sequence[str]) -> None:
+        """Find an option that this command does not have.
+
+        Raises:
+            UserError: there is one; names the nearest that it has.
+        """
+        known = {name: action for action in self.options for name in action.option_strings}
+        # What stands behind the first argument of a command that takes a command is not ours.
+        hands_on = any(action.nargs == argparse.REMAINDER for action in self.options)
+        value_follows = False
+        for word in words:
+            if not _is_option(word):
+                if word == "--" or (hands_on and not value_follows):
+                    return
+                value_follows = False
+                continue
+            name = word.partition("=")[0]
+            action = known.get(name)
+            value_follows = action is not None and action.nargs is None and "=" not in word
+            shortened = name.startswith("--") and any(other.startswith(name) for other in known)
+            together = not name.startswith("--") and name[:2] in known  # -n4
+            if not (action or shortened or together):
+                self.error(f"there is no option {name}.{did_you_mean(name, known)}")
+
+
+def _is_option(word: str) -> bool:
+    """As argparse sees it: begins with a hyphen, and is neither a number, nor text with a blank, nor a hyphen alone."""
+    if not word.startswith("-") or word in ("-", "--") or " " in word:
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False

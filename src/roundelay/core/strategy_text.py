@@ -1,0 +1,75 @@
+"""Strategies as they are written: NAME[:TOPOLOGY][,KEY=VALUE...]; and whether such a name and such options exist.
+
+Needs neither strategies nor torch, so that a slip of the keyboard is named before anything is loaded.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from roundelay.core.errors import UserError
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for the nearest of the known words; empty where none is near."""
+    near = difflib.get_close_matches(word, [*known], 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def check_choice(name: str, given: Iterable[str], known: Mapping[str, Sequence[str]]) -> None:
+    """Check a strategy's name and the names of its options against the strategies there are.
+
+    Args:
+        known: names of options by strategy.
+
+    Raises:
+        UserError: no such strategy, or it has no such option; names the nearest, and lists those there are.
+    """
+    if name not in known:
+        raise UserError(f"there is no strategy {name!r}: choose one of {', '.join(known)}.{did_you_mean(name, known)}")
+    options = known[name]
+    if unknown := sorted(set(given) - set(options)):
+        there = f"it has {', '.join(options)}.{did_you_mean(unknown[0], options)}" if options else "it has none."
+        raise UserError(f"strategy {name} has no option {', '.join(unknown)}: {there}")
+
+
+def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of a strategy written in one word: NAME, NAME:TOPOLOGY, NAME,KEY=VALUE,..., or both.
+
+    `bmuf,period=20,nesterov=true` is ("bmuf", {"period": 20, "nesterov": True}); values are YAML, so a list may hold
+    commas. Whether the strategy and its options exist is for `check_choice` to say.
+
+    Raises:
+        UserError: no name, an option without a value or given twice; shows how to write it.
+    """
+    head, *assignments = _split_outside_brackets(text)
+    name, colon, topology = head.partition(":")
+    how = f"strategy {text!r}: write NAME, NAME:TOPOLOGY or NAME,KEY=VALUE, for example bmuf,period=20,nesterov=true"
+    if not name or (colon and not topology):
+        raise UserError(f"{how}.")
+    options: dict[str, Any] = {"topology": topology} if topology else {}
+    for assignment in assignments:
+        key, _, value = (part.strip() for part in assignment.partition("="))
+        if not key or not value:
+            raise UserError(f"{how}; {assignment!r} is not KEY=VALUE.")
+        if key in options:
+            raise UserError(f"{how}; {key} is given twice.")
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"{how}; {value!r} is not a value.") from None
+    return name, options
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    """Split at commas that stand outside [...] and {...}."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,77 @@
+"""Writes `options/known.json`: the options of recipes and strategies, from the dataclasses that they are.
+
+python -m roundelay.recipes.describe
+"""
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from roundelay.core.configure import plain
+from roundelay.core.files import write_text
+from roundelay.recipes.recipe import Recipe
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.strategies import STRATEGIES
+
+KNOWN = Path(__file__).with_name("options") / "known.json"
+_SCALARS = {Any: "any", type(None): "null", bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
+_ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/simulator.md
+
+
+def describe() -> dict[str, Any]:
+    """What `options/known.json` should say."""
+    sections: dict[str, Any] = {}
+    _describe(Recipe, sections)
+    strategies = {}
+    for name, cls in STRATEGIES.items():
+        _describe(cls, sections)
+        about = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+        strategies[name] = {"section": _section(cls), "about": about}
+    return {"sections": sections, "strategies": strategies}
+
+
+def _section(cls: type) -> str:
+    return "Recipe" if cls is Recipe else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _describe(cls: type, sections: dict[str, Any]) -> None:
+    if _section(cls) in sections:
+        return
+    fields = sections[_section(cls)] = {}
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if field.init:
+            fields[field.name] = {"type": _kind(hints[field.name], sections), **_default(field)}
+
+
+def _default(field: "dataclasses.Field[Any]") -> dict[str, Any]:
+    if field.default is not dataclasses.MISSING:
+        return {"default": plain(field.default)}
+    if field.default_factory is not dataclasses.MISSING:
+        return {"default": plain(field.default_factory())}
+    return {}
+
+
+def _kind(hint: Any, sections: dict[str, Any]) -> Any:  # noqa: PLR0911 one return a kind of type
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _ELSEWHERE:
+        return "any"
+    if dataclasses.is_dataclass(hint):
+        _describe(hint, sections)  # type: ignore[arg-type]
+        return {"section": _section(hint)}  # type: ignore[arg-type]
+    if origin is Literal:
+        return {"one of": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"either": [_kind(one, sections) for one in arguments]}
+    if origin is Sequence or (origin is tuple and arguments[1:] == (...,)):
+        return {"list": _kind(arguments[0], sections)}
+    if origin is Mapping:
+        return {"map": _kind(arguments[1], sections)}
+    return _SCALARS[hint]
+
+
+if __name__ == "__main__":
+    write_text(KNOWN, json.dumps(describe(), indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,192 @@
+"""The command line: slips are named with what was meant, no number is taken that means nothing, all help is there."""
+
+import argparse
+import re
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.cli import _parse, _parsers, main
+from roundelay.commands import arguments
+from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
+from roundelay.core.errors import UserError
+
+COMMANDS = _parsers()[1]
+NUMBERS = {
+    "count": arguments.count, "whole": arguments.whole, "positive": arguments.positive,
+    "non_negative": arguments.non_negative, "share": arguments.share,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["trian", "demo"], "there is no command 'trian'. Did you mean train?"),
+        (["zzz"], "there is no command 'zzz'. `roundelay help` lists all."),
+        (["help", "trian"], "Did you mean train?"),
+        (["train", "demo", "--stratgy", "adpsgd", "--exp", "x"], "no option --stratgy. Did you mean --strategy?"),
+        (["train", "demo", "--stratgy", "adpsgd"], "no option --stratgy. Did you mean --strategy?"),
+        (["train", "--stratgy=adpsgd"], "no option --stratgy. Did you mean --strategy?"),
+        (["train", "--exp", "--lerners", "4"], "no option --lerners. Did you mean --learners?"),
+        (["launch", "--lerners", "4", "x.py", "--anything"], "no option --lerners. Did you mean --learners?"),
+        (["--exp", "x", "train"], "there is no option --exp."),
+        (["train"], "the following arguments are required: recipe, --exp. See `roundelay help train`."),
+        (["compare"], "the following arguments are required: recipe, --strategies."),
+        (["train", "demo", "--exp", "x", "max_epochs"], "max_epochs is neither an option nor an override"),
+        (["report", "a", "--out"], "argument --out: expected one argument"),
+        (["status", "a", "b"], "nobody asked for b"),
+        (["list", "strategie"], "Did you mean strategies?"),
+        (["prepare", "librispech"], "Did you mean librispeech?"),
+        (["train", "demo", "--exp", "x", "--wire", "bf61"], "Did you mean bf16?"),
+        (["list", "strategies", "demo"], "list strategies takes no recipe"),
+        (["simulate", "--learners", "0"], "argument --learners: '0' is not a whole number of 1 or more"),
+        (["simulate", "--stability", "4,0"], "'4,0' is not whole numbers of 1 or more with commas"),
+        (["compare", "demo", "--strategies", "ssgd", "--learners", "1;2"], "'1;2' is not whole numbers"),
+        (["train", "demo", "--exp", "x", "--straggler", "1:0.5x"], "is not RANK:FACTORx, with a factor of 1 or more"),
+        (["train", "demo", "--exp", "x", "--straggler", "1:+nan"], "is not RANK:FACTORx"),
+        (["status", "x", "--watch", "nan"], "argument --watch: 'nan' is not a number above 0"),
+        (["simulate", "--jitter", "-0.1"], "argument --jitter: '-0.1' is not a number of 0 or more"),
+        (["prepare", "demo", "--max-bad-share", "1.5"], "'1.5' is not a share, from 0 to 1"),
+    ],
+)
+def test_a_slip_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_what_is_not_a_slip(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options shortened, joined, with values that look like options; what stands behind a command to launch."""
+    assert _parse(["train", "demo", "--exp=x", "--learn", "4"]).learners == 4
+    launched = _parse(["launch", "-n4", "train.py", "--anything", "-x"])
+    assert (launched.learners, launched.command) == (4, ["train.py", "--anything", "-x"])
+    assert _parse(["launch", "-n", "2", "x", "--exp"]).command == ["x", "--exp"]
+    options = _parse(["train", "demo", "a.b=1", "--exp", "x", "c.d=-1", "--record", "e.f=[1, 2]"])
+    assert options.overrides == ["a.b=1", "c.d=-1", "e.f=[1, 2]"]
+    assert _parse(["align", "demo", "a.b=-x -y"]).overrides == ["a.b=-x -y"]
+
+
+def options_of(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in command.options if action.dest != "help"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option has a line, every command an example; `help X` and `X --help` are one text."""
+    for action in options_of(COMMANDS[name]):
+        assert action.help, (name, action.dest)
+        assert len(action.help.split()) > 1 or action.dest == "shell", (name, action.dest)
+        if isinstance(action.default, int | float) and not isinstance(action.default, bool):
+            assert f"default: {action.default:g}" in action.help or action.const, (name, action.dest)
+    assert main(["help", name]) == 0
+    text = capsys.readouterr().out
+    assert all(line in text for line in EXAMPLES[name])
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_are_commands(line: str) -> None:
+    words = shlex.split(line.partition(" > ")[0])
+    assert words[0] == "roundelay"
+    assert _parse(words[1:]).run
+
+
+def test_bare(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first commands, each of which there is."""
+    assert main([]) == 0
+    assert FIRST_STEPS in capsys.readouterr().out
+    named = re.findall(r"roundelay ([a-z]+)", FIRST_STEPS)
+    assert len(named) > 5
+    assert {name for name in named if name != "help"} <= COMMANDS.keys()
+    assert main(["help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"    {name} " in out or f"    {name}\n" in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_number_is_taken_as_it_comes(name: str) -> None:
+    """Every number of every command has a type that says which numbers mean something."""
+    for action in options_of(COMMANDS[name]):
+        assert action.type not in (int, float), (name, action.dest)
+        if isinstance(action.default, int | float) and action.nargs != 0 and action.type is not None:
+            assert action.type in NUMBERS.values(), (name, action.dest)
+
+
+@given(st.sampled_from(sorted(NUMBERS)), st.floats() | st.integers() | st.text(max_size=4))
+def test_numbers(kind: str, value: float | str) -> None:
+    """What is taken is finite and in its range; what is not is refused with its text."""
+    refused, taken = "", 0.0
+    try:
+        taken = NUMBERS[kind](str(value))
+    except argparse.ArgumentTypeError as error:
+        refused = str(error)
+    if refused:
+        assert repr(str(value)) in refused
+        if isinstance(value, int):
+            assert value < 0 or (value == 0 and kind in ("count", "positive")) or (value > 1 and kind == "share")
+        return
+    least = {"count": 1, "positive": 5e-324}.get(kind, 0)
+    assert least <= taken <= (1 if kind == "share" else 1.8e308)
+    assert float(str(value)) == taken
+
+
+@given(st.integers(0, 99), st.floats(1, 1e9), st.floats(0, 1e9))
+def test_stragglers(rank: int, factor: float, seconds: float) -> None:
+    """What passes here is what the recipe takes."""
+    from roundelay.acoustic import parse_straggler  # noqa: PLC0415 loads torch
+
+    for text, expected in ((f"{rank}:{factor}x", (factor, 0.0)), (f"{rank}:+{seconds}", (1.0, seconds))):
+        found = parse_straggler(arguments.straggler(text))
+        assert (found.rank, found.factor, found.seconds) == (rank, *expected)
+
+
+WORDS = [
+    *COMMANDS, *(name for command in COMMANDS.values() for a in options_of(command) for name in a.option_strings),
+    "--hlep", "-", "--", "-1", "x", "0", "nan", "kaldi", "a.b=1", "1,4", "demo", "-n3", "=", "--exp=", "1:3x", "",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=3), min_size=1, max_size=6))
+def test_any_words(words: list[str]) -> None:
+    """They are a command, or an error of the user's; help and versions are printed; never anything else."""
+    status: object = 0
+    try:
+        assert callable(_parse(words).run)
+    except UserError:
+        pass
+    except SystemExit as ended:  # after help or the version
+        status = ended.code
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["strategies"], "    period=20  local steps between two communications [whole number]"),
+        (["strategies"], "adpsgd: Asynchronous decentralized SGD with pair averages."),
+        (["topologies"], "exponential"),
+        (["recipes"], "mini_librispeech_blstm"),
+        (["options"], "corpus=(must be given)  folder of the prepared corpus"),
+        (
+            ["options"],
+            "training.wire=fp32  several hosts, number format of rows and gradients on the network [fp32, bf16]",
+        ),
+        (["options", "an4_blstm"], "model.name=blstm"),
+        (["options", "demo"], "optimizer.momentum=0.9  momentum [number]"),
+    ],
+)
+def test_list(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", *words]) == 0
+    assert named in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab", reason="pip install roundelay[completion]")
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert "--strategy" in out
+    assert "export-alignment" in out

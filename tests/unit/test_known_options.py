@@ -1,0 +1,163 @@
+"""What is known of options without torch is what their dataclasses say, and is said in the same words."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.configure import build, override
+from roundelay.core.errors import UserError
+from roundelay.recipes import known
+from roundelay.recipes.describe import KNOWN, describe
+from roundelay.recipes.recipe import Recipe, load_recipe
+from roundelay.strategies import STRATEGIES, make_strategy
+
+MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
+
+
+def test_the_file_is_what_the_dataclasses_say() -> None:
+    assert json.loads(KNOWN.read_text()) == json.loads(json.dumps(describe())), (
+        "an option has changed: run `python -m roundelay.recipes.describe`"
+    )
+
+
+def test_every_option_is_explained_and_nothing_else_is() -> None:
+    """Of every model, optimizer and schedule; of every strategy; and every topology."""
+    explained: dict[str, dict[str, str]] = known._explained()
+    keys = set()
+    sections = ["model.name=dnn", "model.name=cldnn", "model.name=blstm", "model.name=conformer"]
+    for assignment in [*sections, "optimizer.name=adam", "schedule.rule=anneal"]:
+        mapping: dict[str, Any] = {}
+        override(mapping, assignment)
+        options = known.recipe_options(mapping)
+        assert not [option.key for option in options if not option.about]
+        keys |= {option.key for option in options}
+    assert {key.rpartition(":")[2] for key in explained["recipe"]} == keys
+    keys = set()
+    for name in known.strategies():
+        assert known.about_strategy(name)
+        options = known.strategy_options(name)
+        assert not [(name, option.key) for option in options if not option.about]
+        keys |= {option.key for option in options}
+    assert {key.rpartition(".")[2] for key in explained["strategies"]} == keys
+    assert {name for name, _, _ in known.topologies()} == set(explained["topologies"])
+
+
+@pytest.mark.parametrize("name", known.known_recipes())
+def test_packaged_recipes(name: str) -> None:
+    known.check_recipe(name)
+    assert known.about_recipe(name).endswith((".", ":"))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_values_are_the_defaults(name: str) -> None:
+    given = ",".join(f"{option.key}={option.value}" for option in known.strategy_options(name))
+    known.check_strategy(f"{name},{given}" if given else name)
+    assert make_strategy(f"{name},{given}" if given else name) == STRATEGIES[name]()
+
+
+def test_values_of_a_recipe_make_the_recipe() -> None:
+    """Written out as overrides, the listed values of a recipe are that recipe."""
+    for name in known.known_recipes():
+        mapping: dict[str, Any] = {}
+        for option in known.recipe_options(known.read_recipe(name)):
+            override(mapping, f"{option.key}={option.value}")
+        assert build(Recipe, mapping) == load_recipe(name)
+
+
+def said(call: Any, *arguments: Any) -> str:
+    try:
+        call(*arguments)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+# cost.cluster is a file or a whole section: it is checked where it is read.
+KEYS = [option.key for option in known.recipe_options() if option.key != "cost.cluster"] + [
+    "training",
+    "model",
+    "x",
+    "training.x",
+    "decode.beams.x",
+]
+VALUES = ["1", "0.5", "-1", "true", "null", "word", "[1]", "[a, 2]", "{a: 1}", "sgd", "adam", "anneal", "blstm", "sim"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), min_size=1, max_size=3))
+def test_wrong_names_and_types_are_named_in_the_same_words(assignments: list[tuple[str, str]]) -> None:
+    """What is found without torch is what building the recipe finds; and no wrong name or type gets past it."""
+    mapping: dict[str, Any] = dict(MINIMAL)
+    try:
+        for key, value in assignments:
+            override(mapping, f"{key}={value}")
+    except UserError:
+        return
+    early, late = said(known.check_mapping, mapping), said(build, Recipe, mapping)
+    of_names_or_types = any(kind in late for kind in ("unknown option", "expected", "missing option", "is no option"))
+    if of_names_or_types:
+        assert early == late
+    if early and not late:
+        assert early.startswith(("there is no strategy", "strategy "))  # the recipe leaves that to make_strategy
+        with pytest.raises(UserError):
+            make_strategy(mapping["training"]["strategy"])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("bmuf,period=soon", "bmuf.period is 'soon': expected a whole number"),
+        ("bmuf,speed=1", "bmuf has no option speed: it has period, local_momentum, momentum, rate"),
+        ("bmuf,momentun=1", "Did you mean momentum?"),
+        ("bnuf,period=1", "there is no strategy 'bnuf'.* Did you mean bmuf?"),
+        ("adpsgd:ring", "adpsgd.topology is 'ring': choose one of"),
+    ],
+)
+def test_strategies(text: str, named: str) -> None:
+    with pytest.raises(UserError, match=named) as error:
+        known.check_strategy(text)
+    assert said(make_strategy, text) == str(error.value)
+
+
+SLIPS = [
+    ["train", "demmo", "--exp", "x"],
+    ["train", "demo", "--exp", "x", "training.minibach=3"],
+    ["train", "demo", "--exp", "x", "--strategy", "sdg"],
+    ["train", "demo", "--exp", "x", "--strategy", "bmuf,periode=3"],
+    ["train", "demo", "--exp", "x", "--strategy", "adpsgd:square"],
+    ["train", "demo", "--exp", "x", "training.minibatch=many"],
+    ["train", "demo", "--learners", "0", "--exp", "x"],
+    ["align", "demo", "align.tide_states=3"],
+    ["compare", "demo", "--strategies", "sdg"],
+    ["compare", "demo", "--strategies", "ssgd", "training.minibach=3"],
+    ["simulate", "--strategy", "sdg"],
+    ["simulate", "--learners", "0"],
+    ["simulate", "--stability", "0"],
+    ["decode", "{run}", "--set", "decode.beem=3"],
+    ["trian", "demo"],
+    ["train", "demo", "--stratgy", "adpsgd"],
+    ["list", "options", "demmo"],
+]
+
+
+def test_slips_are_named_before_torch_is_loaded(tmp_path: Any) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: x\ncorpus: data\nalignment: ali\n")
+    code = """
+import json, sys
+from roundelay.cli import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        status = main(arguments)
+    except SystemExit as error:
+        status = error.code
+    print(json.dumps([arguments, status, "torch" in sys.modules]))
+"""
+    slips = [[word.replace("{run}", str(tmp_path)) for word in slip] for slip in SLIPS]
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(slips)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[slip, 2, False] for slip in slips], done.stderr
