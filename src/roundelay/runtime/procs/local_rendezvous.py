@@ -113,7 +113,7 @@ class LocalRendezvous:
             _send(connection, {"rank": self._world.rank, **fact})
             self._wait(connection, deadline, "rank 0 said nothing")
             answer, descriptors = _receive(connection)
-        except EOFError as error:
+        except (EOFError, ConnectionError) as error:
             raise self._ended(0) from error
         except (OSError, ValueError) as error:
             raise self._nobody(f"what rank 0 says cannot be understood ({error})") from error
