@@ -7,7 +7,6 @@ The images are digits drawn here: three by five dots, shifted about, under noise
 """
 
 import argparse
-import os
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +67,7 @@ def main() -> None:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             parser.error("--device cuda: torch sees no GPU here")
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        device = torch.device("cuda", roundelay.local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
     torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so
     model = network().to(device)

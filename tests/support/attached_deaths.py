@@ -21,10 +21,10 @@ EXAMPLES = 120
 
 
 def main(strategy: str, victim: int) -> None:
-    rank = int(os.environ["RANK"])
+    rank = roundelay.rank()
     if strategy == "absent" and rank == victim:
         sys.exit(7)
-    note = Path(tempfile.gettempdir()) / f"roundelay-{os.environ['MASTER_PORT']}"
+    note = Path(tempfile.gettempdir()) / f"roundelay-{os.environ['ROUNDELAY_JOB'][:16]}"
     data = TensorDataset(torch.arange(EXAMPLES))
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

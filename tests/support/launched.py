@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -35,7 +36,7 @@ def reports(text: str) -> dict[str, dict[int, dict[str, Any]]]:
     """What learners reported: by what it is about (`law`), by rank."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in text.splitlines():
-        if line.startswith("{"):
-            facts = json.loads(line)
+        if said := re.fullmatch(r"(?:\[\d+\] )?({.*})", line):  # `roundelay launch` says whose line it is
+            facts = json.loads(said[1])
             found[facts["law"]][facts["rank"]] = facts
     return found

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.world import World, read_world
+from roundelay.runtime.procs.world import World, learners, local_rank, rank, read_world
 from roundelay.strategies import STRATEGIES, make_strategy
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name in ("WORLD_SIZE", "ROUNDELAY_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -283,6 +284,39 @@ def test_the_environment_says_who_this_is() -> None:
     assert read_world({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}).hosted
 
 
+LAUNCH = {
+    "ROUNDELAY_RANK": "3", "ROUNDELAY_WORLD_SIZE": "4", "ROUNDELAY_LOCAL_RANK": "3", "ROUNDELAY_LOCAL_WORLD_SIZE": "4",
+    "ROUNDELAY_JOB": "0a0b", "ROUNDELAY_ENDED": "/somewhere",
+}  # fmt: skip
+
+
+def test_our_names_win_and_are_never_mixed_with_torchruns() -> None:
+    both = {**TORCHRUN, **LAUNCH, "TORCHELASTIC_USE_AGENT_STORE": "True", "ROUNDELAY_SECRET": "sixteen letters!"}
+    assert read_world(both) == read_world(LAUNCH) == World(3, 4, ended_file="/somewhere", secret=b"\x0a\x0b")
+    assert (rank(both), local_rank(both), learners(both)) == (3, 3, 4)
+    assert (rank(TORCHRUN), local_rank(TORCHRUN), learners(TORCHRUN)) == (1, 1, 2)
+    assert (rank({}), local_rank({}), learners({})) == (0, 0, 1)
+    for name in ("ROUNDELAY_RANK", "ROUNDELAY_LOCAL_WORLD_SIZE"):
+        with pytest.raises(UserError, match=f"{name} is 'two'"):
+            read_world({**both, name: "two"})
+    missing = {name: value for name, value in both.items() if name != "ROUNDELAY_RANK"}
+    with pytest.raises(UserError, match="ROUNDELAY_WORLD_SIZE is set but ROUNDELAY_RANK is not"):
+        read_world(missing)
+    with pytest.raises(UserError, match="ROUNDELAY_JOB is no key of `roundelay launch`"):
+        read_world({**LAUNCH, "ROUNDELAY_JOB": "none"})
+    by_hand = {name: value for name, value in LAUNCH.items() if name != "ROUNDELAY_JOB"}
+    with pytest.raises(UserError, match="ROUNDELAY_WORLD_SIZE is 4 but ROUNDELAY_MASTER_ADDR is not set"):
+        read_world(by_hand)
+
+
+def test_learners_of_a_run_with_a_secret_meet_by_it() -> None:
+    assert read_world({**TORCHRUN, "ROUNDELAY_SECRET": "sixteen letters!"}).secret == b"sixteen letters!"
+    again = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}
+    assert read_world({**TORCHRUN, **again}).attempt == "none 1"
+    with pytest.raises(UserError, match="the secret has 5 characters"):
+        read_world({**TORCHRUN, "ROUNDELAY_SECRET": "short"})
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -299,7 +333,10 @@ def test_an_environment_that_cannot_be_is_refused(change: dict[str, str | None],
 
 
 def test_the_package_alone_loads_no_torch() -> None:
-    script = "import roundelay, sys; assert 'torch' not in sys.modules; roundelay.attach; assert 'torch' in sys.modules"
+    script = (
+        "import roundelay, sys; roundelay.rank(); assert 'torch' not in sys.modules; "
+        "roundelay.attach; assert 'torch' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)
     with pytest.raises(AttributeError, match="no attribute 'detach'"):
         _ = roundelay.detach

@@ -22,7 +22,7 @@ def learner() -> Iterator["subprocess.Popen[bytes]"]:
 def test_rows_are_the_same_memory_for_all_and_go_with_the_last_learner(learner: "subprocess.Popen[bytes]") -> None:
     wanted = Wanted(("row", "momentum"), 1000, True, ("cpu", "cpu"), (learner.pid, learner.pid))
     keeper = Keeper(wanted, 100)
-    here, there = (mapped(handles, 1000) for handles in keeper.handles)
+    here, there = (mapped(handles, ("row", "momentum"), 1000, True, 2) for handles in keeper.handles)
     names = [("row", 0), ("row", 1), ("momentum", 0), ("momentum", 1)]
     for number, (name, rank) in enumerate(names):
         assert not here.vectors[name][rank].any()

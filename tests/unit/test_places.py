@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.slots import Slots, lend
-from roundelay.runtime.procs.world import Place, read_place
+from roundelay.runtime.procs.world import Place, launched, read_place
 
 HOSTS = {
     "WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -64,6 +64,30 @@ def test_one_host_needs_neither_secret_nor_address() -> None:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     found = [read_place(None, {**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
     assert found == [Place((0, 1), 2, rank, "127.0.0.1", 7) for rank in range(2)], "they find each other"
+
+
+def test_our_names_are_read_like_torchruns_and_win() -> None:
+    ours = {name if name.startswith("ROUNDELAY") else f"ROUNDELAY_{name}": value for name, value in HOSTS.items()}
+    assert read_place(None, ours) == read_place(None, HOSTS)
+    others = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert read_place(None, {**others, **ours}) == read_place(None, HOSTS)
+    assert launched(ours)
+    assert not launched({"ROUNDELAY_SECRET": "x"})
+
+
+def test_runs_of_two_launches_on_one_host_are_told_apart() -> None:
+    """`roundelay launch` gives its learners no port, but a key."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    launch = dict(zip((f"ROUNDELAY_{name}" for name in names), "2002", strict=True))
+    one, other = (read_place(None, {**launch, "ROUNDELAY_JOB": key}) for key in ("0a", "0b"))
+    assert one is not None
+    assert other is not None
+    assert one.alone
+    slots = [Slots(one), Slots(other)]
+    with pytest.raises(UserError, match="another run on this host"):
+        Slots(one)
+    for each in slots:
+        each.release(0)
 
 
 def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:

@@ -24,6 +24,14 @@ def add(command: Command) -> None:
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
     sub = command("launch", _launch, "start a script as several learners on this host, for roundelay.attach")
     sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
+    sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
+    sub.add_argument(
+        "--torchrun-names", action="store_true",
+        help="set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)",
+    )  # fmt: skip
+    sub.add_argument(
+        "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
+    )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
@@ -147,7 +155,10 @@ def _replay(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from roundelay.runtime.procs.launch import launch
 
-    return launch(options.learners, options.command, complain)
+    return launch(
+        options.learners, options.command, complain, module=options.module, torchrun_names=options.torchrun_names,
+        prefix=not options.no_prefix,
+    )  # fmt: skip
 
 
 def _add_train(sub: argparse.ArgumentParser) -> None:

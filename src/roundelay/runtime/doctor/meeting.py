@@ -65,7 +65,7 @@ def meet(
                 raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See what it says.")
             return None
         if world.hosted:
-            Rendezvous(world, patience).say(WHERE, {"address": list(house.address)})
+            Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), house.address, strict=True)))
         others: dict[int, Address] = {}
         missing = set(range(world.learners)) - set(ranks)
         deadline = wall_clock() + patience
@@ -85,8 +85,7 @@ def _arrive(world: World, ranks: Sequence[int], house: House, secret: bytes, pat
     """Tell the host of rank 0 where this one listens."""
     address = (world.address, world.port)
     if world.hosted:
-        fact = Rendezvous(world, patience).hear(WHERE)
-        address = (str(fact["address"][0]), int(fact["address"][1]))
+        address = Rendezvous(world, patience).hear_address(WHERE)
     try:
         arrive(address, Arrival(tuple(ranks), house.address), secret, patience)
     except LinkError as error:

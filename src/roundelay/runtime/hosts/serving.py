@@ -363,5 +363,4 @@ class _Host:
 def _conductor(place: Place, seconds: float) -> Address:
     if not place.hosted:
         return place.address, place.port
-    found = Rendezvous(place.world, max(1.0, seconds)).hear("conductor")
-    return str(found["host"]), int(found["port"])
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("conductor")

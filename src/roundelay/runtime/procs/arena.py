@@ -8,6 +8,7 @@ whether its strategy needs one or not.
 Legend: P parameters, L learners.
 """
 
+import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -26,6 +27,10 @@ from roundelay.runtime.procs.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.locks import ByteLock
 from roundelay.runtime.procs.patience import Patience
 
+NAME = "roundelay-arena"
+"""Of the memory file, in /proc."""
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Its size stays what it is: a file that somebody shortened would kill whoever has mapped it."""
 NONE = -1
 """No minibatch."""
 EMPTY = -2
@@ -135,9 +140,10 @@ def create_file(layout: Layout) -> int:
     """
     if not hasattr(os, "memfd_create"):
         raise UserError("the procs runtime needs Linux (memory files and their locks). Use --runtime sim here.")
-    descriptor = os.memfd_create("roundelay-arena", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, layout.total_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     except OSError as error:
         os.close(descriptor)
         raise UserError(
@@ -147,14 +153,41 @@ def create_file(layout: Layout) -> int:
     return descriptor
 
 
+def check_file(descriptor: int, layout: Layout) -> None:
+    """Before anything is written to it: is this an arena file of this layout?
+
+    Raises:
+        UserError: it is a file by some name, another user's, of another size, or one whose size may change; says which.
+    """
+    name, status = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # no memory file
+        seals = 0
+    if name != f"/memfd:{NAME} (deleted)" or seals & SEALS != SEALS:
+        why = "it is no sealed memory file of Roundelay"
+    elif status.st_uid != os.geteuid():
+        why = f"it belongs to user {status.st_uid}"
+    elif status.st_size != layout.total_bytes:
+        why = f"it has {status.st_size:,} bytes, and the learners' memory has {layout.total_bytes:,}"
+    else:
+        return
+    raise UserError(f"{name} was given as the memory that learners share, but {why}: nothing was written to it.")
+
+
 class Arena:
     """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank. `on_devices` are the
-    vectors that lie in the memory of devices instead."""
+    vectors that lie in the memory of devices instead.
+
+    Raises:
+        UserError: the descriptor is of no arena file of this layout.
+    """
 
     def __init__(
         self, descriptor: int, layout: Layout, patience: Patience, on_devices: DeviceRows | None = None
     ) -> None:
         self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
+        check_file(descriptor, layout)
         self._map = mmap.mmap(descriptor, layout.total_bytes)
         self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
         offset = 0

@@ -3,10 +3,11 @@
 The strategy's coroutine is the same. It runs until it asks for a gradient; then the loop goes on, and the next call
 answers. A Draw is answered when the loop begins a minibatch, not before: so a segment can end after any of them.
 
-There is no parent. Learners find each other at a rendezvous, notice deaths by themselves (membership.py), and end a
-segment together: `meet`. Between two meetings each takes as many steps as it likes. Where a strategy takes them
-together, those who come to a meeting early take part with empty minibatches until the last has come: an empty minibatch
-weighs next to nothing (1e-30) in means, and its own step leaves the row and the optimizer alone.
+There is no parent. Learners find each other at a rendezvous (local_rendezvous.py), notice deaths by themselves
+(membership.py), and end a segment together: `meet`. Between two meetings each takes as many steps as it likes. Where a
+strategy takes them together, those who come to a meeting early take part with empty minibatches until the last has
+come: an empty minibatch weighs next to nothing (1e-30) in means, and its own step leaves the row and the optimizer
+alone.
 
 Legend: P parameters, L learners.
 """
@@ -34,11 +35,11 @@ from roundelay.runtime.procs.arena import NONE, Layout, create_file
 from roundelay.runtime.procs.device_rows import DeviceRows
 from roundelay.runtime.procs.devices import reach_each_other, visible
 from roundelay.runtime.procs.keeper import Handles, Keeper, NotKept, Wanted, mapped
+from roundelay.runtime.procs.local_rendezvous import LocalRendezvous
 from roundelay.runtime.procs.means import MemberLost
 from roundelay.runtime.procs.membership import Membership
 from roundelay.runtime.procs.patience import Patience
 from roundelay.runtime.procs.performer import ByHand, Performer, RowsAre
-from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.worker import WorkerSpec
 from roundelay.runtime.procs.world import World
 from roundelay.strategies.base import Strategy
@@ -106,38 +107,36 @@ class AttachedLearner:
 
     def _enter(self, world: World, initial: Tensor, shown: Tensor) -> None:
         number, mine = next(_sessions), self._facts(initial, shown)
-        rendezvous = Rendezvous(world, self._terms.patience_seconds) if world.learners > 1 else None
-        layout, created = self._layout(mine), NONE
-        if self.rank == 0:
-            created = create_file(layout)
-            kept = self._keep(layout, rendezvous, number)
-            facts = {**mine, "path": f"/proc/{os.getpid()}/fd/{created}", "rows": kept}
-        else:
-            assert rendezvous is not None
-            rendezvous.say(f"place {number} {self.rank}", self._whereabouts)
-            facts = rendezvous.hear(f"arena {number}")
-            self._check(mine, facts)
-        on_devices = mapped(facts["rows"][self.rank], layout.parameters) if facts["rows"] else None
-        if self.learners == 1 and self._device is not None:
-            on_devices = DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
-        self._performer = performer = self._open(layout, facts["path"], on_devices)
-        self.me, self.arena = performer.me, performer.arena
-        self.me.update_row = self._update_row
-        self._membership = Membership(self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r))
-        self._membership.enter()
-        if self.rank == 0:
-            for row in performer.rows:
-                _write(row, initial)
-            self.arena.table("held")[:] = NONE
-            for rank in range(self.learners):
-                self.arena.shown(rank).copy_(shown)
-            if rendezvous is not None:
-                rendezvous.say(f"arena {number}", facts)
-        try:
-            self._membership.gather(self.me.everyone, rendezvous.check if rendezvous else _nothing)
-        finally:
-            if created != NONE:
-                os.close(created)  # everybody has opened it
+        layout, everyone = self._layout(mine), range(self.learners)
+        with LocalRendezvous(world, number, self._terms.patience_seconds) as rendezvous:
+            facts, kept = dict[str, Any](), None
+            if self.rank == 0:
+                kept = self._keep(layout, rendezvous.collect())
+                arena_file = create_file(layout)
+            else:
+                facts, arena_file = rendezvous.enter({**mine, **self._whereabouts})
+            try:
+                if self.rank:
+                    self._check(mine, facts)
+                handles = facts.get("rows") if kept is None else kept[0]
+                self._performer = performer = self._open(layout, arena_file, self._on_devices(layout, handles))
+                self.me, self.arena = performer.me, performer.arena
+                self.me.update_row = self._update_row
+                self._membership = Membership(
+                    self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r)
+                )
+                self._membership.enter()
+                if self.rank == 0:
+                    for row in performer.rows:
+                        _write(row, initial)
+                    self.arena.table("held")[:] = NONE
+                    for rank in everyone:
+                        self.arena.shown(rank).copy_(shown)
+                    for rank in everyone[1:]:
+                        rendezvous.tell(rank, {**mine, "rows": None if kept is None else kept[rank]}, arena_file)
+            finally:
+                os.close(arena_file)  # it is mapped, and on its way to the others
+            self._membership.gather(self.me.everyone, rendezvous.check)
         performer.move_in()
         same_bits = torch.equal(initial.cpu().view(torch.int32), self.me.x.cpu().view(torch.int32))
         self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
@@ -159,14 +158,17 @@ class AttachedLearner:
         device = None if self._device is None else str(self._device)
         return {"device": device, "visible": visible(), "process": os.getpid()}
 
-    def _keep(self, layout: Layout, rendezvous: Rendezvous | None, number: int) -> list[Handles] | None:
+    def _keep(self, layout: Layout, others: Sequence[dict[str, Any]]) -> list[Handles] | None:
         """By rank 0: rows on devices that all learners can map, where others write them while a learner computes, and
-        all are on devices that reach each other; what each is to be told. None: rows are in the arena."""
-        if self._device is None or rendezvous is None or self.strategy.traits.synchronous:
+        all are on devices that reach each other; what each is to be told. None: rows are in the arena.
+
+        Args:
+            others: what the other learners have said, by rank from 1.
+        """
+        if self._device is None or not others or self.strategy.traits.synchronous:
             return None
-        others = [rendezvous.hear(f"place {number} {rank}", rank) for rank in range(1, self.learners)]
         every = [self._whereabouts, *others]
-        if any(one["visible"] != visible() or one["device"] is None for one in every):
+        if any(one.get("visible") != visible() or one.get("device") is None for one in every):
             return None
         devices = tuple(str(one["device"]) for one in every)
         if not reach_each_other(torch.device(device) for device in devices):
@@ -180,19 +182,27 @@ class AttachedLearner:
             return None
         return self._keeper.handles
 
-    def _open(self, layout: Layout, path: str, on_devices: DeviceRows | None) -> Performer:
+    def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
+        if self.learners == 1 and self._device is not None:
+            return DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
+        if handles is None:
+            return None
+        try:
+            return mapped(handles, _shared(layout), layout.parameters, layout.centre, self.learners)
+        except (OSError, ValueError) as error:
+            raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
+
+    def _open(self, layout: Layout, arena_file: int, on_devices: DeviceRows | None) -> Performer:
         task = ByHand(layout.parameters, self._device)
         cluster = Cluster(self.strategy, task, Sgd(), self.learners, self._terms.seed)
+        path = f"/proc/self/fd/{arena_file}"  # opened anew: locks belong to an open file description
         try:
             return Performer(
                 WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0, on_devices=on_devices),
                 self._patience,
             )
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"rank {self.rank}: rank 0's memory {path} cannot be opened ({error}). Do all learners run on this "
-                "host, as the same user, and does rank 0 still run?"
-            ) from error
+            raise UserError(f"rank {self.rank}: rank 0's memory cannot be opened ({error}).") from error
 
     def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
         return {
@@ -202,10 +212,10 @@ class AttachedLearner:
 
     def _check(self, mine: dict[str, Any], theirs: dict[str, Any]) -> None:
         for name, value in mine.items():
-            if theirs[name] != value:
+            if theirs.get(name) != value:
                 raise UserError(
-                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs[name]}: all learners must run "
-                    "the same script with the same options, and attach in the same order."
+                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs.get(name)}: all learners must "
+                    "run the same script with the same options, and attach in the same order."
                 )
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -434,10 +444,6 @@ def _write(row: Row, vector: Tensor) -> None:
 def _copy(vector: Tensor) -> Tensor:
     """In the memory of the host."""
     return vector.to("cpu", copy=True)
-
-
-def _nothing() -> None:
-    """Nobody else to ask."""
 
 
 def _died(rank: int) -> NoReturn:

@@ -14,8 +14,10 @@ Legend: P parameters, L learners.
 import base64
 import json
 import os
+import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -86,17 +88,26 @@ class Keeper:
         """For each learner, by rank: for `mapped`."""
 
 
-def mapped(handles: Handles, parameters: int) -> DeviceRows:
-    """The rows that a keeper keeps, in this process."""
+def mapped(handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int) -> DeviceRows:
+    """The rows that a keeper keeps, in this process: vectors (P,) by these `names`, and the centre if there is one.
 
-    def hear(said: dict[str, Any]) -> Tensor:
-        storage = _storage(said)
+    Raises:
+        ValueError: `handles` are not of such rows; nothing was mapped that is not.
+        OSError: they are no more.
+    """
+
+    def hear(said: Any) -> Tensor:
+        storage = _storage(said, parameters)
         vector: Any = torch.empty(0, device=storage.device)
         row: Tensor = vector.set_(storage, 0, (parameters,))
         return row
 
-    vectors = {name: [hear(said) for said in ranks] for name, ranks in handles.items() if name != CENTRE}
-    return DeviceRows(vectors, hear(handles[CENTRE]) if handles[CENTRE] else None)
+    if not isinstance(handles, dict) or set(handles) != {*names, CENTRE} or (handles[CENTRE] is not None) != centre:
+        raise ValueError("handles of other rows")
+    if any(not isinstance(handles[name], list) or len(handles[name]) != learners for name in names):
+        raise ValueError("handles of other learners")
+    vectors = {name: [hear(said) for said in handles[name]] for name in names}
+    return DeviceRows(vectors, hear(handles[CENTRE]) if centre else None)
 
 
 def _say(vector: Tensor) -> dict[str, Any]:
@@ -109,17 +120,61 @@ def _say(vector: Tensor) -> dict[str, Any]:
     return {"cuda": [_text(part) if isinstance(part, bytes) else part for part in shared]}
 
 
-def _storage(said: dict[str, Any]) -> Any:
+def _storage(said: Any, parameters: int) -> Any:
+    """Memory of 4 P bytes that `_say` has described."""
     kind: Any = torch.UntypedStorage
+    size = 4 * parameters
+    if not isinstance(said, dict):
+        raise ValueError("no handle")
     if "path" in said:
-        descriptor = os.open(said["path"], os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _open_nameless(said["path"], size)
         try:
-            return kind._new_shared_fd_cpu(descriptor, said["size"])
+            return kind._new_shared_fd_cpu(descriptor, size)
         finally:
             os.close(descriptor)
+    parts = _checked(said.get("cuda"), size)
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    parts = [base64.b64decode(part) if isinstance(part, str) else part for part in said["cuda"]]
     return kind._new_shared_cuda(*parts)
+
+
+def _open_nameless(path: Any, size: int) -> int:
+    """A descriptor of another process's shared memory: a file of this user that has no name any more."""
+    if not isinstance(path, str) or not re.fullmatch(r"/proc/[0-9]+/fd/[0-9]+", path):
+        raise ValueError(f"{path!r} is no descriptor of another process")
+    _check_nameless(path, os.stat(path), size)  # before it is opened, which alone may do something to a device
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _check_nameless(path, os.fstat(descriptor), size)
+    except ValueError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_nameless(path: str, found: os.stat_result, size: int) -> None:
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid() or found.st_size != size:
+        raise ValueError(f"{path} is no shared memory of {size:,} bytes of this user")
+
+
+CUDA_PARTS = (int, bytes, int, int, bytes, int, bytes, bool)
+"""Of a handle, as torch makes it: device, memory, size, offset, file of counters, which of them, event, wait for it?"""
+COUNTERS = re.compile(rb"/torch_[0-9]+_[0-9]+_[0-9]+")
+"""Names of such files under /dev/shm. torch writes to the one that the handle names."""
+
+
+def _checked(said: Any, size: int) -> list[Any]:
+    """The parts of a handle of memory of so many bytes on a GPU."""
+    if not isinstance(said, list) or len(said) != len(CUDA_PARTS):
+        raise ValueError("no handle of memory on a GPU")
+    parts: list[Any] = [base64.b64decode(part, validate=True) if isinstance(part, str) else part for part in said]
+    if any(type(part) is not kind for part, kind in zip(parts, CUDA_PARTS, strict=True)):
+        raise ValueError("a handle of memory on a GPU with parts of another kind")
+    device, _, length, offset, counters, counter, _, _ = parts
+    if not 0 <= device < torch.cuda.device_count() or length != size or offset < 0 or counter < 0:
+        raise ValueError(f"a handle of memory on GPU {device} of {length:,} bytes, not {size:,}")
+    if not COUNTERS.fullmatch(counters):
+        raise ValueError("a handle whose counters are in a file of another name")
+    return parts
 
 
 def _text(raw: bytes) -> str:

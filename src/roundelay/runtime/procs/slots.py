@@ -1,16 +1,19 @@
 """One process leads all learners of a host; others that a launcher has started there wait for its end."""
 
+import hashlib
 import os
 import socket
 import time
 from contextlib import suppress
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.procs.peers import peer_user
 from roundelay.runtime.procs.world import Place
 
 
 def _slot_name(place: Place) -> str:
-    return f"\0roundelay-{os.getuid()}-{place.address}-{place.port}-{place.ranks[0]}"
+    run = hashlib.blake2b(place.job, digest_size=16).hexdigest() if place.job else f"{place.address}-{place.port}"
+    return f"\0roundelay-{os.geteuid()}-{run}-{place.ranks[0]}"
 
 
 class Slots:
@@ -75,4 +78,9 @@ def lend(place: Place, patience: float = 300.0) -> int:
                     ) from None
                 time.sleep(0.1)
                 continue
+            if (user := peer_user(waiting)) != os.geteuid():
+                raise UserError(
+                    f"a process of user {user} has taken the name by which the learners of this host meet: choose "
+                    "another MASTER_PORT."
+                )
             return (waiting.recv(1) or b"\1")[0]

@@ -1,0 +1,353 @@
+"""Learners and hosts find each other, and believe nobody else."""
+
+import fcntl
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.serving import _conductor
+from roundelay.runtime.procs.arena import NAME, SEALS, Arena, Layout, check_file, create_file
+from roundelay.runtime.procs.keeper import mapped
+from roundelay.runtime.procs.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
+from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.rendezvous import FACT_BYTES, Rendezvous
+from roundelay.runtime.procs.world import Place, World
+from support.until import until
+
+LAYOUT = Layout(2, 1000)
+PATIENCE = 60.0
+
+# The arena's file -----------------------------------------------------------------------------------------------------
+
+
+def sealed(name: str, size: int, seals: int = SEALS) -> int:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def some_file(folder: Path) -> int:
+    (folder / "data").write_bytes(b"\7" * LAYOUT.total_bytes)
+    return os.open(folder / "data", os.O_RDWR)
+
+
+def unlinked_file(folder: Path) -> int:
+    descriptor = some_file(folder)
+    (folder / "data").unlink()
+    return descriptor
+
+
+def file_by_that_name(folder: Path) -> int:
+    """As close as a file comes to the name of a memory file."""
+    path = folder / f"memfd:{NAME} (deleted)"
+    path.write_bytes(b"\7" * LAYOUT.total_bytes)
+    return os.open(path, os.O_RDWR)
+
+
+OTHERS: dict[str, tuple[Callable[[Path], int], str]] = {
+    "a file": (some_file, "no sealed memory file of Roundelay"),
+    "an unlinked file": (unlinked_file, "no sealed memory file of Roundelay"),
+    "a file by its name": (file_by_that_name, "no sealed memory file of Roundelay"),
+    "a device": (lambda _: os.open("/dev/zero", os.O_RDWR), "no sealed memory file of Roundelay"),
+    "memory of something else": (lambda _: sealed("other", LAYOUT.total_bytes), "no sealed memory file of Roundelay"),
+    "memory that may shrink": (lambda _: sealed(NAME, LAYOUT.total_bytes, 0), "no sealed memory file of Roundelay"),
+    "another arena": (lambda _: create_file(Layout(3, 1000)), r"it has [\d,]+ bytes, and the learners' memory has"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_only_an_arena_of_this_layout_is_mapped(tmp_path: Path, other: str) -> None:
+    make, message = OTHERS[other]
+    descriptor = make(tmp_path)
+    try:
+        with pytest.raises(UserError, match=message):
+            Arena(descriptor, LAYOUT, Patience(0, 1))
+        for file in tmp_path.iterdir():
+            assert file.read_bytes() == b"\7" * LAYOUT.total_bytes
+    finally:
+        os.close(descriptor)
+
+
+def test_an_arena_keeps_its_size() -> None:
+    descriptor = create_file(LAYOUT)
+    check_file(descriptor, LAYOUT)
+    for size in (0, 2 * LAYOUT.total_bytes):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    os.close(descriptor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_memory_of_another_user_is_not_mapped() -> None:
+    descriptor = create_file(LAYOUT)
+    os.fchown(descriptor, 12345, -1)
+    with pytest.raises(UserError, match="it belongs to user 12345"):
+        check_file(descriptor, LAYOUT)
+    os.close(descriptor)
+
+
+def test_a_file_by_some_name_is_no_row_on_a_device(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"\7" * 4000)
+    descriptor = os.open(tmp_path / "data", os.O_RDWR)
+    cuda: list[Any] = [0, "AAAA", 4000, 0, "L2V0Yy9wYXNzd2Q=", 0, "AAAA", False]
+    odd: list[Any] = [
+        {"path": str(tmp_path / "data")}, {"path": f"/proc/{os.getpid()}/fd/{descriptor}"}, {"path": "/dev/zero"},
+        {"path": 7}, {}, None, [], {"cuda": cuda}, {"cuda": cuda[:-1]}, {"cuda": [0] * 8}, {"cuda": "AAAA"},
+    ]  # fmt: skip
+    for said in odd:
+        with pytest.raises(ValueError, match=r"no shared memory|no descriptor|no handle|a handle"):
+            mapped({"row": [said], "centre": None}, ("row",), 1000, False, 1)
+    others: list[Any] = [{"centre": None}, {"row": [], "centre": None}, {"row": [{}], "centre": {}}, {"row": {}}, 7]
+    for handles in others:
+        with pytest.raises(ValueError, match="handles of other"):
+            mapped(handles, ("row",), 1000, False, 1)
+    os.close(descriptor)
+    assert (tmp_path / "data").read_bytes() == b"\7" * 4000
+
+
+# Learners of one host -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(0, 3, "127.0.0.1", 1, secret=str(tmp_path).encode())
+
+
+def start(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """What it returned, or its UserError."""
+    done: list[Any] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except UserError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, done
+
+
+def enter(world: World, rank: int) -> tuple[dict[str, Any], int]:
+    with LocalRendezvous(replace(world, rank=rank), 0, PATIENCE) as rendezvous:
+        return rendezvous.enter({"mine": rank})
+
+
+def collect(world: World, patience: float = PATIENCE) -> list[dict[str, Any]]:
+    with LocalRendezvous(world, 0, patience) as rendezvous:
+        return rendezvous.collect()
+
+
+def test_learners_are_given_facts_and_a_descriptor_by_rank(world: World) -> None:
+    others = [start(partial(enter, world, rank)) for rank in (2, 1)]
+    file = create_file(LAYOUT)
+    with LocalRendezvous(world, 0, PATIENCE) as rendezvous:
+        assert rendezvous.collect() == [{"mine": 1}, {"mine": 2}]
+        for rank in (1, 2):
+            rendezvous.tell(rank, {"for": rank}, file)
+        for thread, _ in others:
+            thread.join()
+        rendezvous.check()  # who has attached may go
+    for rank, (_, (found,)) in zip((2, 1), others, strict=True):
+        fact, descriptor = found
+        assert fact == {"for": rank}
+        assert os.fstat(descriptor).st_ino == os.fstat(file).st_ino
+        assert not os.get_inheritable(descriptor)
+        os.close(descriptor)
+    os.close(file)
+
+
+def test_learners_of_another_job_are_not_met(world: World) -> None:
+    """Another secret, address, session, number of learners or attempt: another name."""
+    names = {
+        _socket_name(other, number)
+        for other in (
+            world, replace(world, secret=b"another"), replace(world, port=2), replace(world, address="::1"),
+            replace(world, learners=2), replace(world, attempt="1"),
+        )
+        for number in range(2)
+    }  # fmt: skip
+    assert len(names) == 12
+    assert _socket_name(world, 0) == _socket_name(replace(world, rank=2, ended_file="x"), 0)
+
+
+def test_a_learner_that_ends_before_all_have_attached_is_named(world: World) -> None:
+    thread, done = start(lambda: collect(world))
+    until(lambda: _socket_name(world, 0)[1:] in Path("/proc/net/unix").read_text())
+    learner = LocalRendezvous(replace(world, rank=2), 0, PATIENCE)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(learner._name)
+        body = b'{"rank": 2}'
+        connection.sendall(LENGTH.pack(len(body)) + body)
+    thread.join()
+    assert re.search("rank 0: learner 2 ended before all had attached", str(done[0]))
+
+
+def test_a_rank_that_comes_twice_is_named(world: World) -> None:
+    thread, done = start(lambda: collect(world))
+    others = [start(lambda: enter(world, 1)) for _ in range(2)]
+    thread.join()
+    assert "two learners say that they are rank 1" in str(done[0])
+    for other, said in others:
+        other.join()
+        assert "learner 0 ended before all had attached" in str(said[0])
+
+
+def test_a_second_rank_0_and_a_missing_one_are_named(world: World) -> None:
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(_socket_name(world, 0))
+        with pytest.raises(UserError, match="another learner on this host says that it is rank 0"):
+            collect(world)
+    with pytest.raises(UserError, match=r"rank 0 of 3 could not meet .* ranks \[1, 2\] did not come within 0 s"):
+        collect(world, 0.1)
+    with pytest.raises(UserError, match=r"rank 1 of 3 could not meet .* nobody answered within 0 s"):
+        LocalRendezvous(replace(world, rank=1), 0, 0.1).enter({})
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", LENGTH.pack(1 << 40), LENGTH.pack(2) + b"[]", LENGTH.pack(2) + b"\xff{",
+     LENGTH.pack(13) + b'{"rank": "1"}', LENGTH.pack(11) + b'{"rank": 9}'],
+)  # fmt: skip
+def test_who_is_no_learner_is_shown_out(world: World, noise: bytes) -> None:
+    thread, done = start(lambda: collect(replace(world, learners=2)))
+    name = _socket_name(replace(world, learners=2), 0)
+    until(lambda: name[1:] in Path("/proc/net/unix").read_text())
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(name)
+        stranger.sendall(noise)
+        stranger.shutdown(socket.SHUT_WR)
+        until(lambda: closed(stranger))
+    other, _ = start(lambda: enter(replace(world, learners=2), 1))
+    thread.join()
+    other.join()
+    assert done == [[{"mine": 1}]]
+
+
+def closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_at_the_meeting_point_is_not_believed(world: World) -> None:
+    name = _socket_name(world, 0)
+    child = os.fork()
+    if not child:  # somebody who knows the name, and takes it first
+        try:
+            os.setuid(65534)
+            taken = socket.socket(socket.AF_UNIX)
+            taken.settimeout(PATIENCE)
+            taken.bind(name)
+            taken.listen()
+            connection, _ = taken.accept()
+            connection.recv(1)
+        finally:
+            os._exit(0)
+    try:
+        with (
+            LocalRendezvous(replace(world, rank=1), 0, PATIENCE) as rendezvous,
+            pytest.raises(UserError, match="a process of user 65534, not of this one"),
+        ):
+            rendezvous.enter({})
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_only_the_launchers_note_says_who_has_ended(tmp_path: Path) -> None:
+    note = os.memfd_create("roundelay-ended")
+    os.write(note, b"[1, 7]\n[5, 1]\n[0")
+    assert World(0, 2, ended_file=f"/proc/{os.getpid()}/fd/{note}").ended() == {1: 7}
+    os.close(note)
+    (tmp_path / "note").write_text("[1, 7]\n")
+    with pytest.raises(UserError, match="no file of `roundelay launch`"):
+        World(0, 2, ended_file=str(tmp_path / "note")).ended()
+    assert World(0, 2, ended_file=str(tmp_path / "nowhere")).ended() == {}
+
+
+# Hosts, at a store that anybody may write to --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store() -> TCPStore:
+    """What torchrun's agent has."""
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def there(store: TCPStore, tmp_path: Path) -> World:
+    return World(0, 4, "127.0.0.1", store.port, hosted=True, secret=b"a secret of " + str(tmp_path).encode())
+
+
+def stranger(store: TCPStore) -> Any:
+    """Another connection; values may be bytes, which torch's types do not know."""
+    return PrefixStore("roundelay", TCPStore("127.0.0.1", store.port, None, wait_for_workers=False))
+
+
+def place(world: World) -> Place:
+    return Place((2, 3), 4, 0, world.address, world.port, True, ("127.0.0.1", 0), world.secret)
+
+
+ADDRESS = {"host": "10.0.0.1", "port": 4000}
+
+
+def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: World) -> None:
+    Rendezvous(there, PATIENCE).say("conductor", ADDRESS)
+    assert _conductor(place(there), PATIENCE) == ("10.0.0.1", 4000)
+
+
+TAMPERED: dict[str, Callable[[bytes], bytes]] = {
+    "another address": lambda said: said.replace(b"10.0.0.1", b"10.0.0.9"),
+    "another port": lambda said: said.replace(b"4000", b"4001"),
+    "no proof": lambda _: json.dumps(ADDRESS).encode(),
+    "another proof": lambda said: (b"1" if said[:1] == b"0" else b"0") + said[1:],
+    "nothing": lambda _: b"",
+    "no text": lambda said: b"\xff" + said[1:],
+    "too much": lambda said: said + b" " * FACT_BYTES,
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, there: World, how: str) -> None:
+    Rendezvous(there, PATIENCE).say("conductor", ADDRESS)
+    strange = stranger(store)
+    strange.set("conductor", TAMPERED[how](strange.get("conductor")))
+    with pytest.raises(UserError, match=r"said by rank 0 \(conductor\) was not written with this run's secret"):
+        _conductor(place(there), PATIENCE)
+
+
+def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) -> None:
+    """Under another name, and by hosts with another secret."""
+    strange = stranger(store)
+    Rendezvous(there, PATIENCE).say("doctor", ADDRESS)
+    strange.set("conductor", strange.get("doctor"))
+    with pytest.raises(UserError, match="not written with this run's secret"):
+        _conductor(place(there), PATIENCE)
+    Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("conductor", ADDRESS)
+    with pytest.raises(UserError, match="not written with this run's secret"):
+        _conductor(place(there), PATIENCE)
+    with pytest.raises(UserError, match="need a secret"):
+        Rendezvous(replace(there, secret=b""), PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "fact", [{}, {"host": 7, "port": 1}, {"host": "a", "port": "1"}, {"host": "a", "port": 1 << 16}]
+)
+def test_what_is_no_address_is_refused(store: TCPStore, there: World, fact: dict[str, Any]) -> None:
+    Rendezvous(there, PATIENCE).say("conductor", fact)
+    with pytest.raises(UserError, match="which is no address"):
+        _conductor(place(there), PATIENCE)
