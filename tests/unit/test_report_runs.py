@@ -204,7 +204,7 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seed", "one"), ("wall_seconds", None), ("frame_cross_entropy", {"dev": []}), ("frame_accuracy", [0.5])],
+    [("seed", "one"), ("wall_seconds", "long"), ("frame_cross_entropy", {"dev": []}), ("frame_accuracy", [0.5])],
 )
 def test_a_field_that_cannot_be_is_named(tmp_path: Path, field: str, value: object) -> None:
     folder = write_run(tmp_path, Fake())
