@@ -5,6 +5,7 @@ Legend: P parameters, S tied states.
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -201,7 +202,8 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
         schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
         save_model=lambda x, path: save_model(task, x, path), complete=complete, with_learners=with_learners,
-        after_death=after_death,
+        after_death=after_death, keep_checkpoints=training.keep_checkpoints, disk_patience=training.disk_patience,
+        checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
     )  # fmt: skip
 
 

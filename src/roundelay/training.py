@@ -234,7 +234,7 @@ class _Run:
     def _epoch(self) -> bool:
         """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
-        if self.interrupt.asked:  # between epochs, or in one so short that nobody looked
+        if self._asked():  # between epochs, or in one so short that nobody looked
             return self._interrupted(epoch)
         plan = EpochPlan(
             epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
@@ -267,7 +267,7 @@ class _Run:
         self._record_segment(segment, outcome)
         if not outcome.finished:
             self.now.first = outcome.next
-            if self.due and not self.interrupt.asked:
+            if not self._asked() and self.due:
                 self._checkpoint(self._inside(epoch))
                 return True
             return self._interrupted(epoch)
@@ -330,11 +330,17 @@ class _Run:
         )
 
     def _interrupted(self, epoch: int) -> bool:
-        why = self.interrupt.why
+        why = self.runtime.stopped_by = self.interrupt.why or "SIGINT"
         self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
         self._checkpoint(self._inside(epoch))
         self.live.interrupt()
         return False
+
+    def _asked(self) -> bool:
+        """Is the run to stop? A signal may also have come to another host."""
+        if self.runtime.stopped_by and not self.interrupt.asked:
+            self.interrupt.asked, self.interrupt.why = True, self.runtime.stopped_by
+        return self.interrupt.asked
 
     def _watch(self) -> Callable[[Glance], bool]:
         shown = 0

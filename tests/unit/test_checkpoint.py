@@ -85,8 +85,8 @@ def test_no_bit_of_a_checkpoint_can_change_unnoticed(tmp_path: Path) -> None:
 def test_a_checkpoint_names_no_file_elsewhere(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "checkpoints", "epoch-0001", some(1.5))
     for name in ("../../../etc/passwd", "/etc/passwd", "..", ".", "", "a\0b", 7, None):
-        for sums in (dict[str, object](), {"checksums": {}}):
-            write_json(path, {**read_json(path), "tensors": name, **sums})
+        for sums in (None, 1):
+            write_json(path, {**read_json(path), "tensors": name, "checksums": sums})
             with pytest.raises(Damaged, match=r"epoch-0001\.json"):
                 load_checkpoint(path)
             prune(path.parent, {"epoch-0001"})  # reads it too, and goes on

@@ -13,11 +13,9 @@ from multiprocessing.context import ForkServerProcess
 
 from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not_imported_again
 from roundelay.runtime.procs.threads import wait_politely
-from roundelay.runtime.procs.worker import Answer, WorkerSpec, main
+from roundelay.runtime.procs.worker import PARENTS, Answer, WorkerSpec, main
 
 NAME = "learner"
-PARENTS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
-"""Signals that learners do not hear: the parent decides what they mean."""
 
 
 @dataclass

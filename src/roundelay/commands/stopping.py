@@ -1,0 +1,57 @@
+"""Signals that end a training: with a checkpoint, and with an exit status that a scheduler knows.
+
+SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away) and SIGUSR1 (Slurm's
+`--signal`, some time before that) ask the run to stop at the next round. The exit status is 128 plus the signal's
+number, the one a process has that the signal killed: 130, 143, 138.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from roundelay.terminal import complain
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Asked(Protocol):
+    """What is told of a signal: training's Interrupt."""
+
+    asked: bool
+    why: str
+
+
+@contextmanager
+def stopping(interrupt: Asked) -> Iterator[None]:
+    """The first signal asks the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once.
+    Others may come many times: a launcher and the system that has started it often send one each."""
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if interrupt.asked:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        interrupt.asked, interrupt.why = True, signal.Signals(number).name
+        how = "; Ctrl-C again to stop at once" if number == signal.SIGINT else f" ({interrupt.why})"
+        complain(f"stopping at the next round{how}.")
+
+    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def status(why: str) -> int:
+    """The exit status of what the signal of this name has ended; without a name it was a Ctrl-C."""
+    known = why in signal.Signals.__members__  # another host may have other signals
+    return 128 + (signal.Signals[why] if known else signal.SIGINT)
+
+
+def leave_to_another() -> None:
+    """From now on another process of this host answers signals, and this one ends with it."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,88 @@
+"""Schedulers end a training by signals, often sent to all its processes at once."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.core.files import read_json
+from roundelay.core.live import INTERRUPTED, read_live
+from roundelay.core.records import Interrupted, LearnerLost, Results, Segment, of_kind, read_events
+from support.started import ends, start, two_hosts, wait_for
+
+EPOCHS = "schedule.max_epochs=4"
+
+
+def options(exp: Path, strategy: str, learners: int) -> list[str]:
+    slow = [f"--straggler={rank}:+0.02" for rank in range(learners)]
+    return ["--exp", str(exp), "--strategy", strategy, EPOCHS, *slow]
+
+
+@pytest.mark.parametrize(
+    ("number", "strategy", "to_all"),
+    [(signal.SIGTERM, "adpsgd", True), (signal.SIGTERM, "ssgd", False), (signal.SIGUSR1, "adpsgd", True)],
+)
+def test_a_schedulers_signal_ends_a_run_with_a_checkpoint(
+    number: signal.Signals, strategy: str, to_all: bool, inside: Path
+) -> None:
+    exp = inside / f"exp-{number.name}-{strategy}"
+    command = ["roundelay.cli", "train", "recipe.yaml", *options(exp, strategy, 2), "--learners", "2"]
+    process = start(command)
+    try:
+        wait_for(exp / "checkpoints" / "epoch-0001.json", [process])
+        if to_all:  # Slurm and systemd do; learners and their fork server leave it to the process that leads
+            for _ in range(3):
+                os.killpg(process.pid, number)
+                time.sleep(0.01)
+        else:
+            process.send_signal(number)
+        (status,), text = ends([process])
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert status == 128 + number, text
+    assert "resource_tracker" not in text
+    assert f"stopping at the next round ({number.name})" in text
+    events = read_events(exp / "events.jsonl")
+    assert [record.why for record in of_kind(events, Interrupted)] == [number.name]
+    assert not of_kind(events, LearnerLost)
+    live = read_live(exp)
+    assert live is not None
+    assert live.doing == INTERRUPTED
+    assert main(command[1:]) == 0
+    segments = of_kind(read_events(exp / "events.jsonl"), Segment)
+    assert sum(sum(segment.learner_frames) for segment in segments) == segments[-1].frames
+    assert Results.from_json(read_json(exp / Results.FILE)).epochs == 4
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("which", [0, 1], ids=["on the first host", "on the other"])
+def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, inside: Path) -> None:
+    exp = inside / f"exp-hosts-{which}"
+    with two_hosts((1, 2), *options(exp, "adpsgd", 3)) as processes:
+        wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
+        processes[which].send_signal(signal.SIGTERM)
+        statuses, text = ends(processes)
+    assert statuses == [143, 143, 143], text
+    assert [record.why for record in of_kind(read_events(exp / "events.jsonl"), Interrupted)] == ["SIGTERM"]
+
+
+@pytest.mark.timeout(240)
+def test_a_signal_to_torchrun_ends_its_run_with_a_checkpoint(inside: Path) -> None:
+    exp = inside / "exp-torchrun-signal"
+    node = start(
+        ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "roundelay.cli", "train",
+         "recipe.yaml", *options(exp, "adpsgd", 2)]
+    )  # fmt: skip
+    try:
+        wait_for(exp / "checkpoints" / "epoch-0001.json", [node])
+        node.send_signal(signal.SIGTERM)
+        _, text = ends([node])
+    finally:
+        if node.poll() is None:
+            os.killpg(node.pid, signal.SIGKILL)
+    assert [record.why for record in of_kind(read_events(exp / "events.jsonl"), Interrupted)] == ["SIGTERM"], text
+    assert not of_kind(read_events(exp / "events.jsonl"), LearnerLost)
