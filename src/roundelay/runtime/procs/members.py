@@ -48,6 +48,13 @@ class Member:
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"ended with exit status {code}"
 
+    def advice(self) -> str:
+        """What to look at, where it died before it had built its learner."""
+        code = self.process.exitcode
+        if code == -signal.SIGKILL:
+            return ", while it started. Too little memory is the usual reason: try fewer learners"
+        return ", while it started. What it printed says why" if code and code > 0 and code != GUARDLESS else ""
+
     @property
     def killed(self) -> bool:
         """Did a signal end it? Then the next one may live; who ends by itself will do so again."""
