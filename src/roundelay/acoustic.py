@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json
+from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
@@ -262,7 +263,7 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
     sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts)
-    write_json(path.with_name(MODEL_META), plain(sizes))
+    write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
 
 
 def load_model(exp: Path) -> AcousticModel:
@@ -276,7 +277,8 @@ def load_model(exp: Path) -> AcousticModel:
         raise UserError(
             f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
         )
-    sizes = build(_Sizes, read_json(meta_path), str(meta_path))
+    told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")
+    sizes = build(_Sizes, told, str(meta_path))
     try:
         network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
         tensors = load(path.read_bytes())

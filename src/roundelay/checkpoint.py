@@ -123,9 +123,14 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The files of the checkpoint whose JSON is `path`, which may not all be there."""
+    return path, *_tensors(path)
+
+
 def set_aside(path: Path) -> None:
     """Rename the files of a damaged checkpoint, so that it does not count any more; the JSON first."""
-    files = [path, *(file for file in _tensors(path) if file.exists())]
+    files = [file for file in files_of(path) if file.exists()]
     for file in files:
         file.replace(file.with_name(file.name + DAMAGED))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundelay import __version__
-from roundelay.commands import alignments, comparisons, corpora, hosts, recognition, training
+from roundelay.commands import alignments, comparisons, corpora, hosts, kept, recognition, training
 from roundelay.commands.base import DEFAULT_LEARNERS
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.threads import wait_politely
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    for group in (corpora, alignments, training, recognition, comparisons, hosts):
+    for group in (corpora, alignments, training, recognition, comparisons, hosts, kept):
         group.add(command)
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"

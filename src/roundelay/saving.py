@@ -13,6 +13,7 @@ from roundelay.checkpoint import (
     Checkpoint,
     bytes_of,
     checkpoints,
+    files_of,
     load_checkpoint,
     prune,
     save_checkpoint,
@@ -205,3 +206,62 @@ def _position(path: Path, checkpoint: Checkpoint) -> Position:
         return Position.from_json(checkpoint.position)
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{path}: not a checkpoint of a run ({error!r}).") from error
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A checkpoint as `roundelay checkpoints` shows it. What its JSON says is None where that cannot be read."""
+
+    name: str
+    size: int  # bytes
+    fault: str  # "" where it is whole
+    next: bool  # the one a run goes on from
+    best: bool
+    learners: int | None = None
+    epochs: int | None = None  # trained
+    frames: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    def shown(self) -> str:
+        """What is to be said of it."""
+        if self.fault:
+            return self.fault
+        return ", ".join(text for text, so in (("best", self.best), ("goes on from here", self.next)) if so)
+
+    def numbers(self) -> tuple[str, str, str]:
+        """Learners, epochs and frames."""
+        learners, epochs, frames = (
+            "" if number is None else f"{number:,}" for number in (self.learners, self.epochs, self.frames)
+        )
+        return learners, epochs, frames
+
+
+def listed(exp: Path) -> list[Listed]:
+    """All checkpoints of the run in `exp`, the newest last; each is read and held to its checksums."""
+    found: list[Listed] = []
+    best, next_ = "", True
+    for path in reversed(checkpoints(exp / FOLDER)):
+        try:
+            checkpoint = load_checkpoint(path)
+            position = _position(path, checkpoint)
+        except UserError as error:
+            found.append(Listed(path.stem, _bytes(path), str(error), next=False, best=False))
+            continue
+        best = best or position.best
+        learners = len(checkpoint.state.vectors["row"])
+        found.append(
+            Listed(
+                path.stem, _bytes(path), "", next_, path.stem == best, learners, position.schedule.epoch,
+                position.frames,
+            )
+        )  # fmt: skip
+        next_ = False
+    return found[::-1]
+
+
+def _bytes(path: Path) -> int:
+    """Of a checkpoint's files on disk."""
+    return sum(file.stat().st_size for file in files_of(path) if file.exists())

@@ -11,12 +11,13 @@ that knew no checksums are read without.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, read_json, write_json
+from roundelay.core.files import json_line, json_text, read_json, write_text
 
 KEY, OWN = "checksums", ""
 _METHOD, _BYTES = "blake2b", 16
@@ -42,16 +43,21 @@ def file_checksum(path: Path) -> str:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 
 
-def write_checked(path: Path, value: Mapping[str, Any], files: Iterable[str] = ()) -> None:
+def write_checked(
+    path: Path, value: Mapping[str, Any], files: Iterable[str] = (), *, one_line: bool = False
+) -> None:  # fmt: skip
     """Write `value` as JSON, with the checksums of `files`, names in the same folder, and of itself."""
     sums = {name: file_checksum(path.with_name(name)) for name in files}
-    write_checked_with(path, value, sums)
+    write_checked_with(path, value, sums, one_line=one_line)
 
 
-def write_checked_with(path: Path, value: Mapping[str, Any], sums: Mapping[str, str]) -> None:
+def write_checked_with(
+    path: Path, value: Mapping[str, Any], sums: Mapping[str, str], *, one_line: bool = False
+) -> None:  # fmt: skip
     """`write_checked` where the checksums of the files are known already."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
-    write_json(path, {**plain, KEY: {**sums, OWN: _own(plain)}})
+    whole = {**plain, KEY: {**sums, OWN: _own(plain)}}
+    write_text(path, json_line(whole) + "\n" if one_line else json_text(whole))
 
 
 def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[str, Any]:
@@ -107,6 +113,35 @@ def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
         raise Damaged(f"{path}: cannot be read ({error.strerror or error}). {remedy}".rstrip()) from None
     if found != expected:
         raise Damaged(f"{path}: damaged, its checksum is not the one in {named_in}. {remedy}".rstrip())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a look at one file has found; `fault` is "" where it is what was written."""
+
+    path: Path
+    fault: str
+
+
+def verify(folder: Path) -> Iterator[Verdict]:
+    """Hold all files below `folder` to the checksums in the JSONs beside them. A JSON without checksums tells nothing,
+    and is not named unless it cannot be read."""
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            _, sums = read_sums(path, "")
+        except Damaged as error:
+            if not str(error).endswith("not an object of JSON."):  # then it is none of ours
+                yield Verdict(path, str(error))
+            continue
+        for name, expected in sums.items():
+            try:
+                check_file(path.with_name(name), expected, path.name, "")
+            except Damaged as error:
+                yield Verdict(path.with_name(name), str(error))
+            else:
+                yield Verdict(path.with_name(name), "")
+        if sums:
+            yield Verdict(path, "")
 
 
 def _own(value: Mapping[str, Any]) -> str:
