@@ -38,7 +38,7 @@ from roundelay.core.records import (
 )
 from roundelay.core.state import Statistics
 from roundelay.journal import Journal
-from roundelay.learner.base import Learner
+from roundelay.learner.base import Learner, Stopped
 from roundelay.live import LiveFile
 from roundelay.run_directory import Complete, alone, claim_directory, commit, cut, has_trained, machine, put_away
 from roundelay.runtime.base import (
@@ -217,7 +217,11 @@ class _Run:
         try:
             self._announce(found)
             if not found:
-                untrained = self._measure(self.job.held_out)
+                try:
+                    untrained = self._measure(self.job.held_out)
+                except Stopped:  # nothing is there to be kept
+                    self._stop()
+                    return None
                 self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
                 self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch, untrained.mean_loss)
                 self.now.judge("epoch-0000", untrained.mean_loss)
@@ -245,10 +249,28 @@ class _Run:
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
         self.live.train(epoch, done)
         self.progress.advance(done)
+        if segment.first_round < plan.rounds:  # else it was stopped while it was evaluated
+            outcome = self._segment(segment)
+            self._record_segment(segment, outcome)
+            self.now.first = plan.rounds * plan.learners if outcome.finished else outcome.next
+            if not outcome.finished:
+                if self._asked() or not self.due:
+                    return self._interrupted(epoch)
+                self._checkpoint(self._inside(epoch))
+                return True
+        self.live.evaluate()
+        try:
+            loss = self._measure(self.job.held_out)
+        except Stopped:
+            return self._interrupted(epoch)
+        self._judge(loss)
+        return True
+
+    def _segment(self, segment: SegmentPlan) -> Outcome:
         self.journal.begin_segment()
         self.due = False
         try:
-            outcome = self.runtime.segment(segment, self._watch())
+            return self.runtime.segment(segment, self._watch())
         except LearnerDied as error:
             goes_on = self._can_go_on()
             if not self.journal.has_said(error.rank, error.reason):
@@ -256,7 +278,7 @@ class _Run:
                 self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
             if goes_on:
                 raise
-            raise self._bereaved(error, epoch) from error
+            raise self._bereaved(error, segment.epoch.epoch) from error
         except TimeoutError as error:
             raise UserError(
                 f"{error}. If it hangs, the same command resumes from {self.saves.folder}; if it is only slow, raise "
@@ -264,15 +286,10 @@ class _Run:
             ) from error
         finally:
             self.progress.finish()
-        self._record_segment(segment, outcome)
-        if not outcome.finished:
-            self.now.first = outcome.next
-            if not self._asked() and self.due:
-                self._checkpoint(self._inside(epoch))
-                return True
-            return self._interrupted(epoch)
-        self.live.evaluate()
-        loss = self._measure(self.job.held_out)
+
+    def _judge(self, loss: Statistics) -> None:
+        """The epoch is trained and evaluated: let the schedule decide, and keep the state."""
+        now, epoch = self.now.schedule, self.now.schedule.epoch
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
         name = f"epoch-{epoch + 1:04d}"
@@ -282,7 +299,6 @@ class _Run:
             self._take_back(f"epoch-{epoch:04d}")
         self.now.schedule, self.now.first = next_, 0
         self._checkpoint(name)
-        return True
 
     def _take_back(self, name: str) -> None:
         """Go on from the checkpoint `name`, which the epoch began with. Where it is damaged, and there is none of
@@ -330,11 +346,20 @@ class _Run:
         )
 
     def _interrupted(self, epoch: int) -> bool:
-        why = self.runtime.stopped_by = self.interrupt.why or "SIGINT"
-        self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
+        self._say_interrupted()
         self._checkpoint(self._inside(epoch))
         self.live.interrupt()
         return False
+
+    def _say_interrupted(self) -> None:
+        self.runtime.stopped_by = why = self.interrupt.why or "SIGINT"
+        epoch = self.now.schedule.epoch
+        self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
+
+    def _stop(self) -> None:
+        """End where the last checkpoint, if there is one, has all that was trained."""
+        self._say_interrupted()
+        self.live.interrupt()
 
     def _asked(self) -> bool:
         """Is the run to stop? A signal may also have come to another host."""
@@ -378,7 +403,19 @@ class _Run:
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def _measure(self, split: str) -> Statistics:
-        return self.learner.evaluate(self.runtime.consensus(), split)
+        return self._evaluated(self.runtime.consensus(), split)
+
+    def _evaluated(self, x: Tensor, split: str) -> Statistics:
+        """Loss and accuracy at `x` (P,).
+
+        Raises:
+            Stopped: the run is to stop.
+        """
+        self.learner.stop = self._asked
+        try:
+            return self.learner.evaluate(x, split)
+        finally:
+            self.learner.stop = None
 
     def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
         distance = self.runtime.consensus_distance()
@@ -389,11 +426,15 @@ class _Run:
         )
         self.progress.finish()
 
-    def _finish(self) -> Results:
+    def _finish(self) -> Results | None:
         consensus = self.runtime.consensus()
         model = self.exp / "model.safetensors"
         self.room.wait_for(lambda: self.job.save_model(consensus, model), self.exp, bytes_of([consensus]))
-        final = {split: self.learner.evaluate(consensus, split) for split in self.job.final_splits}
+        try:
+            final = {split: self._evaluated(consensus, split) for split in self.job.final_splits}
+        except Stopped:  # the last checkpoint has all that was trained
+            self._stop()
+            return None
         distance, now, job = self.runtime.consensus_distance(), self.now, self.job
         results = Results(
             name=self.exp.resolve().name, strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,

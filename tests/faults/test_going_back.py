@@ -33,7 +33,7 @@ from roundelay.core.records import (
     read_events,
     to_line,
 )
-from roundelay.learner.quadratic import Quadratic
+from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.run_directory import append
 from roundelay.runtime.base import ClusterState, SegmentPlan, Straggler, Watch
 from roundelay.runtime.sim.driver import SimRuntime
@@ -394,3 +394,34 @@ def test_an_asynchronous_run_with_checkpoints_inside_epochs_trains_every_frame_o
         results = train(replace(job(name, TASK), checkpoint_seconds=0.0), tmp_path / name, Silent(), Interrupt())
         assert inside(tmp_path / name)
         assert comparable(results)["frames_seen"] == 4 * TASK.examples
+
+
+@pytest.mark.parametrize(
+    "evaluation", [1, 2, 4, 5, 6], ids=["the first", "an epoch's", "the last epoch's", "dev", "test"]
+)
+def test_a_signal_while_the_model_is_evaluated_is_heard_at_once_and_costs_nothing(
+    evaluation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluation of a large held-out split takes longer than a scheduler waits before it kills."""
+
+    def make() -> Job:
+        return replace(
+            job("ssgd", TASK, schedule=Newbob(0.05, stop_below=None, max_epochs=3)), final_splits=("dev", "test")
+        )
+
+    whole = train(make(), tmp_path / "whole", Silent(), Interrupt())
+    interrupt, evaluations, may_stop = Interrupt(), 0, QuadraticLearner.may_stop
+
+    def ask(self: QuadraticLearner) -> None:
+        nonlocal evaluations
+        evaluations += 1
+        interrupt.asked = interrupt.asked or evaluations == evaluation
+        may_stop(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuadraticLearner, "may_stop", ask)
+        assert train(make(), tmp_path / "exp", Silent(), interrupt) is None
+    assert evaluations == evaluation, "it was not brought to its end, and nothing began after it"
+    assert comparable(train(make(), tmp_path / "exp", Silent(), Interrupt())) == comparable(whole)
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert [segment.epoch for segment in of_kind(events, Segment)] == [0, 1, 2], "nothing was trained again"
