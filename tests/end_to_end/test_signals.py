@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.checkpoint import checkpoints
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.live import INTERRUPTED, read_live
-from roundelay.core.records import Interrupted, LearnerLost, Results, Segment, of_kind, read_events
+from roundelay.core.records import (
+    CheckpointDamaged,
+    Interrupted,
+    LearnerLost,
+    Results,
+    RunStarted,
+    Segment,
+    of_kind,
+    read_events,
+)
 from support.started import ends, start, two_hosts, wait_for
 
 EPOCHS = "schedule.max_epochs=4"
@@ -68,6 +78,19 @@ def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, in
         statuses, text = ends(processes)
     assert statuses == [143, 143, 143], text
     assert [record.why for record in of_kind(read_events(exp / "events.jsonl"), Interrupted)] == ["SIGTERM"]
+    if not which:
+        return
+    newest = checkpoints(exp / "checkpoints")[-1]  # damaged, all hosts go back to the one before
+    newest.with_suffix(".safetensors").write_bytes(b"")
+    with two_hosts((1, 2), *options(exp, "adpsgd", 3)) as processes:
+        statuses, text = ends(processes)
+    assert statuses == [0, 0, 0], text
+    events = read_events(exp / "events.jsonl")
+    assert [record.file for record in of_kind(events, CheckpointDamaged)] == [f"checkpoints/{newest.name}"]
+    segments = of_kind(events, Segment)
+    trained = of_kind(events, RunStarted)[0].train_frames
+    for epoch in range(4):
+        assert sum(sum(one.learner_frames) for one in segments if one.epoch == epoch) == trained
 
 
 @pytest.mark.timeout(240)

@@ -1,8 +1,8 @@
 """Signals that end a training: with a checkpoint, and with an exit status that a scheduler knows.
 
-SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away) and SIGUSR1 (Slurm's
-`--signal`, some time before that) ask the run to stop at the next round. The exit status is 128 plus the signal's
-number, the one a process has that the signal killed: 130, 143, 138.
+SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away), SIGUSR1 and SIGUSR2
+(Slurm's `--signal`, some time before that; submitit takes the latter) ask the run to stop at the next round. The exit
+status is 128 plus the signal's number, the one a process has that the signal killed: 130, 143, 138, 140.
 """
 
 import signal
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from roundelay.terminal import complain
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Asked(Protocol):

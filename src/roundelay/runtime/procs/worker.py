@@ -42,7 +42,7 @@ from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
-PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that learners do not hear: the parent decides what they mean."""
 
 MEANS = (Mean, Mix, GradMean)
