@@ -102,6 +102,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.asked = False
         self.why = ""  # the name of the signal
+        self.busy = False  # before there is anything to keep, whoever catches it may end the process at once
 
 
 def train(
@@ -207,6 +208,7 @@ class _Run:
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
+        self.interrupt.busy = True
         self.started = wall_clock()
         with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
             return self._go()

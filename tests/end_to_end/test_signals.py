@@ -109,3 +109,14 @@ def test_a_signal_to_torchrun_ends_its_run_with_a_checkpoint(inside: Path) -> No
             os.killpg(node.pid, signal.SIGKILL)
     assert [record.why for record in of_kind(read_events(exp / "events.jsonl"), Interrupted)] == ["SIGTERM"], text
     assert not of_kind(read_events(exp / "events.jsonl"), LearnerLost)
+
+
+def test_a_signal_before_training_begins_ends_a_host_that_waits_for_others_at_once(inside: Path) -> None:
+    exp = inside / "exp-alone"
+    with two_hosts((1, 1), *options(exp, "adpsgd", 2)) as processes:
+        processes[1].send_signal(signal.SIGKILL)  # so the first waits, for training.patience_seconds
+        wait_for(exp / "recipe.yaml", processes[:1])
+        processes[0].send_signal(signal.SIGTERM)
+        text = processes[0].communicate(timeout=60)[0]
+        assert processes[0].returncode == 143, text
+        assert "ended by SIGTERM before training began" in text

@@ -21,17 +21,22 @@ class Asked(Protocol):
 
     asked: bool
     why: str
+    busy: bool  # is there anything that a checkpoint would keep?
 
 
 @contextmanager
 def stopping(interrupt: Asked) -> Iterator[None]:
-    """The first signal asks the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once.
-    Others may come many times: a launcher and the system that has started it often send one each."""
+    """The first signal asks the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once, and
+    so does any signal before training has begun. Signals but Ctrl-C may come many times: a launcher and the system that
+    has started it often send one each."""
 
     def ask(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and (interrupt.asked or not interrupt.busy):
+            raise KeyboardInterrupt
+        if not interrupt.busy:
+            complain(f"ended by {signal.Signals(number).name} before training began.")
+            raise SystemExit(128 + number)
         if interrupt.asked:
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt
             return
         interrupt.asked, interrupt.why = True, signal.Signals(number).name
         how = "; Ctrl-C again to stop at once" if number == signal.SIGINT else f" ({interrupt.why})"

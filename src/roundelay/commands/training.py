@@ -44,6 +44,9 @@ def _train(options: argparse.Namespace) -> int:
     except UserError:
         ended = 2
         raise
+    except SystemExit as end:
+        ended = int(end.code or 0)
+        raise
     finally:
         slots.release(ended)
     return ended
@@ -61,11 +64,15 @@ def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
     cluster = job.cluster
     if place is not None and not place.conducts:
         interrupt = Interrupt()
+
+        def asked() -> str:  # from the moment on that this host takes part
+            interrupt.busy = True
+            return interrupt.why
+
         with stopping(interrupt):
             terms = make_terms(recipe, cluster.strategy)
             try:
-                say, asked = partial(console.print, markup=False), lambda: interrupt.why
-                stopped = serve(cluster, place, terms, say, asked)
+                stopped = serve(cluster, place, terms, partial(console.print, markup=False), asked)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
