@@ -13,6 +13,7 @@ from roundelay.core.files import read_json
 from roundelay.core.live import INTERRUPTED, read_live
 from roundelay.core.records import (
     CheckpointDamaged,
+    CheckpointWritten,
     Interrupted,
     LearnerLost,
     Results,
@@ -120,3 +121,21 @@ def test_a_signal_before_training_begins_ends_a_host_that_waits_for_others_at_on
         text = processes[0].communicate(timeout=60)[0]
         assert processes[0].returncode == 143, text
         assert "ended by SIGTERM before training began" in text
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
+def test_checkpoints_inside_epochs_on_two_hosts_change_nothing(strategy: str, inside: Path) -> None:
+    exp, once = inside / f"exp-often-{strategy}", inside / f"exp-once-{strategy}"
+    common = ["--strategy", strategy, "schedule.max_epochs=2"]
+    slow = [f"--straggler={rank}:+0.02" for rank in range(2)]
+    with two_hosts((1, 1), "--exp", str(exp), *common, *slow, "training.checkpoint_minutes=0.001") as processes:
+        statuses, text = ends(processes)
+    assert statuses == [0, 0], text
+    events = read_events(exp / "events.jsonl")
+    assert sum("-at-" in one.file for one in of_kind(events, CheckpointWritten)) >= 2, "else this shows nothing"
+    assert of_kind(events, Segment)[-1].frames == 2 * of_kind(events, RunStarted)[0].train_frames
+    if strategy == "ssgd":
+        assert main(["train", "recipe.yaml", "--exp", str(once), *common, "--learners", "2"]) == 0
+        results = [Results.from_json(read_json(folder / Results.FILE)) for folder in (exp, once)]
+        assert results[0].frame_cross_entropy == results[1].frame_cross_entropy
