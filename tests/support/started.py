@@ -51,8 +51,8 @@ def two_hosts(sizes: tuple[int, int], *options: str) -> Iterator[list["subproces
             process.communicate()
 
 
-def ends(processes: Sequence["subprocess.Popen[str]"]) -> tuple[list[int], str]:
-    texts = [process.communicate(timeout=100)[0] for process in processes]
+def ends(processes: Sequence["subprocess.Popen[str]"], seconds: float = 200.0) -> tuple[list[int], str]:
+    texts = [process.communicate(timeout=seconds)[0] for process in processes]
     return [process.returncode for process in processes], "\n".join(texts)
 
 
