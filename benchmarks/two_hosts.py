@@ -128,7 +128,7 @@ def ours(options: argparse.Namespace) -> None:
     if way.share is not None:
         terms = replace(terms, exchange_share=way.share)
     if not place.conducts:
-        serve(cluster, place, terms, lambda _: None, lambda: False)
+        serve(cluster, place, terms, lambda _: None, lambda: "")
         return
     rounds = options.steps + (0 if options.sleeping else talk.WARM_UP)
     with HostsRuntime(cluster, place, terms) as runtime:

@@ -5,6 +5,7 @@ Legend: P parameters, S tied states.
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json
+from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
@@ -201,7 +203,8 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
         schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
         save_model=lambda x, path: save_model(task, x, path), complete=complete, with_learners=with_learners,
-        after_death=after_death,
+        after_death=after_death, keep_checkpoints=training.keep_checkpoints, disk_patience=training.disk_patience,
+        checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
     )  # fmt: skip
 
 
@@ -260,7 +263,7 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
     sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts)
-    write_json(path.with_name(MODEL_META), plain(sizes))
+    write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
 
 
 def load_model(exp: Path) -> AcousticModel:
@@ -274,7 +277,8 @@ def load_model(exp: Path) -> AcousticModel:
         raise UserError(
             f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
         )
-    sizes = build(_Sizes, read_json(meta_path), str(meta_path))
+    told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")
+    sizes = build(_Sizes, told, str(meta_path))
     try:
         network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
         tensors = load(path.read_bytes())

@@ -1,7 +1,6 @@
 """Keeps `live.json` in a run's directory up to date while it trains."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from roundelay.core.files import json_line
 from roundelay.core.live import (
     EVALUATING,
     FAILED,
@@ -104,7 +104,7 @@ class LiveFile:
         """Whole or not at all; not flushed to the disk: after a crash nobody asks."""
         temporary = self._path.with_name(f".{Live.FILE}.{os.getpid()}.part")
         try:
-            text = json.dumps(dataclasses.replace(self._now, written_at=unix_clock()).to_json())
+            text = json_line(dataclasses.replace(self._now, written_at=unix_clock()).to_json())
             temporary.write_text(text + "\n", encoding="utf-8")
             os.replace(temporary, self._path)
         except OSError:

@@ -1,6 +1,8 @@
 """A run's directory: whose it is, that nobody else writes it, and what was made where."""
 
+import errno
 import fcntl
+import json
 import os
 import platform
 import subprocess
@@ -16,12 +18,26 @@ from roundelay.checkpoint import latest
 from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import unwritable, write_text
-from roundelay.core.records import Record, Results, to_line
+from roundelay.core.files import atomic_write, unwritable, write_text
+from roundelay.core.records import (
+    LASTING,
+    Record,
+    Results,
+    Segment,
+    from_mapping,
+    of_kind,
+    read_events,
+    to_line,
+)
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
-MANNERS: tuple[str, ...] = ("training.on_death ", "training.patience_seconds ", "training.host_patience ")
+MANNERS: tuple[str, ...] = tuple(
+    f"training.{name} "
+    for name in (
+        "on_death", "patience_seconds", "host_patience", "keep_checkpoints", "checkpoint_minutes", "disk_patience",
+    )
+)  # fmt: skip
 RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
 
@@ -95,17 +111,67 @@ def alone(exp: Path) -> Iterator[None]:
 
 
 def append(exp: Path, record: Record) -> None:
-    """Add a line to the run's log.
+    """Add a line to the run's log: all of it, or nothing.
 
     Raises:
         UserError: the disk is full or not writable; names the file.
     """
     path = exp / EVENTS
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(to_line(record) + "\n")
+        with open(path, "ab", buffering=0) as file:
+            before = file.tell()
+            line = to_line(record).encode() + b"\n"
+            try:
+                written = file.write(line)
+                if written != len(line):  # the disk was full in the middle of the line
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            except OSError:
+                file.truncate(before)
+                raise
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def cut(exp: Path, size: int) -> None:
+    """Drop from the run's log what came after its first `size` bytes and will happen again. What has happened to
+    processes, hosts and files since then stays (`records.LASTING`)."""
+    path = exp / EVENTS
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    end = data[:size].rfind(b"\n") + 1  # it may also be shorter than it was: only checkpoints are synced to disk
+    lasting = b"".join(line for line in data[end:].splitlines(keepends=True) if _lasting(line))
+    if data != (kept := data[:end] + lasting):
+        with atomic_write(path) as file:
+            file.write(kept)
+
+
+def _lasting(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and isinstance(from_mapping(json.loads(line)), LASTING)
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
+def has_trained(exp: Path) -> bool:
+    """Does the run's log tell of a segment of training? A damaged log counts as one that does."""
+    try:
+        return bool(of_kind(read_events(exp / EVENTS), Segment)) if (exp / EVENTS).exists() else False
+    except UserError:
+        return True
+
+
+def put_away(exp: Path) -> Path | None:
+    """Rename the run's log, so that another can begin; its new path. None where there is none."""
+    path = exp / EVENTS
+    if not path.exists():
+        return None
+    number = 1
+    while (away := exp / f"events.before-{number}.jsonl").exists():
+        number += 1
+    path.rename(away)
+    return away
 
 
 def commit() -> str:

@@ -4,7 +4,7 @@ A run directory holds
     recipe.yaml        the resolved recipe; a directory never changes its recipe
     events.jsonl       a record per line (core/records.py)
     live.json          what it is doing now, for `roundelay status` (core/live.py)
-    checkpoints/       the state after the last epochs (checkpoint.py)
+    checkpoints/       the state after the last epochs, and after the best (checkpoint.py, saving.py)
     model.safetensors  the model to use: the mean of all rows, by parameter name
     tensorboard/       the same curves for TensorBoard
     results.json       the summary, when the run has ended
@@ -12,53 +12,49 @@ A run directory holds
 
 import dataclasses
 import errno
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from roundelay import schedule as schedules
-from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
+from roundelay.checkpoint import Checkpoint, bytes_of, latest, load_checkpoint, set_aside
+from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, sweep, unwritable, write_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import (
+    CheckpointDamaged,
     CheckpointWritten,
-    Evaluation,
-    Exchanges,
     Finished,
-    HostJoined,
-    HostLost,
     Interrupted,
-    LearnerJoined,
-    LearnerLost,
     LearnersChanged,
-    Links,
-    Record,
     Results,
     RunStarted,
-    Segment,
-    Staleness,
 )
 from roundelay.core.state import Statistics
-from roundelay.learner.base import Learner
+from roundelay.journal import Journal
+from roundelay.learner.base import Learner, Stopped
 from roundelay.live import LiveFile
-from roundelay.run_directory import Complete, alone, append, claim_directory, commit, machine
+from roundelay.run_directory import Complete, alone, claim_directory, commit, cut, has_trained, machine, put_away
 from roundelay.runtime.base import (
     Cluster,
     Glance,
     LearnerDied,
+    Lost,
     Outcome,
     Runtime,
     SegmentPlan,
     staleness_summary,
     wall_clock,
 )
+from roundelay.runtime.imported import not_imported_again
 from roundelay.runtime.resize import resized
+from roundelay.saving import Found, Position, Room, Saves
 from roundelay.schedule import Schedule
 
 RESTARTS = 20
@@ -92,48 +88,40 @@ class Job:
     Raises:
         UserError: the strategy cannot run with so many.
     """
+    keep_checkpoints: int = 2
+    """The last so many stay, beside the best and the one that the running epoch began with."""
+    checkpoint_seconds: float = math.inf
+    """A checkpoint inside an epoch after so many seconds of training."""
+    disk_patience: float = 0.0
+    """Seconds for which a full disk is waited for."""
 
 
 class Interrupt:
-    """Set by whoever catches Ctrl-C; the run stops at the next round and writes a checkpoint."""
+    """Set by whoever catches a signal; the run stops at the next round and writes a checkpoint."""
 
     def __init__(self) -> None:
         self.asked = False
-
-
-@dataclass
-class _Position:
-    """Where a run stands besides its cluster's state; all of it is in every checkpoint."""
-
-    schedule: schedules.Progress
-    first: int = 0  # minibatch of the epoch to go on with
-    frames: int = 0
-    wall_s: float = 0.0
-    virtual_s: float | None = None  # not the cluster's clock, which goes back with an epoch taken back
-    stale_largest: int = 0
-    stale_sum: float = 0.0
-    stale_count: int = 0
-    events_bytes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "schedule": dataclasses.asdict(self.schedule)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "_Position":
-        return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
+        self.why = ""  # the name of the signal
+        self.busy = False  # before there is anything to keep, whoever catches it may end the process at once
 
 
 def train(
-    job: Job, exp: Path, progress: Progress, interrupt: Interrupt, *, resume_only: bool = False
-) -> Results | None:
+    job: Job, exp: Path, progress: Progress, interrupt: Interrupt, *,
+    resume_only: bool = False, begin_anew: bool = False,
+) -> Results | None:  # fmt: skip
     """Run, or go on with, `job` in directory `exp`; a finished run is only read.
 
-    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun.
+    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun. With
+    `begin_anew` a run that has trained, and of which no checkpoint is whole any more, begins again; its log is kept
+    under another name.
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
-            strategy that cannot go on without it. Whatever was checkpointed stays.
+            strategy that cannot go on without it; all checkpoints are damaged. Whatever was checkpointed stays.
     """
+    not_imported_again()
+    if resume_only and begin_anew:
+        raise UserError("to resume only and to begin anew exclude each other: leave --resume or --begin-anew out.")
     if resume_only and latest(exp / "checkpoints") is None and not (exp / Results.FILE).exists():
         raise UserError(f"{exp}: nothing to resume, there is no checkpoint. Leave --resume out to begin a run here.")
     with alone(exp):
@@ -142,17 +130,21 @@ def train(
             sweep(folder)
         if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
             return Results.from_json(read_json(exp / Results.FILE))
+        if begin_anew:
+            _put_away(exp, job, progress)
         return _train(job, exp, progress, interrupt)
 
 
-@dataclass(frozen=True)
-class _Death:
-    """One after which the run went on from checkpoint `since`."""
+def _put_away(exp: Path, job: Job, progress: Progress) -> None:
+    """Set aside what a run has left of which no checkpoint is whole.
 
-    rank: int
-    reason: str
-    frames: int
-    since: Path | None
+    Raises:
+        UserError: one is.
+    """
+    Saves(exp, job.keep_checkpoints, Room(0.0, lambda: False, lambda _: None)).set_aside()
+    if (away := put_away(exp)) is not None:
+        progress.start(f"{exp}: begun anew; the log of before is {away.name}")
+        progress.finish()
 
 
 def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
@@ -161,46 +153,42 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
         raise UserError(
             f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
         )
-    deaths: list[_Death] = []
+    restarts = 0
     while True:
         try:
-            return _attempt(job, exp, learner, progress, interrupt, deaths)
+            return _attempt(job, exp, learner, progress, interrupt, restarts)
         except LearnerDied as death:  # and there is a way to go on
-            # Without its traceback, which holds the rows of a whole runtime.
-            deaths.append(_Death(death.rank, death.reason, death.frames, latest(exp / "checkpoints")))
+            said = f"{death}; going on"  # without its traceback, which holds the rows of a whole runtime
             if job.after_death == "shrink" and job.with_learners is not None:
                 job = job.with_learners(job.cluster.learners - 1)
                 claim_directory(exp, job.recipe, job.complete)
-            progress.start(f"{death}; going on from the last checkpoint with {job.cluster.learners} learners")
+            said += f" from the last checkpoint with {job.cluster.learners} learners"
+            progress.start(said)
             progress.finish()
+            restarts += 1
+        except _WentBack:  # and it was said
+            continue
+
+
+class _WentBack(Exception):
+    """An epoch cannot be taken back, since the checkpoint it began with is damaged; one of before is whole."""
 
 
 def _attempt(
-    job: Job, exp: Path, learner: Learner, progress: Progress, interrupt: Interrupt, deaths: Sequence[_Death]
+    job: Job, exp: Path, learner: Learner, progress: Progress, interrupt: Interrupt, restarts: int
 ) -> Results | None:
-    """Start the learners, and train to the end of the run, or to an interrupt, or to the next of the `deaths`."""
+    """Start the learners, and train to the end of the run, or to an interrupt, or to a death."""
     try:
         starting = job.make_runtime(job.cluster)
     except (LearnerDied, TimeoutError) as error:
-        raise UserError(
-            f"the learners do not start: {error}. Too little memory is the usual reason: try fewer learners."
-        ) from error
+        raise UserError(f"the learners do not start: {error}") from error
     with starting as runtime:
         try:
-            return _Run(job, exp, learner, runtime, progress, interrupt, deaths).go()
+            return _Run(job, exp, learner, runtime, progress, interrupt, restarts).go()
         except OSError as error:  # also from the thread that writes for TensorBoard
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise unwritable(Path(error.filename or exp), error) from error
-
-
-def _spent(outcome: Outcome) -> dict[str, Any]:
-    """Where the learners' seconds went, where they are real."""
-    if outcome.virtual_seconds is not None:
-        return {}
-    seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
-    rounded = {f"learner_{name}": [round(value, 6) for value in array.tolist()] for name, array in seconds.items()}
-    return {**rounded, "learner_means": outcome.counts.means.tolist()}
 
 
 class _Run:
@@ -208,43 +196,51 @@ class _Run:
 
     def __init__(
         self, job: Job, exp: Path, learner: Learner, runtime: Runtime, progress: Progress, interrupt: Interrupt,
-        deaths: Sequence[_Death] = (),
+        restarts: int = 0,
     ) -> None:  # fmt: skip
         self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
-        self.progress, self.interrupt, self.deaths = progress, interrupt, deaths
-        self.checkpoints = exp / "checkpoints"
-        self.now = _Position(schedules.start(job.schedule, job.minibatch))
-        self.before, self.since = job.cluster.learners, Path()  # learners of, and the checkpoint, that is gone on from
+        self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
+        self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
+        self.saves = Saves(exp, job.keep_checkpoints, self.room)
+        self.now = Position(schedules.start(job.schedule, job.minibatch))
+        self.due = False  # a checkpoint inside the epoch
+        self.before = job.cluster.learners  # of the checkpoint that is gone on from
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
+        self.interrupt.busy = True
         self.started = wall_clock()
         with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
             return self._go()
 
     def _go(self) -> Results | None:
-        resumed = self._resume()
-        self.writer = SummaryWriter(str(self.exp / "tensorboard"), purge_step=self.now.frames if resumed else None)
+        found = self._resume()
+        self.journal = Journal(self.exp, self.room, self._time, self.now.frames if found else 0)
         try:
-            self._announce(resumed)
-            if not resumed:
-                untrained = self._measure(self.job.held_out)
+            self._announce(found)
+            if not found:
+                try:
+                    untrained = self._measure(self.job.held_out)
+                except Stopped:  # nothing is there to be kept
+                    self._stop()
+                    return None
                 self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
                 self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch, untrained.mean_loss)
+                self.now.judge("epoch-0000", untrained.mean_loss)
                 self._checkpoint("epoch-0000")
             while not self.now.schedule.stopped:
                 if not self._epoch():
                     return None
             return self._finish()
         finally:
-            self.writer.close()
+            self.journal.close()
 
     # One epoch --------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> bool:
         """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
-        if self.interrupt.asked:  # between epochs, or in one so short that nobody looked
+        if self._asked():  # between epochs, or in one so short that nobody looked
             return self._interrupted(epoch)
         plan = EpochPlan(
             epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
@@ -255,39 +251,83 @@ class _Run:
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
         self.live.train(epoch, done)
         self.progress.advance(done)
+        if segment.first_round < plan.rounds:  # else it was stopped while it was evaluated
+            outcome = self._segment(segment)
+            self._record_segment(segment, outcome)
+            self.now.first = plan.rounds * plan.learners if outcome.finished else outcome.next
+            if not outcome.finished:
+                if self._asked() or not self.due:
+                    return self._interrupted(epoch)
+                self._checkpoint(self._inside(epoch))
+                return True
+        self.live.evaluate()
         try:
-            outcome = self.runtime.segment(segment, self._watch())
+            loss = self._measure(self.job.held_out)
+        except Stopped:
+            return self._interrupted(epoch)
+        self._judge(loss)
+        return True
+
+    def _segment(self, segment: SegmentPlan) -> Outcome:
+        self.journal.begin_segment()
+        self.due = False
+        try:
+            return self.runtime.segment(segment, self._watch())
         except LearnerDied as error:
-            if self._can_go_on():
+            goes_on = self._can_go_on()
+            if not self.journal.has_said(error.rank, error.reason):
+                replaced = goes_on and self.job.after_death == "restart"
+                self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
+            if goes_on:
                 raise
-            lost = LearnerLost(**self._time(), rank=error.rank, reason=error.reason, frames_lost=error.frames)
-            self._say(lost)
-            raise self._bereaved(error, epoch) from error
+            raise self._bereaved(error, segment.epoch.epoch) from error
         except TimeoutError as error:
             raise UserError(
-                f"{error}. If it hangs, the same command resumes from {self.checkpoints}; if it is only slow, raise "
+                f"{error}. If it hangs, the same command resumes from {self.saves.folder}; if it is only slow, raise "
                 "training.patience_seconds."
             ) from error
         finally:
             self.progress.finish()
-        self._record_segment(segment, outcome)
-        if not outcome.finished:
-            self.now.first = outcome.next
-            return self._interrupted(epoch)
-        self.live.evaluate()
-        loss = self._measure(self.job.held_out)
+
+    def _judge(self, loss: Statistics) -> None:
+        """The epoch is trained and evaluated: let the schedule decide, and keep the state."""
+        now, epoch = self.now.schedule, self.now.schedule.epoch
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
-        if not accepted:
-            self._load(load_checkpoint(self.checkpoints / f"epoch-{epoch:04d}.json"))
+        name = f"epoch-{epoch + 1:04d}"
+        if accepted:
+            self.now.judge(name, loss.mean_loss)
+        else:
+            self._take_back(f"epoch-{epoch:04d}")
         self.now.schedule, self.now.first = next_, 0
-        self._checkpoint(f"epoch-{epoch + 1:04d}")
-        return True
+        self._checkpoint(name)
+
+    def _take_back(self, name: str) -> None:
+        """Go on from the checkpoint `name`, which the epoch began with. Where it is damaged, and there is none of
+        before, the epoch's model is kept after all."""
+        try:
+            self._load(load_checkpoint(self.saves.folder / f"{name}.json"))
+        except Damaged as damage:
+            instead = self.saves.before(name)
+            self._damaged(self.saves.folder / f"{name}.json", str(damage), instead)
+            if instead:
+                raise _WentBack from damage
+            self._tell("the epoch cannot be taken back: its model is kept")
+
+    def _damaged(self, path: Path, reason: str, instead: Path | None) -> None:
+        """A checkpoint is; say so."""
+        names = [f"checkpoints/{one.name}" if one else "" for one in (path, instead)]
+        self.journal.say(CheckpointDamaged(**self._time(), file=names[0], reason=reason, instead=names[1]))
+        self._tell(f"{reason} It was set aside (*.damaged)" + (f"; going on from {names[1]}" if instead else ""))
+
+    def _inside(self, epoch: int) -> str:
+        """The name of a checkpoint inside an epoch."""
+        return f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}"
 
     def _can_go_on(self) -> bool:
         """After a death: with other learners, from the last checkpoint."""
         job, learners = self.job, self.job.cluster.learners
-        if job.after_death == "stop" or len(self.deaths) >= RESTARTS:
+        if job.after_death == "stop" or self.restarts >= RESTARTS:
             return False
         if job.after_death == "restart" or job.with_learners is None:
             return job.after_death == "restart"
@@ -299,19 +339,35 @@ class _Run:
 
     def _bereaved(self, error: LearnerDied, epoch: int) -> UserError:
         """What a death that ends the run means, and what to do."""
-        checkpoint = latest(self.checkpoints)
+        checkpoint = latest(self.saves.folder)
         stands = f" ({checkpoint.name})" if checkpoint else ""
         return UserError(
             f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before epoch {epoch + 1} is "
             f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
-            f"again. The same command resumes from {self.checkpoints}, also with fewer --learners."
+            f"again. The same command resumes from {self.saves.folder}, also with fewer --learners."
         )
 
     def _interrupted(self, epoch: int) -> bool:
-        self._say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames))
-        self._checkpoint(f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}")
+        self._say_interrupted()
+        self._checkpoint(self._inside(epoch))
         self.live.interrupt()
         return False
+
+    def _say_interrupted(self) -> None:
+        self.runtime.stopped_by = why = self.interrupt.why or "SIGINT"
+        epoch = self.now.schedule.epoch
+        self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
+
+    def _stop(self) -> None:
+        """End where the last checkpoint, if there is one, has all that was trained."""
+        self._say_interrupted()
+        self.live.interrupt()
+
+    def _asked(self) -> bool:
+        """Is the run to stop? A signal may also have come to another host."""
+        if self.runtime.stopped_by and not self.interrupt.asked:
+            self.interrupt.asked, self.interrupt.why = True, self.runtime.stopped_by
+        return self.interrupt.asked
 
     def _watch(self) -> Callable[[Glance], bool]:
         shown = 0
@@ -326,75 +382,61 @@ class _Run:
             self.progress.advance(glance.frames - shown, note)
             shown = glance.frames
             self.live.look(glance)
-            return self.interrupt.asked
+            if not self.job.cluster.strategy.traits.synchronous:  # else it ends the segment, which says so
+                self.journal.lose_all(glance.lost)
+            # Without a minibatch trained the segment would stop where it began, again and again.
+            self.due = self.due or (glance.frames > 0 and wall_clock() - started >= self.job.checkpoint_seconds)
+            return self.interrupt.asked or self.due
 
         return look
 
     def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
-        epoch, counts, statistics = segment.epoch.epoch, outcome.counts, outcome.counts.statistics
+        counts = outcome.counts
         rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
         if outcome.virtual_seconds is not None:
             self.now.virtual_s = round((self.now.virtual_s or 0.0) + outcome.virtual_seconds, 9)
-        self.now.frames += statistics.frames
-        seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
-        time, speed = self._time(), statistics.frames / max(seconds, 1e-9)
-        for lost in outcome.lost:
-            self._say(LearnerLost(**time, rank=lost.rank, reason=lost.reason, replaced=lost.replaced))
-        for joined in outcome.joined:
-            self._say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
-        for gone in outcome.hosts_lost:
-            self._say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, redrawn=gone.redrawn))
-        for back in outcome.hosts_joined:
-            self._say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
-        self._say(
-            Segment(
-                **time, epoch=epoch, learning_rate=rate, frames=self.now.frames,
-                loss=statistics.mean_loss, accuracy=statistics.accuracy, frames_per_second=speed,
-                learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(), **_spent(outcome),
-            )
-        )  # fmt: skip
-        histogram, largest, mean = staleness_summary(counts)
-        self._say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
-        self._say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
-        if outcome.traffic:
-            links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
-            self._say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
+        self.now.frames += counts.statistics.frames
+        _, largest, _ = staleness_summary(counts)
         self.now.stale_largest = max(self.now.stale_largest, largest)
         self.now.stale_sum += float(counts.stale_sum.sum())
         self.now.stale_count += int(counts.staleness.sum())
-        for name, value in (
-            ("train/cross_entropy", statistics.mean_loss), ("train/accuracy", statistics.accuracy),
-            ("train/frames_per_second", speed), ("train/staleness", mean),
-            ("train/learning_rate", rate),
-        ):  # fmt: skip
-            self.writer.add_scalar(name, value, self.now.frames)
+        self.journal.segment(segment.epoch.epoch, rate, outcome, self.now)
 
     # Evaluation -------------------------------------------------------------------------------------------------------
 
     def _measure(self, split: str) -> Statistics:
-        return self.learner.evaluate(self.runtime.consensus(), split)
+        return self._evaluated(self.runtime.consensus(), split)
+
+    def _evaluated(self, x: Tensor, split: str) -> Statistics:
+        """Loss and accuracy at `x` (P,).
+
+        Raises:
+            Stopped: the run is to stop.
+        """
+        self.learner.stop = self._asked
+        try:
+            return self.learner.evaluate(x, split)
+        finally:
+            self.learner.stop = None
 
     def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
         distance = self.runtime.consensus_distance()
-        self._say(
-            Evaluation(
-                **self._time(), epoch=epoch, split=split, frames=self.now.frames, cross_entropy=found.mean_loss,
-                accuracy=found.accuracy, consensus_distance=distance, accepted=accepted,
-            )
-        )  # fmt: skip
-        self.writer.add_scalar(f"{split}/cross_entropy", found.mean_loss, self.now.frames)
-        self.writer.add_scalar(f"{split}/accuracy", found.accuracy, self.now.frames)
-        self.writer.add_scalar("consensus_distance", distance, self.now.frames)
+        self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
         self.progress.start(
             f"epoch {epoch + 1} {split} cross-entropy {found.mean_loss:.4f} accuracy {100 * found.accuracy:.1f} %"
             + ("" if accepted else " (taken back)")
         )
         self.progress.finish()
 
-    def _finish(self) -> Results:
+    def _finish(self) -> Results | None:
         consensus = self.runtime.consensus()
-        self.job.save_model(consensus, self.exp / "model.safetensors")
-        final = {split: self.learner.evaluate(consensus, split) for split in self.job.final_splits}
+        model = self.exp / "model.safetensors"
+        self.room.wait_for(lambda: self.job.save_model(consensus, model), self.exp, bytes_of([consensus]))
+        try:
+            final = {split: self._evaluated(consensus, split) for split in self.job.final_splits}
+        except Stopped:  # the last checkpoint has all that was trained
+            self._stop()
+            return None
         distance, now, job = self.runtime.consensus_distance(), self.now, self.job
         results = Results(
             name=self.exp.resolve().name, strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
@@ -407,34 +449,40 @@ class _Run:
             staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
             consensus_distance=distance, stopped=now.schedule.stopped,
         )  # fmt: skip
-        self._say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
-        write_json(self.exp / Results.FILE, results.to_json())  # last: with it the run counts as finished
+        self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
+        # Last: with it the run counts as finished.
+        self.room.wait_for(lambda: write_json(self.exp / Results.FILE, results.to_json()), self.exp)
         self.live.finish()
         return results
 
     # What is written --------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> bool:
-        path = latest(self.checkpoints)
-        if path is None:
-            (self.exp / "events.jsonl").unlink(missing_ok=True)
-            return False
-        checkpoint, learners = load_checkpoint(path), self.job.cluster.learners
-        before, parameters = checkpoint.state.vectors["row"].shape
+    def _resume(self) -> Found | None:
+        """Go on from the newest whole checkpoint; None where nothing was trained yet."""
+        found, learners = self.saves.newest(), self.job.cluster.learners
+        if found is None:
+            if has_trained(self.exp):
+                raise UserError(
+                    f"{self.exp} has trained, says its events.jsonl, but {self.saves.folder} has no checkpoint. "
+                    "Restore one from a backup. To train this run again from its beginning, give --begin-anew: its log "
+                    "is kept under another name."
+                )
+            cut(self.exp, 0)
+            return None
+        before, parameters = found.checkpoint.state.vectors["row"].shape
         if parameters != self.runtime.parameters:
             raise UserError(
-                f"{path}: {before} rows of {parameters} parameters, but now there are {learners} of "
+                f"{found.path}: {before} rows of {parameters} parameters, but now there are {learners} of "
                 f"{self.runtime.parameters}: the alignment or the corpus was made again since. Choose another --exp."
             )
-        self._load(checkpoint)
-        self.now = _Position.from_json(checkpoint.position)
+        self._load(found.checkpoint)
+        self.now = found.position
         self.now.first = self.now.first // before * learners  # the same round: rounds do not depend on learners
-        self.before, self.since = before, path
-        events = self.exp / "events.jsonl"
-        if events.exists():  # what came after the checkpoint will happen again
-            with open(events, "r+b") as file:  # it may also be shorter than it was: only checkpoints are synced to disk
-                file.truncate(file.read(self.now.events_bytes).rfind(b"\n") + 1)
-        return True
+        self.before = before
+        for path, _ in found.damaged:
+            set_aside(path)
+        cut(self.exp, self.now.events_bytes)
+        return found
 
     def _load(self, checkpoint: Checkpoint) -> None:
         """Go on from the checkpoint's state, with as many learners as there are now."""
@@ -444,25 +492,18 @@ class _Run:
             state = resized(state, cluster.strategy.holders(tuple(range(before))), cluster.learners)
         self.runtime.load(state)
 
-    def _announce(self, resumed: bool) -> None:
+    def _announce(self, found: Found | None) -> None:
         job = self.job
-        self._say(
+        for path, reason in found.damaged if found else ():
+            self._damaged(path, reason, found.path if found else None)
+        self.journal.say(
             RunStarted(
                 **self._time(), strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
                 runtime=job.runtime_name, learners=job.cluster.learners, seed=job.cluster.seed, commit=self.commit,
                 machine=self.machine, parameters=self.learner.parameters, minibatch_frames=job.minibatch,
-                train_frames=self.learner.examples, resumed=resumed,
+                train_frames=self.learner.examples, resumed=found is not None,
             )
         )  # fmt: skip
-        for died in self.deaths:
-            if died.since != self.since:
-                continue  # recorded before that checkpoint
-            self._say(
-                LearnerLost(
-                    **self._time(), rank=died.rank, reason=died.reason, replaced=job.after_death == "restart",
-                    frames_lost=died.frames,
-                )
-            )  # fmt: skip
         if self.before != job.cluster.learners:
             self._announce_change(self.before, job.cluster.learners)
 
@@ -472,22 +513,18 @@ class _Run:
         if self.job.cluster.memory:
             what += f" and the mean over learners of what they remember ({', '.join(self.job.cluster.memory)})"
         what += "; the schedule, the rounds of the epoch and the place in it stay"
-        self._say(LearnersChanged(**self._time(), before=before, after=after, what=what))
-        self.progress.start(f"{after} learners go on where {before} stopped: {what}")
+        self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
+        self._tell(f"{after} learners go on where {before} stopped: {what}")
+
+    def _tell(self, what: str) -> None:
+        self.progress.start(what)
         self.progress.finish()
 
     def _time(self) -> dict[str, Any]:
         return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}
 
-    def _say(self, record: Record) -> None:
-        append(self.exp, record)
-
     def _checkpoint(self, name: str) -> None:
         epoch = self.now.schedule.epoch
-        self._say(CheckpointWritten(**self._time(), epoch=epoch, file=f"checkpoints/{name}.json"))
-        position = dataclasses.replace(
-            self.now, wall_s=self._time()["wall_s"], events_bytes=(self.exp / "events.jsonl").stat().st_size
-        )
-        save_checkpoint(self.checkpoints, name, Checkpoint(self.runtime.state(), position.to_json()))
-        # The end of the last epoch stays as long as this one may be taken back.
-        prune(self.checkpoints, {name, f"epoch-{epoch:04d}"})
+        self.journal.say(CheckpointWritten(**self._time(), epoch=epoch, file=f"checkpoints/{name}.json"))
+        position = dataclasses.replace(self.now, wall_s=self._time()["wall_s"], events_bytes=self.journal.size)
+        self.saves.write(name, self.runtime.state(), position)

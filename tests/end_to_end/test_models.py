@@ -48,7 +48,13 @@ def test_a_model_of_an_earlier_version_has_no_name_and_is_a_dnn(inside: Path) ->
     assert main(["train", "recipe.yaml", "--exp", "old", "--runtime", "sim", "schedule.max_epochs=1"]) == 0
     meta = read_json(Path("old/model.json"))
     before = load_model(Path("old"))
-    del meta["model"]["name"]
+    path = Path("old/model.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    with pytest.raises(UserError, match=r"old/model\.safetensors: damaged, .*train again"):
+        load_model(Path("old"))
+    path.write_bytes(whole)
+    del meta["model"]["name"], meta["checksums"]
     write_json(Path("old/model.json"), meta)
     assert torch.equal(flatten(load_model(Path("old")).module), flatten(before.module))
     meta["model"]["name"] = "blstm"

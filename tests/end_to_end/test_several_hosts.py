@@ -3,70 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.records import Interrupted, LearnersChanged, Links, Results, Segment, of_kind, read_events
-from support.hosts import TESTS, free_port
-
-PATHS = [str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
-
-
-def start(command: Sequence[str], **environment: Any) -> "subprocess.Popen[str]":
-    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
-    theirs = {name: str(value) for name, value in environment.items()}
-    return subprocess.Popen(
-        [sys.executable, "-m", *command], env={**os.environ, **ours, **theirs}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-
-
-@contextmanager
-def two_hosts(sizes: tuple[int, int], *options: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """A process for every learner, as launchers have it."""
-    port, processes = free_port(), []
-    for host, size in enumerate(sizes):
-        for local in range(size):
-            processes.append(
-                start(
-                    ["roundelay.cli", "train", "recipe.yaml", *options],
-                    WORLD_SIZE=sum(sizes),
-                    RANK=sum(sizes[:host]) + local,
-                    LOCAL_RANK=local,
-                    LOCAL_WORLD_SIZE=size,
-                    MASTER_ADDR="127.0.0.1",
-                    MASTER_PORT=port,
-                )
-            )
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
-def ends(processes: Sequence["subprocess.Popen[str]"]) -> tuple[list[int], str]:
-    texts = [process.communicate(timeout=100)[0] for process in processes]
-    return [process.returncode for process in processes], "\n".join(texts)
-
-
-def wait_for(path: Path, processes: Sequence["subprocess.Popen[str]"]) -> None:
-    while not path.exists():
-        for process in processes:
-            assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
+from support.hosts import free_port
+from support.started import SECRET, ends, start, two_hosts, wait_for
 
 
 @pytest.mark.timeout(240)
@@ -78,7 +23,7 @@ def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(insi
         wait_for(exp / "checkpoints" / "epoch-0001.json", processes)
         processes[1].send_signal(signal.SIGINT)  # on the host that does not conduct
         statuses, text = ends(processes)
-    assert statuses == [130, 0, 0], text
+    assert statuses == [130, 130, 130], text
     assert not (exp / Results.FILE).exists()
     assert of_kind(read_events(exp / "events.jsonl"), Interrupted)
 

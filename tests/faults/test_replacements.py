@@ -18,7 +18,7 @@ from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
 from roundelay.runtime.procs.patience import Patience
-from support.broken import Moody
+from support.broken import Moody, Unlucky
 from support.clusters import MINIBATCH, OnDevice, cluster, plan
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
@@ -202,3 +202,43 @@ def test_adopting_is_one_mutation_and_mends_a_torn_row() -> None:
     assert torch.equal(*vectors)
     assert torch.equal(*momentum)
     assert versions.tolist() == [6, 6]  # three mutations before, and the half that was finished; theirs is only read
+
+
+# Deaths while all start -----------------------------------------------------------------------------------------------
+
+
+def unlucky(folder: Path, deaths: int, number: int = signal.SIGKILL) -> Unlucky:
+    return Unlucky(examples=12 * MINIBATCH, parent=os.getpid(), deaths=deaths, number=number, folder=str(folder))
+
+
+def test_who_dies_while_all_start_is_replaced_and_recorded(tmp_path: Path) -> None:
+    with ProcsRuntime(cluster("adpsgd", 3, unlucky(tmp_path, 4)), threads=1) as runtime:
+        assert runtime.living() == [0, 1, 2]
+        first, second = (runtime.segment(plan(12, 3)) for _ in range(2))
+    assert [(lost.reason, lost.replaced) for lost in first.lost] == 4 * [("killed by signal 9 (SIGKILL)", True)]
+    assert second.lost == ()
+    for outcome in (first, second):
+        assert outcome.finished
+        assert int(outcome.counts.frames.sum()) == 12 * MINIBATCH
+
+
+def test_who_dies_while_all_start_is_done_without_where_that_was_asked_for(tmp_path: Path) -> None:
+    with ProcsRuntime(cluster("adpsgd", 3, unlucky(tmp_path, 2)), threads=1, on_death="go-on") as runtime:
+        assert len(runtime.living()) == 1
+        outcome = runtime.segment(plan(12, 3))
+    assert int(outcome.counts.frames.sum()) == 12 * MINIBATCH
+    assert [lost.replaced for lost in outcome.lost] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "named"),
+    [
+        ("ssgd", signal.SIGKILL, r"killed by signal 9 \(SIGKILL\), while it started\. Too little memory"),
+        ("ssgd", signal.SIGSEGV, r"killed by signal 11 \(SIGSEGV\)$"),
+        ("adpsgd", signal.SIGSEGV, r"killed by signal 11 \(SIGSEGV\)$"),
+    ],
+)
+def test_who_cannot_start_is_named_with_the_true_cause(name: str, number: int, named: str, tmp_path: Path) -> None:
+    with pytest.raises(LearnerDied, match=named):
+        ProcsRuntime(cluster(name, 2, unlucky(tmp_path, 100, number)), threads=1, replacements=3)
+    assert len(list(tmp_path.iterdir())) <= 5, "two, and three replacements"

@@ -1,6 +1,7 @@
 """Quadratics whose learners misbehave; a module of its own because learner processes import it by name."""
 
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,4 +67,25 @@ class Moody(Quadratic):
             os._exit(7)
         if Path(self.folder, "raise").exists():
             raise ArithmeticError("no luck today")
+        return QuadraticLearner(self)
+
+
+@dataclass(frozen=True)
+class Unlucky(Quadratic):
+    """The first `deaths` learners that are built, but for those of process `parent`, are killed by signal `number`; a
+    file each in `folder` counts them."""
+
+    parent: int = 0
+    deaths: int = 1
+    number: int = signal.SIGKILL
+    folder: str = ""
+
+    def build(self) -> Learner:
+        if os.getpid() != self.parent:
+            for death in range(self.deaths):
+                try:
+                    Path(self.folder, f"{death}").touch(exist_ok=False)
+                except FileExistsError:
+                    continue
+                os.kill(os.getpid(), self.number)
         return QuadraticLearner(self)

@@ -110,7 +110,7 @@ def main() -> None:
     """A host."""
     host, facts = int(sys.argv[1]), json.loads(sys.argv[2])
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
-    serve(hosts.cluster, place(hosts.sizes, host, hosts.port), hosts.all_terms, print, lambda: False)
+    serve(hosts.cluster, place(hosts.sizes, host, hosts.port), hosts.all_terms, print, lambda: "")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Checkpoints: whole or absent, and damage is named."""
 
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
 
 from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
+from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, write_json
 from roundelay.runtime.base import ClusterState
 
 
@@ -57,3 +60,45 @@ def test_pruning_keeps_what_it_is_told(tmp_path: Path) -> None:
         save_checkpoint(tmp_path, f"epoch-{number:04d}", some(number))
     prune(tmp_path, {"epoch-0002"})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-0002.json", "epoch-0002.safetensors"]
+
+
+def test_no_bit_of_a_checkpoint_can_change_unnoticed(tmp_path: Path) -> None:
+    """In the JSON too: a learning rate or a step count with another digit would train on without a word."""
+    path = save_checkpoint(tmp_path, "epoch-0001", some(1.5))
+    content = load_checkpoint(path)
+    for file in sorted(tmp_path.iterdir()):
+        whole = file.read_bytes()
+        for bit in range(8 * len(whole)):
+            data = bytearray(whole)
+            data[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(data)
+            try:
+                found = load_checkpoint(path)
+            except Damaged:
+                continue
+            else:  # another way to write the same
+                assert (found.position, found.state.integers) == (content.position, content.state.integers)
+                assert file.suffix == ".json"
+        file.write_bytes(whole)
+
+
+def test_a_checkpoint_names_no_file_elsewhere(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "checkpoints", "epoch-0001", some(1.5))
+    for name in ("../../../etc/passwd", "/etc/passwd", "..", ".", "", "a\0b", 7, None):
+        for sums in (None, 1):
+            write_json(path, {**read_json(path), "tensors": name, "checksums": sums})
+            with pytest.raises(Damaged, match=r"epoch-0001\.json"):
+                load_checkpoint(path)
+            prune(path.parent, {"epoch-0001"})  # reads it too, and goes on
+            assert path.exists()
+
+
+def test_a_checkpoint_of_the_first_version_is_read(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, "epoch-0001", some(1.5))
+    new, data = read_json(path), path.with_suffix(".safetensors").read_bytes()
+    del new["checksums"]
+    write_json(path, {**new, "version": 1, "bytes": len(data), "crc32": zlib.crc32(data)})
+    assert load_checkpoint(path).position == {"frames": 99}
+    write_json(path, {**new, "version": 1, "bytes": len(data), "crc32": zlib.crc32(data) ^ 1})
+    with pytest.raises(Damaged, match="checksum does not fit"):
+        load_checkpoint(path)

@@ -1,6 +1,7 @@
 """A file is whole or absent, whatever happens while it is written."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json, write_text
+from roundelay.core.files import atomic_write, json_line, read_json, write_json, write_text
 
 
 def run_python(program: str, *args: Path) -> subprocess.CompletedProcess[str]:
@@ -119,6 +120,15 @@ def test_json_survives(tmp_path: Path) -> None:
     write_json(tmp_path / "value.json", value)
     assert read_json(tmp_path / "value.json") == value
     assert "Motörhead" in (tmp_path / "value.json").read_text(encoding="utf-8")  # readable by people
+
+
+def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    value = {"loss": nan, "by split": {"dev": -inf, "test": 1.5}, "list": [inf, 2, (nan,)], "text": "NaN"}
+    wanted = {"loss": None, "by split": {"dev": None, "test": 1.5}, "list": [None, 2, [None]], "text": "NaN"}
+    write_json(tmp_path / "value.json", value)
+    assert read_json(tmp_path / "value.json") == wanted
+    assert json_line(value) == json.dumps(wanted, separators=(",", ":"), allow_nan=False)
 
 
 @pytest.mark.parametrize(

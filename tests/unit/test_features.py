@@ -29,6 +29,7 @@ from roundelay.speech.features import compute_features
 from roundelay.speech.partial_features import Partial
 from roundelay.speech.speed import at_speed, perturbed
 from support.corpora import RATE, recorded, speechlike, utterance
+from support.damage import forget_checksums
 
 CONFIG = FbankConfig(num_bins=12)
 
@@ -216,7 +217,14 @@ def test_broken_stores_are_refused(tmp_path: Path, some: list[Utterance]) -> Non
     with pytest.raises(UserError, match="do not belong together"):
         FeatureStore.open(folder)
     (folder / "features.npy").write_bytes(whole)
+    statistics = (folder / "speakers.npz").read_bytes()
+    (folder / "speakers.npz").write_bytes(statistics[:200] + bytes([statistics[200] ^ 1]) + statistics[201:])
+    with pytest.raises(UserError, match=r"speakers\.npz: damaged, .*Delete .* and run `roundelay prepare` again"):
+        FeatureStore.open(folder)
     (folder / "speakers.npz").unlink()
+    with pytest.raises(UserError, match=r"speakers\.npz: missing"):
+        FeatureStore.open(folder)
+    forget_checksums(folder / "index.json")
     with pytest.raises(UserError, match="broken features"):
         FeatureStore.open(folder)
     assert len(compute(some, tmp_path).array) == 173
@@ -425,7 +433,7 @@ def test_a_store_of_the_first_version_is_read(tmp_path: Path, some: list[Utteran
     compute(some, tmp_path)
     index = tmp_path / "f" / "index.json"
     old = json.loads(index.read_text()) | {"config": dataclasses.asdict(CONFIG), "version": 1}
-    for name in ("parts", "frame_shift", "frame_length"):
+    for name in ("parts", "frame_shift", "frame_length", "checksums"):
         del old[name]
     index.write_text(json.dumps(old))
     assert FeatureStore.open(tmp_path / "f").parts == (StoredPart("fbank", 12),)

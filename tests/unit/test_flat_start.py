@@ -18,6 +18,7 @@ from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.hmm.realign import realign
 from roundelay.speech.hmm.task import scratch_folder
 from roundelay.speech.hmm.tree import windows
+from support.damage import forget_checksums
 from support.toy_corpus import SIZES, Truth, toy_corpus
 
 SMALL = AlignConfig(
@@ -163,6 +164,14 @@ def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alig
         Alignment.load(tmp_path)
     train_alignments(corpus, store, SMALL, tmp_path, Silent())
     whole = (tmp_path / "alignment.npy").read_bytes()
+    for name in ("alignment.npy", "phones.npy", "states.npy", "tree.json"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:150] + bytes([content[150] ^ 1]) + content[151:])
+        with pytest.raises(UserError, match=rf"{name}: damaged, .*Delete {tmp_path} and align again"):
+            Alignment.load(tmp_path)
+        (tmp_path / name).write_bytes(content)
+    forget_checksums(tmp_path / "align.json")
+    assert len(Alignment.load(tmp_path).pdf) == len(store.array)
     (tmp_path / "alignment.npy").write_bytes(whole[:-400])
     with pytest.raises(UserError, match="broken alignment"):
         Alignment.load(tmp_path)

@@ -21,6 +21,7 @@ from roundelay.speech.decode.fst import (
 from roundelay.speech.decode.graph import GraphConfig, build_graph, load_graph, save_graph
 from roundelay.speech.decode.search import decode
 from roundelay.speech.hmm.topology import monophones
+from support.damage import forget_checksums
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
 
 TEXT = sentences(stream(0, "text"), 50)
@@ -112,6 +113,15 @@ def test_broken_graph_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{tmp_path}: no decoding graph here"):
         load_graph(tmp_path)
     save_graph(build_graph(LEXICON, estimate(TEXT, LEXICON.words), tying(1)), tmp_path)
+    for name in ("HCLG.fst", "words.txt", "phones.txt", "graph.json"):  # no changed byte reaches the library
+        whole = (tmp_path / name).read_bytes()
+        for place in {int(n) for n in stream(0, name).integers(0, len(whole), 50)}:
+            (tmp_path / name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            with pytest.raises(UserError, match=rf"{name}.*Delete {tmp_path} to have the graph built again"):
+                load_graph(tmp_path)
+        (tmp_path / name).write_bytes(whole)
+    forget_checksums(tmp_path / "graph.json")
+    assert load_graph(tmp_path).num_pdfs
     whole = (tmp_path / "HCLG.fst").read_bytes()
     (tmp_path / "HCLG.fst").write_bytes(whole[:-8])
     with pytest.raises(UserError, match="do not belong together"):

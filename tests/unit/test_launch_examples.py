@@ -73,6 +73,23 @@ def test_slurm(tmp_path: Path, say: str) -> None:
     assert all(place[4] >= 32 for place in places)
 
 
+@pytest.mark.parametrize(("status", "requeued"), [(0, False), (1, False), (130, False), (138, True), (143, False)])
+def test_slurm_queues_a_run_again_that_its_time_limit_has_ended(status: int, requeued: bool, tmp_path: Path) -> None:
+    """Whom Slurm preempts it queues again itself; whom a user cancels, nobody does."""
+    scontrol = '#!/bin/sh\n[ "$1" = requeue ] && echo "$@" > asked\necho host\n'
+    for name, text in (("srun", f"#!/bin/sh\nexit {status}\n"), ("scontrol", scontrol)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(LAUNCH / "slurm.sbatch"), "train", "an4"], cwd=tmp_path, capture_output=True, check=False,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "12345"},
+    )  # fmt: skip
+    assert done.returncode == status
+    assert (tmp_path / "asked").exists() == requeued
+    if requeued:
+        assert (tmp_path / "asked").read_text() == "requeue 12345\n"
+
+
 def variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Of a pod, where Kubernetes puts in what only it knows."""
     known = {"POD_IP": "127.0.0.1", "ROUNDELAY_SECRET": "0123456789abcdef"}

@@ -204,7 +204,7 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seed", "one"), ("wall_seconds", None), ("frame_cross_entropy", {"dev": []}), ("frame_accuracy", [0.5])],
+    [("seed", "one"), ("wall_seconds", "long"), ("frame_cross_entropy", {"dev": []}), ("frame_accuracy", [0.5])],
 )
 def test_a_field_that_cannot_be_is_named(tmp_path: Path, field: str, value: object) -> None:
     folder = write_run(tmp_path, Fake())
@@ -214,7 +214,14 @@ def test_a_field_that_cannot_be_is_named(tmp_path: Path, field: str, value: obje
 
 
 @pytest.mark.parametrize(
-    "change", [{"loss": "low"}, {"learner_frames": [1, "two"]}, {"frames": 1.5}, {"virtual_s": "x"}]
+    "change",
+    [
+        {"loss": "low"},
+        {"learner_frames": [1, "two"]},
+        {"learner_frames": [10**400]},
+        {"frames": 1.5},
+        {"virtual_s": "x"},
+    ],
 )
 def test_an_event_that_cannot_be_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     folder = write_run(tmp_path, Fake())
@@ -224,3 +231,24 @@ def test_an_event_that_cannot_be_is_named(tmp_path: Path, change: dict[str, obje
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=rf"events\.jsonl: a record of kind segment: {next(iter(change))} is "):
         load_run(folder)
+
+
+def test_counts_too_large_for_arithmetic_are_named(tmp_path: Path) -> None:
+    """As somebody's editor or a flipped bit may leave them: sums of such exchanges overflow."""
+    folder = write_run(tmp_path, Fake())
+    lines = [line for line in (folder / "events.jsonl").read_text().splitlines() if '"exchanges"' not in line]
+    lines.append(f'{{"kind":"exchanges","wall_s":1.0,"epoch":0,"matrix":[[0,{10**400}],[1,0]]}}')
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=r"events\.jsonl: a record of kind exchanges: matrix is "):
+        load_run(folder)
+
+
+def test_a_loss_that_is_no_number_is_null_in_the_file_and_nan_here(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, Fake())
+    lines = [
+        line.replace(json.dumps(json.loads(line)["cross_entropy"]), "null") if '"evaluation"' in line else line
+        for line in (folder / "events.jsonl").read_text().splitlines()
+    ]
+    assert any('null,"accuracy' in line or '"cross_entropy":null' in line for line in lines)
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    assert any(e.cross_entropy != e.cross_entropy for e in load_run(folder).evaluations)

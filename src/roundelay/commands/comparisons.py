@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
-from roundelay.commands.training import ctrl_c
+from roundelay.commands.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console, print_table
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _compare(options: argparse.Namespace) -> int:
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
     console.print(f"{len(grid.cells)} trainings in {grid.folder}{grid.about_time}", markup=False)
     interrupt = Interrupt()
-    with ctrl_c(interrupt):
+    with stopping(interrupt):
         outcomes = run_grid(
             grid, not options.no_decode, Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt
         )
@@ -173,7 +173,7 @@ def _compare(options: argparse.Namespace) -> int:
         complain(failure)
     if interrupt.asked:
         complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
-        return 130
+        return status(interrupt.why)
     return 1 if compared.failed else 0
 
 

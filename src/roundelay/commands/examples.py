@@ -15,6 +15,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay import-alignment textgrid --grids aligned --corpus data/mine --out exp/mine/alignment",
     ),
     "export-alignment": ("roundelay export-alignment textgrid exp/an4/alignment --corpus data/an4 --out grids",),
+    "checkpoints": ("roundelay checkpoints exp/demo/four",),
+    "verify": ("roundelay verify exp/demo/four", "roundelay verify data exp --json"),
     "train": (
         "roundelay train demo --exp exp/demo/one",
         "roundelay train demo --exp exp/demo/four --strategy adpsgd:random-ring --learners 4",

@@ -1,12 +1,12 @@
 """Hosts and running trainings: doctor, status."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, positive
 from roundelay.commands.base import Command
+from roundelay.core.files import json_line, json_text
 from roundelay.terminal import complain, console, print_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _doctor(options: argparse.Namespace) -> int:
     if report is None:
         return 0
     if options.json:
-        print(json.dumps(report.to_json(), indent=2))
+        print(json_text(report.to_json()), end="")
         return 0 if report.well else 2
     for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
         if findings:
@@ -55,7 +55,7 @@ def _status(options: argparse.Namespace) -> int:
         if options.watch is not None and console.is_terminal:
             console.clear()
         if options.json:
-            print(json.dumps(found.to_json()), flush=True)
+            print(json_line(found.to_json()), flush=True)
         else:
             for line in headline(found):
                 console.print(line, markup=False)

@@ -1,15 +1,13 @@
 """Training: train, replay, launch."""
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, positive, straggler, whole
 from roundelay.commands.base import Command
+from roundelay.commands.stopping import leave_to_another, status, stopping
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, complain, console
 
@@ -47,25 +45,29 @@ def _train(options: argparse.Namespace) -> int:
     if place is None:
         return _train_here(options, None)
     if place.local_rank:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # local rank 0 answers it, which may take a round
+        leave_to_another()  # local rank 0 answers, which may take a round
         return lend(place)
     if options.learners not in (None, place.learners):
         raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
     options.learners = place.learners
-    slots, status = Slots(place), 1
+    slots, ended = Slots(place), 1
     try:
-        status = _train_here(options, place)
+        ended = _train_here(options, place)
     except UserError:
-        status = 2
+        ended = 2
+        raise
+    except SystemExit as end:
+        ended = int(end.code or 0)
         raise
     finally:
-        slots.release(status)
-    return status
+        slots.release(ended)
+    return ended
 
 
 def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
     from roundelay.acoustic import make_job, make_terms
     from roundelay.recipes.recipe import load_recipe
+    from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.serving import serve
     from roundelay.training import Interrupt, train
 
@@ -74,10 +76,18 @@ def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
     cluster = job.cluster
     if place is not None and not place.conducts:
         interrupt = Interrupt()
-        with ctrl_c(interrupt):
+
+        def asked() -> str:  # from the moment on that this host takes part
+            interrupt.busy = True
+            return interrupt.why
+
+        with stopping(interrupt):
             terms = make_terms(recipe, cluster.strategy)
-            serve(cluster, place, terms, lambda text: console.print(text, markup=False), lambda: interrupt.asked)
-        return 0
+            try:
+                stopped = serve(cluster, place, terms, partial(console.print, markup=False), asked)
+            except LearnerDied as error:
+                raise UserError(f"the learners of this host do not start: {error}") from error
+        return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     console.print(
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
         f"{job.minibatch} frames a round ({job.minibatch // cluster.learners} a learner), seed {cluster.seed} "
@@ -85,11 +95,11 @@ def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
         markup=False,
     )
     interrupt = Interrupt()
-    with ctrl_c(interrupt):
-        results = train(job, options.exp, Bar(), interrupt, resume_only=options.resume)
+    with stopping(interrupt):
+        results = train(job, options.exp, Bar(), interrupt, resume_only=options.resume, begin_anew=options.begin_anew)
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
-        return 130
+        return status(interrupt.why)
     for split, loss in results.frame_cross_entropy.items():
         console.print(
             f"{split} frame cross-entropy {loss:.4f}, accuracy {100 * results.frame_accuracy[split]:.2f} %",
@@ -115,23 +125,6 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     if options.straggler:
         given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
     return given
-
-
-@contextmanager
-def ctrl_c(interrupt: "object") -> Iterator[None]:
-    """The first Ctrl-C asks the run to stop at the next round, with a checkpoint; the second stops it at once."""
-
-    def ask(_: int, __: FrameType | None) -> None:
-        if interrupt.asked:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-        interrupt.asked = True  # type: ignore[attr-defined]
-        complain("stopping at the next round; Ctrl-C again to stop at once.")
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -183,6 +176,10 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
     )
     sub.add_argument("--resume", action="store_true", help="go on with the run that is there; do not begin one")
+    sub.add_argument(
+        "--begin-anew", action="store_true",
+        help="where no checkpoint is whole any more: begin again, and keep the old log under another name",
+    )  # fmt: skip
     sub.add_argument(
         "--on-death",
         choices=["replace", "go-on", "shrink", "stop"],

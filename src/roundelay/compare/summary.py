@@ -1,6 +1,5 @@
 """What a grid came to: a table for the terminal, compare.json for machines, compare.html for everybody."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +41,7 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
     notes = [*failed, *([f"{waiting} of {len(outcomes)} trainings are not finished."] if waiting else [])]
     comparison = compare_runs(runs, target)
     written = [grid.folder / JSON]
-    write_json(written[0], _finite(_to_json(grid, outcomes, comparison)))
+    write_json(written[0], _to_json(grid, outcomes, comparison))
     if runs:
         written.append(grid.folder / HTML)
         write_text(written[1], render_html(runs, target, notes))
@@ -171,12 +170,3 @@ FIGURES: dict[str, Callable[[Run, Figures], float | None]] = {
     "consensus_distance": lambda run, _: run.results.consensus_distance,
 }
 """What compare.json says of a run; seconds are virtual where `runtime` is "sim"."""
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no word for what is not finite: null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from roundelay.core.errors import UserError
+
+
+class DiskFull(UserError):
+    """There is no room for a file, on the disk or in the user's share of it."""
 
 
 @contextmanager
@@ -73,9 +78,9 @@ def sweep(folder: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """Say which file could not be written, why, and what to do."""
+    """An error that says which file could not be written, why, and what to do; `DiskFull` where room is missing."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
+        return DiskFull(
             f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command "
             "again."
         )
@@ -88,9 +93,30 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def finite(value: object) -> object:
+    """`value` with None in the place of every float that is NaN or infinite: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def json_line(value: object) -> str:
+    """`value` as one line of standard JSON, in ASCII; a NaN or an infinity is written as null."""
+    return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def json_text(value: object) -> str:
+    """`value` as indented standard JSON; a NaN or an infinity is written as null."""
+    return json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: object) -> None:
-    """Write `value` as indented JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write `json_text(value)` atomically."""
+    write_text(path, json_text(value))
 
 
 def read_json(path: Path) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from roundelay.core.errors import UserError
+from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
 INTERRUPTED, FAILED = "interrupted", "failed"
@@ -73,21 +74,16 @@ class Live:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Live":
         """The inverse of `to_json`; unknown keys are ignored."""
-        known = _known(cls, value)
-        known["lost"] = [LostSeen(**_known(LostSeen, one)) for one in value.get("lost", ())]
-        known["hosts"] = [HostSeen(**_known(HostSeen, one)) for one in value.get("hosts", ())]
-        return cls(**known)
+        fields = known(cls, value)
+        fields["lost"] = [LostSeen(**known(LostSeen, one)) for one in value.get("lost", ())]
+        fields["hosts"] = [HostSeen(**known(HostSeen, one)) for one in value.get("hosts", ())]
+        return cls(**fields)
 
     def process_lives(self) -> bool | None:
         """Does the process that wrote this live? None where this is another host and cannot tell."""
         if self.host != platform.node():
             return None
         return started_at(self.process) == self.started
-
-
-def _known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in dataclasses.fields(cls)}
-    return {key: item for key, item in value.items() if key in names}
 
 
 def read_live(exp: Path) -> Live | None:

@@ -3,6 +3,9 @@
 Every record has `kind` (the class, in snake case), `wall_s` (seconds since the run first started, interruptions left
 out) and `virtual_s` (simulated seconds, null on real learners). Units are in the names. Readers ignore fields they do
 not know, so fields may be added; none is renamed or given another meaning without raising SCHEMA.
+
+A number that is NaN or infinite, such as the loss of a run that diverged, is written as null, which JSON has, and read
+as NaN wherever a field must be a number.
 """
 
 import dataclasses
@@ -10,10 +13,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import json_line
 
 SCHEMA = 1
 
@@ -107,7 +112,8 @@ class CheckpointWritten(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerLost(Record):
-    """A learner died; asynchronous strategies go on without it."""
+    """A learner died. Under an asynchronous strategy the others go on. It stays in the log also where the run goes back
+    to a checkpoint of before."""
 
     rank: int
     reason: str
@@ -153,6 +159,15 @@ class Links(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointDamaged(Record):
+    """A checkpoint was not what had been written, and the run went back to an older one."""
+
+    file: str
+    reason: str
+    instead: str  # the checkpoint that the run went on from
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearnersChanged(Record):
     """The run went on from a checkpoint with another number of learners."""
 
@@ -163,10 +178,11 @@ class LearnersChanged(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted(Record):
-    """The user stopped the run; a checkpoint was written first."""
+    """A signal stopped the run; a checkpoint was written."""
 
     epoch: int
     frames: int
+    why: str = ""  # the signal's name, SIGTERM for example, where one was heard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +206,12 @@ class Finished(Record):
 
 KINDS: tuple[type[Record], ...] = (
     RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, LearnerJoined,
-    HostLost, HostJoined, Links, LearnersChanged, Interrupted, Decoded, Finished,
+    HostLost, HostJoined, Links, CheckpointDamaged, LearnersChanged, Interrupted, Decoded, Finished,
 )  # fmt: skip
+
+LASTING: tuple[type[Record], ...] = (LearnerLost, LearnerJoined, HostLost, HostJoined, CheckpointDamaged)
+"""Records of what happened to processes, hosts and files. They stay when a run goes back to an older checkpoint, while
+those of the training since are dropped, for it is trained again."""
 
 
 def kind_of(record: Record | type[Record]) -> str:
@@ -205,7 +225,7 @@ BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in KINDS}
 
 def to_line(record: Record) -> str:
     """One line of JSON; `kind` first."""
-    return json.dumps({"kind": kind_of(record), **dataclasses.asdict(record)}, separators=(",", ":"))
+    return json_line({"kind": kind_of(record), **dataclasses.asdict(record)})
 
 
 def from_mapping(value: Mapping[str, Any]) -> Record | None:
@@ -213,8 +233,30 @@ def from_mapping(value: Mapping[str, Any]) -> Record | None:
     cls = BY_KIND.get(str(value.get("kind")))
     if cls is None:
         return None
-    names = {f.name for f in dataclasses.fields(cls)}
-    return cls(**{key: item for key, item in value.items() if key in names})
+    return cls(**known(cls, value))
+
+
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
+
+
+def known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of dataclass `cls` that `value` has; null is NaN where the field must be a number."""
+    hints = _hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    return {name: _number(value[name], hints[name]) for name in names if name in value}
+
+
+def _number(value: Any, hint: Any) -> Any:
+    if hint is float:
+        return float("nan") if value is None else value
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is list and isinstance(value, list):
+        return [_number(item, arguments[0]) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: _number(item, arguments[1]) for key, item in value.items()}
+    return value
 
 
 def read_events(path: Path) -> list[Record]:
@@ -270,14 +312,9 @@ class WordErrors:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "WordErrors":
         """From a mapping with the key `del`; unknown keys are ignored."""
-        known = _known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
-        parts = known.get("subsets", {})
-        return cls(**known | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})
-
-
-def _known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in dataclasses.fields(cls)}
-    return {key: item for key, item in value.items() if key in names}
+        fields = known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
+        parts = fields.get("subsets", {})
+        return cls(**fields | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})
 
 
 def _call_deletions_del(errors: dict[str, Any]) -> None:
@@ -325,6 +362,6 @@ class Results:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Results":
         """The inverse of `to_json`; unknown keys are ignored."""
-        known = _known(cls, value)
-        known["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
-        return cls(**known)
+        fields = known(cls, value)
+        fields["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
+        return cls(**fields)

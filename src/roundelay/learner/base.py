@@ -13,6 +13,10 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 
 
+class Stopped(Exception):
+    """An evaluation was stopped before its end."""
+
+
 class Learner(ABC):
     """Gradients of one objective. One object lives in each process; it keeps no state between calls that could matter.
 
@@ -29,6 +33,9 @@ class Learner(ABC):
     laid: Callable[[int], None] | None = None
     """If the runtime sets it, `gradient` may call it while it is at work: from this element on, `out` is as it will be.
     Whoever is at the other end may begin to send it."""
+
+    stop: Callable[[], bool] | None = None
+    """If whoever evaluates sets it: asked while `evaluate` is at work, which ends with `Stopped` where it says so."""
 
     @abstractmethod
     def initial(self) -> Tensor:
@@ -52,7 +59,20 @@ class Learner(ABC):
 
     @abstractmethod
     def evaluate(self, x: Tensor, split: str) -> Statistics:
-        """Loss and accuracy at `x` (P,) on the examples of `split`."""
+        """Loss and accuracy at `x` (P,) on the examples of `split`.
+
+        Raises:
+            Stopped: `stop` said so.
+        """
+
+    def may_stop(self) -> None:
+        """Ask `stop`; for `evaluate`, now and then.
+
+        Raises:
+            Stopped: it says so.
+        """
+        if self.stop is not None and self.stop():
+            raise Stopped
 
 
 class Task(ABC):

@@ -240,6 +240,7 @@ class ModuleLearner(Learner):
         total = Statistics()
         with torch.inference_mode():
             for inputs, targets in self._examples.in_order(split, 4096):
+                self.may_stop()
                 total += _statistics(*self._forward(inputs, targets))
         return total
 

@@ -42,6 +42,9 @@ class Training:
                     it), or stop. Synchronous: stop (the default), or go on from the last checkpoint with one learner
                     fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
+    keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
+    checkpoint_minutes  a checkpoint inside an epoch after so many minutes of training; null: at the end of epochs only
+    disk_patience   seconds for which a full disk is waited for before the run stops; 0: it stops at once
 
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
@@ -65,6 +68,9 @@ class Training:
     stragglers: tuple[str, ...] = ()
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
+    keep_checkpoints: int = 2
+    checkpoint_minutes: float | None = None
+    disk_patience: float = 3600.0
     record: bool = False
     host_patience: float = 10.0
     wire: Literal["fp32", "bf16"] = "fp32"
@@ -76,6 +82,14 @@ class Training:
             raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
         if not self.patience_seconds > 0:
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
+        if self.keep_checkpoints < 1:
+            raise UserError(f"training.keep_checkpoints is {self.keep_checkpoints}: one is the least.")
+        if self.checkpoint_minutes is not None and not self.checkpoint_minutes > 0:
+            raise UserError(
+                f"training.checkpoint_minutes is {self.checkpoint_minutes}: give minutes, above 0, or null."
+            )
+        if not self.disk_patience >= 0:
+            raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
         if not self.host_patience > 0:
             raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
         if self.fragments < 1:

@@ -366,4 +366,6 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
     if hint is float and isinstance(value, int):
         return abs(value) < 1 << 1000  # beyond, float() overflows
+    if hint is int and isinstance(value, int):
+        return abs(value) < 1 << 63  # no count is larger, and sums and means of larger ones overflow
     return isinstance(value, hint)

@@ -309,6 +309,8 @@ class Runtime(ABC):
 
     cluster: Cluster
     parameters: int = field(init=False)
+    stopped_by: str = field(default="", init=False)
+    """The name of the signal that stops the run: heard by another host, or told by whoever leads the run."""
 
     @abstractmethod
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:

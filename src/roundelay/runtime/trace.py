@@ -24,6 +24,7 @@ from typing import Any
 from safetensors.torch import load, save
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import json_line
 from roundelay.runtime.base import ClusterState
 
 VERSION = 1
@@ -174,7 +175,7 @@ class Recorder:
 
     def _write(self, what: str, **entry: Any) -> None:
         with open(self._folder / self.FILE, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"what": what, **entry}) + "\n")
+            file.write(json_line({"what": what, **entry}) + "\n")
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
@@ -188,6 +189,8 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded (--record)?") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a trace: not UTF-8 text (byte {error.start}). Restore the file.") from error
     for number, line in enumerate(lines[:-1], 1):
         try:
             entry = json.loads(line)

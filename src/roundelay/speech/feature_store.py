@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
 
 FEATURES = "features.npy"
 SPEAKERS = "speakers.npz"
@@ -88,7 +88,8 @@ class FeatureStore:
         """
         if not (folder / INDEX).is_file():
             raise UserError(f"{folder}: no features here (no {INDEX}). Run `roundelay prepare` to compute them.")
-        index = read_json(folder / INDEX)
+        remedy = f"Delete {folder} and run `roundelay prepare` again."
+        index = read_checked(folder / INDEX, remedy, skip=(FEATURES,))  # which may be larger than memory
         try:
             ids, frames = index["utterances"], np.array(index["frames"], dtype=np.int64)
             speaker_indices = np.array(index["speakers"], dtype=np.int32)

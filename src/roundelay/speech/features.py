@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from roundelay.core.checksums import write_checked
 from roundelay.core.configure import plain
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_text
+from roundelay.core.files import atomic_write, read_json
 from roundelay.core.progress import Progress
 from roundelay.speech.audio import AudioError, audio_path, bad_audio, read_audio
 from roundelay.speech.corpus.manifest import Utterance, repeated
@@ -193,7 +194,7 @@ def compute_features(
         "speakers": [indices[u.speaker] for u in kept],
         "left_out": [dataclasses.asdict(culprit) for culprit in left_out],
     }
-    write_text(folder / INDEX, json.dumps(index, ensure_ascii=False, separators=(",", ":")) + "\n")
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
     partial.discard()
     return FeatureStore.open(folder), left_out
 

@@ -340,10 +340,11 @@ class Assembly:
                 f"host {remote.host} (learners {remote.ranks}) lives, but has not said for {seconds:g} s {what}"
             )
 
-    def close(self, why: str) -> None:
-        """Tell all hosts that the run has ended, well or for a reason; let the links go. Safe to call twice."""
+    def close(self, why: str, signal: str = "") -> None:
+        """Tell all hosts that the run has ended: well, for a reason, or because a signal of this name was heard; let
+        the links go. Safe to call twice."""
         for remote in self.all():
-            remote.tell("end", why=why)
+            remote.tell("end", why=why, signal=signal)
         until(lambda: not self.all(), min(GOODBYE_SECONDS, self._terms.host_patience))
         for remote in self.all():
             self.dismiss(remote, "the run has ended")

@@ -115,7 +115,7 @@ class HostsRuntime(Runtime):
         self._meter.since()
         with self._hosts.gate:
             self._segments += 1
-            self._plan, self._stopping, self._stopped = plan, False, False
+            self._plan, self._stopped = plan, False
             self._bases, self._past = {}, []
             self._book = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
             self.crew.begin(plan)
@@ -237,8 +237,8 @@ class HostsRuntime(Runtime):
             if remote.standing == "gone":
                 return
             header, book = message.header, self._book
-            if message.kind == "interrupt":
-                self._stopping = True
+            if message.kind == "interrupt":  # it may come between segments, and ends the next one then
+                self._stopping, self.stopped_by = True, str(header["signal"])
             if header.get("part") != self._parts or book is None or not remote.busy:
                 return
             if message.kind in ("report", "done"):
@@ -381,7 +381,7 @@ class HostsRuntime(Runtime):
         return self.crew.process_ids()
 
     def close(self) -> None:
-        self._hosts.close(self._why)
+        self._hosts.close(self._why, self.stopped_by)
         self._door.close()
         if self._mesh is not None:
             self._mesh.close()

@@ -28,8 +28,8 @@ from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from roundelay.runtime.procs.rendezvous import Rendezvous
 from roundelay.runtime.procs.world import Place
 
-Asked = Callable[[], bool]
-"""Does the user want the run to stop?"""
+Asked = Callable[[], str]
+"""The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
 
 
 class _Lost(Exception):
@@ -37,15 +37,22 @@ class _Lost(Exception):
 
 
 class _Over(Exception):
-    """The conductor says that the run has ended: well, or for a reason."""
+    """The conductor says that the run has ended: well, for a reason, or stopped by a signal."""
+
+    def __init__(self, why: str, signal: str = "") -> None:
+        super().__init__(why)
+        self.signal = signal
 
 
-def serve(cluster: Cluster, place: Place, terms: Terms, say: Callable[[str], None], asked: Asked) -> None:
+def serve(cluster: Cluster, place: Place, terms: Terms, say: Callable[[str], None], asked: Asked) -> str:
     """Lead the learners of this host in a run that the first host conducts, until it ends.
 
     Args:
         say: told what a user should know.
-        asked: asked a few times a second; True asks the conductor to stop the run at the next round.
+        asked: asked a few times a second; a name asks the conductor to stop the run at the next round.
+
+    Returns:
+        The name of the signal that has stopped the run, on whichever host it was heard; "" where it came to its end.
 
     Raises:
         UserError: the conductor does not answer, refuses this host, or has ended for a reason.
@@ -59,7 +66,7 @@ def serve(cluster: Cluster, place: Place, terms: Terms, say: Callable[[str], Non
         except _Over as over:
             if str(over):
                 raise UserError(f"the run has ended on the first host: {over}") from None
-            return
+            return over.signal
         except _Lost as lost:
             say(f"{lost}; looking for it for {terms.host_patience:g} s")
             seconds = terms.host_patience
@@ -79,7 +86,7 @@ class _Host:
         self._stock: Stock | None = None
         self._part = self._segment = self._generation = self._host = -1
         self._lost = ""  # why the conductor is
-        self._over: str | None = None  # why the run is; "" if it has ended well
+        self._over: _Over | None = None  # why the run is
         self._trouble: tuple[float, str] | None = None
         self._told = False  # the conductor, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
@@ -171,7 +178,7 @@ class _Host:
     def _check(self) -> None:
         """Is there still a run, and a conductor?"""
         if self._over is not None:
-            raise _Over(self._over)
+            raise self._over
         if self._lost:
             raise _Lost(self._lost)
 
@@ -194,7 +201,8 @@ class _Host:
                 assert self.crew is not None
                 let_go(self.crew, int(header["round"]))
             case "end" | "refused":
-                self._over = str(header["why"]) if message.kind == "end" else f"this host is refused: {header['why']}"
+                why = str(header["why"]) if message.kind == "end" else f"this host is refused: {header['why']}"
+                self._over = _Over(why, str(header.get("signal", "")))
             case _:
                 self._orders.put(message)
 
@@ -214,9 +222,9 @@ class _Host:
             "state", said=waiting.said(arena, ranks), steps=arena.table("steps")[ranks].tolist(),
             alive=arena.table("alive")[ranks].tolist(), ready=self.crew.ready(),
         )  # fmt: skip
-        if self._asked() and not self._told:
+        if (signal := self._asked()) and not self._told:
             self._told = True
-            self._send("interrupt")
+            self._send("interrupt", signal=signal)
 
     # What is done -----------------------------------------------------------------------------------------------------
 

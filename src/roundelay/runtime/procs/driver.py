@@ -115,6 +115,7 @@ class ProcsRuntime(Runtime):
         self._on_death = "stop" if cluster.strategy.traits.synchronous else on_death
         self._replacements = replacements
         self._lost: list[Lost] = []
+        self._early: tuple[Lost, ...] = ()  # while all were starting
         self._joined: list[Joined] = []
         self._redrawn = 0
         self._members: dict[int, Member] = {}
@@ -137,10 +138,11 @@ class ProcsRuntime(Runtime):
         for rank, answer in self._collect(self.here, keep_going).items():
             if answer.problem:
                 raise RuntimeError(f"learner {rank} could not start:\n{answer.text}")
-        if self._lost:  # the first by rank, not by chance
-            first = min(self._lost, key=lambda lost: lost.rank)
-            raise LearnerDied(first.rank, first.reason)
-        self._started = True
+        missing = sorted({lost.rank for lost in self._lost} - set(self.living()))
+        if missing and (self._on_death != "go-on" or not self.living()):
+            first = self._members[missing[0]]  # the first by rank, not by chance
+            raise LearnerDied(missing[0], f"{first.reason()}{first.advice()}")
+        self._started, self._early = True, tuple(self._lost)
 
     @property
     def _path(self) -> str:
@@ -207,13 +209,15 @@ class ProcsRuntime(Runtime):
             self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self._lost))
 
     def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
-        """What the segment did, which stopped before minibatch `end`."""
+        """What the segment did, which stopped before minibatch `end`; deaths while learners started are told with the
+        first."""
+        early, self._early = self._early, ()
         return Outcome(
             counts=self.arena.counts.copy(),
             next=end,
             finished=end >= plan.end_round * self.cluster.learners,
             wall_seconds=seconds,
-            lost=tuple(self._lost),
+            lost=(*early, *self._lost),
             joined=tuple(self._joined),
             redrawn=self._redrawn,
         )
@@ -370,7 +374,11 @@ class ProcsRuntime(Runtime):
 
     def _replace(self, rank: int) -> bool:
         """Start a newcomer for a dead learner's place, if there may be one more and anybody is left to learn from."""
-        if self._on_death != "replace" or not self._started or not self._replacements or not self.living():
+        if self._on_death != "replace" or not self._replacements:
+            return False
+        if self._started and not self.living():
+            return False
+        if not self._started and not self._members[rank].killed:  # it ended by itself, as the next one would
             return False
         self._replacements -= 1
         self._members[rank].let_go()
@@ -378,6 +386,9 @@ class ProcsRuntime(Runtime):
             self._members[rank] = start_member(self._spec(rank))
         except OSError:  # no memory, or no more processes: the others can go on all the same
             return False
+        if not self._started:  # it has missed nothing: nobody has trained yet
+            self.arena.table("alive")[rank] = 1
+            return True
         self._newcomers[rank] = False
         return True
 

@@ -1,5 +1,6 @@
 """Learner processes: each is started by the fork server, spoken to through a pipe, and ends with its parent."""
 
+import atexit
 import json
 import multiprocessing
 import signal
@@ -10,8 +11,11 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
+from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not_imported_again
 from roundelay.runtime.procs.threads import wait_politely
-from roundelay.runtime.procs.worker import Answer, WorkerSpec, main
+from roundelay.runtime.procs.worker import PARENTS, Answer, WorkerSpec, main
+
+NAME = "learner"
 
 
 @dataclass
@@ -38,9 +42,23 @@ class Member:
         code = self.process.exitcode
         if self.failure:
             return f"it could not start: {self.failure}"
+        if code == GUARDLESS:
+            return ADVICE
         if code is not None and code < 0:
             return f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"ended with exit status {code}"
+
+    def advice(self) -> str:
+        """What to look at, where it died before it had built its learner."""
+        code = self.process.exitcode
+        if code == -signal.SIGKILL:
+            return ", while it started. Too little memory is the usual reason: try fewer learners"
+        return ", while it started. What it printed says why" if code and code > 0 and code != GUARDLESS else ""
+
+    @property
+    def killed(self) -> bool:
+        """Did a signal end it? Then the next one may live; who ends by itself will do so again."""
+        return (self.process.exitcode or 0) < 0
 
     def let_go(self) -> None:
         """Close our ends of its pipes; whoever did not hear "quit" ends now."""
@@ -50,6 +68,7 @@ class Member:
 
 def start_member(spec: WorkerSpec) -> Member:
     """Start a learner process; it answers when it has built its learner."""
+    not_imported_again()
     wait_politely()
     context = multiprocessing.get_context("forkserver")
     preload = ["roundelay.runtime.procs.worker", *spec.cluster.optimizer.imports]
@@ -57,8 +76,9 @@ def start_member(spec: WorkerSpec) -> Member:
     _start_fork_server()
     mine, theirs = context.Pipe()
     lifeline, ours = context.Pipe(duplex=False)
-    process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"learner {spec.rank}", daemon=True)
-    process.start()
+    process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"{NAME} {spec.rank}", daemon=True)
+    with importable_script():
+        process.start()
     theirs.close()
     lifeline.close()
     return Member(process, mine, ours)
@@ -82,14 +102,23 @@ def end(members: Mapping[int, Member], at_once: set[int]) -> None:
         member.let_go()
 
 
-def _start_fork_server() -> None:
-    """Start it with interrupts blocked, which it and all learners inherit; nothing happens if it runs already.
+@atexit.register
+def _kill_all() -> None:
+    """Whoever still lives when this process ends: multiprocessing would send it SIGTERM, and wait for its end."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith(NAME):
+            process.kill()
 
-    Ctrl-C goes to every process of the terminal. Learners ignore it once they run, but importing and unpickling come
-    first and take seconds, in which it would kill them.
+
+def _start_fork_server() -> None:
+    """Start it with the signals blocked that are the parent's to answer, which it and all learners inherit; nothing
+    happens if it runs already.
+
+    Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM often to every process of the job. A fork
+    server that ended would take all learners' exit statuses with it.
     """
     resource_tracker.ensure_running()  # before: it would unblock interrupts again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS)
     try:
         forkserver.ensure_running()
     finally:

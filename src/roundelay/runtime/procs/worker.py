@@ -42,6 +42,9 @@ from roundelay.runtime.procs.waiting import number_of
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
+PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that learners do not hear: the parent decides what they mean."""
+
 MEANS = (Mean, Mix, GradMean)
 """Effects in which a learner meets others."""
 
@@ -81,7 +84,8 @@ class Answer:
 
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     """The life of a learner process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for number in PARENTS:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()

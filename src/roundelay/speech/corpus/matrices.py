@@ -22,8 +22,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_text
+from roundelay.core.files import atomic_write, read_json
 from roundelay.core.progress import Progress
 from roundelay.speech.archive import ArchiveError, parse_location, read_matrix
 from roundelay.speech.corpus.manifest import Utterance
@@ -179,7 +180,7 @@ def store_matrices(
         "speakers": [indices[u.speaker] for u in utterances],
         "left_out": [],
     }
-    write_text(folder / INDEX, json.dumps(index, ensure_ascii=False, separators=(",", ":")) + "\n")
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
     return FeatureStore.open(folder)
 
 

@@ -23,8 +23,9 @@ from typing import Any
 import kaldifst
 import numpy as np
 
+from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json, write_text
+from roundelay.core.files import atomic_write, write_text
 from roundelay.speech.decode.fst import (
     Arcs,
     Fst,
@@ -177,18 +178,18 @@ def save_graph(graph: Graph, folder: Path) -> None:
         write_arrays(file, to_arrays(graph.fst))
     write_text(folder / WORDS_FILE, _symbols(graph.words))
     write_text(folder / PHONES_FILE, _symbols([EPSILON, *graph.info["phones"]]))
-    write_json(folder / GRAPH_FILE, dict(graph.info))
+    write_checked(folder / GRAPH_FILE, graph.info, [FST_FILE, WORDS_FILE, PHONES_FILE])
 
 
 def load_graph(folder: Path) -> Graph:
-    """Read what `save_graph` wrote.
+    """Read what `save_graph` wrote, held to its checksums: the library that searches it trusts every byte.
 
     Raises:
-        UserError: the folder holds no graph, or its files do not belong together.
+        UserError: the folder holds no graph, a file is damaged, or they do not belong together.
     """
     if not (folder / GRAPH_FILE).is_file():
         raise UserError(f"{folder}: no decoding graph here (no {GRAPH_FILE}). `roundelay decode` builds it.")
-    info = read_json(folder / GRAPH_FILE)
+    info = read_checked(folder / GRAPH_FILE, f"Delete {folder} to have the graph built again by `roundelay decode`.")
     try:
         if info["version"] != VERSION:
             raise UserError(

@@ -6,7 +6,7 @@ A folder ALI holds
     phones.npy      (T,) int16   phone id, 0: not aligned
     states.npy      (T,) int8    state in the phone, -1: not aligned
     tree.json                    the tying (see tree.DecisionTree)
-    align.json                   summary, written last: without it the folder is not an alignment
+    align.json                   summary and checksums, written last: without it the folder is not an alignment
     log.jsonl                    one line per pass over the training utterances
 
 and, made by Gaussian mixtures, mono.npz and gmm.npz.
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_json
 from roundelay.speech.hmm.topology import SILENCE, Tying
@@ -157,12 +158,12 @@ def read_summary(folder: Path) -> AlignSummary | None:
     """The summary of an alignment; None if there is no (complete) one.
 
     Raises:
-        UserError: align.json is not what this version writes.
+        UserError: align.json is not what this version writes, or a file it names is damaged.
     """
     path = folder / SUMMARY
     if not path.is_file():
         return None
-    value = read_json(path)
+    value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=(MONO, GMM))
     try:
         if value["version"] != VERSION:
             raise UserError(f"{path}: made by another version of Roundelay. Delete {folder} and align again.")
@@ -188,7 +189,9 @@ def write_alignment(
         with atomic_write(folder / name) as file:
             np.save(file, array, allow_pickle=False)
     write_json(folder / TREE, tree.to_json())
-    write_json(folder / SUMMARY, {key: value for key, value in asdict(summary).items() if key != "again"})
+    told = {key: value for key, value in asdict(summary).items() if key != "again"}
+    models = [name for name in (MONO, GMM) if (folder / name).exists()]
+    write_checked(folder / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *models])
 
 
 def silence_share(phones: npt.NDArray[np.int16]) -> float:

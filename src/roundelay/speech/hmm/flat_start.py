@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, write_json, write_text
+from roundelay.core.files import atomic_write, json_line, write_json, write_text
 from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
 from roundelay.speech.corpus.prepared import Corpus
@@ -166,7 +166,7 @@ def train_alignments(
         )
         save_mixtures(out / MONO, mono)
         save_mixtures(out / GMM, triphones)
-        write_text(out / LOG, "".join(json.dumps(line) + "\n" for line in school.log))
+        write_text(out / LOG, "".join(json_line(line) + "\n" for line in school.log))
         labels.write(out, tree, summary)
     return summary
 

@@ -3,7 +3,6 @@
 Legend: T frames of one utterance, S pdfs.
 """
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import write_json, write_text
+from roundelay.core.files import json_line, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.prepared import Corpus
 from roundelay.speech.feature_store import FeatureStore
@@ -78,6 +77,6 @@ def realign(
     both = (labels.pdf >= 0) & (alignment.pdf >= 0)
     changed = float((labels.pdf != alignment.pdf)[both].mean()) if both.any() else 0.0
     summary = replace(summary, log_likelihood=None, changed_share=changed)
-    write_text(out / LOG, json.dumps({"stage": "realignment", "made_by": made_by, "changed_share": changed}) + "\n")
+    write_text(out / LOG, json_line({"stage": "realignment", "made_by": made_by, "changed_share": changed}) + "\n")
     labels.write(out, alignment.tree, summary)
     return summary

@@ -1,0 +1,53 @@
+"""What is kept on disk, and whether it is whole: checkpoints, verify."""
+
+import argparse
+from pathlib import Path
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.files import json_text
+from roundelay.terminal import console, print_table
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    sub = command("checkpoints", _checkpoints, "list the checkpoints of a run, and which of them are whole")
+    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+    sub = command("verify", _verify, "hold files to the checksums that were written with them")
+    sub.add_argument("folder", nargs="+", type=Path, help="of runs, alignments, graphs or prepared data; and all below")
+    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+
+
+def _checkpoints(options: argparse.Namespace) -> int:
+    from roundelay.saving import FOLDER, listed
+
+    if not options.exp.is_dir():
+        raise UserError(f"{options.exp}: no such folder. Give the directory that `roundelay train --exp DIR` writes.")
+    found = listed(options.exp)
+    if options.json:
+        print(json_text({"folder": str(options.exp), "checkpoints": [one.to_json() for one in found]}), end="")
+    elif not found:
+        console.print(f"{options.exp / FOLDER}: no checkpoints.", markup=False)
+    else:
+        rows = [(one.name, one.shown(), f"{one.size / 1e6:,.1f} MB", *one.numbers()) for one in found]
+        print_table(["checkpoint", "", "size", "learners", "epochs", "frames"], rows, left=2)
+    return 0 if any(one.next for one in found) else 1
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from roundelay.core.checksums import verify
+
+    if missing := [folder for folder in options.folder if not folder.is_dir()]:
+        raise UserError(f"{missing[0]}: no such folder.")
+    found = [verdict for folder in options.folder for verdict in verify(folder)]
+    faults = [verdict for verdict in found if verdict.fault]
+    if options.json:
+        files = [{"file": str(verdict.path), "fault": verdict.fault or None} for verdict in found]
+        print(json_text({"whole": not faults, "files": files}), end="")
+    else:
+        for verdict in faults:
+            console.print(verdict.fault, markup=False)
+        told = f"{len(found)} files with checksums, {len(faults)} damaged or missing."
+        console.print(told if found else "No file here has a checksum.", markup=False)
+    return 1 if faults else 0

@@ -1,0 +1,267 @@
+"""Keeps the state of a run on disk: which checkpoints stay, what happens when one is damaged, or the disk is full."""
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from roundelay import schedule as schedules
+from roundelay.checkpoint import (
+    Checkpoint,
+    bytes_of,
+    checkpoints,
+    files_of,
+    load_checkpoint,
+    prune,
+    save_checkpoint,
+    set_aside,
+)
+from roundelay.core.checksums import Damaged
+from roundelay.core.errors import UserError
+from roundelay.core.files import DiskFull
+from roundelay.runtime.base import ClusterState, wall_clock
+from roundelay.runtime.clocks import pause
+
+FOLDER = "checkpoints"
+RETRY_SECONDS = 5.0
+"""How long it is waited before a full disk is tried again."""
+LOOK_SECONDS = 0.2
+"""How often it is asked meanwhile whether the run is to stop."""
+T = TypeVar("T")
+
+
+@dataclass
+class Position:
+    """Where a run stands besides its cluster's state; all of it is in every checkpoint."""
+
+    schedule: schedules.Progress
+    first: int = 0  # minibatch of the epoch to go on with
+    frames: int = 0
+    wall_s: float = 0.0
+    virtual_s: float | None = None  # not the cluster's clock, which goes back with an epoch taken back
+    stale_largest: int = 0
+    stale_sum: float = 0.0
+    stale_count: int = 0
+    events_bytes: int = 0
+    best: str = ""  # the checkpoint with the lowest held-out loss so far
+    best_loss: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "schedule": dataclasses.asdict(self.schedule)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Position":
+        """The inverse of `to_json`."""
+        return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
+
+    def judge(self, name: str, loss: float) -> None:
+        """The model in checkpoint `name` has this held-out loss: is it the best?"""
+        if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
+            self.best, self.best_loss = name, loss
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint, and newer ones that are damaged, each with what is wrong with it."""
+
+    path: Path
+    checkpoint: Checkpoint
+    position: Position
+    damaged: tuple[tuple[Path, str], ...]
+
+
+class Room:
+    """Waits, where a disk is full, until there is room.
+
+    Args:
+        patience: seconds, after which the wait ends with the error; 0: it is not waited.
+        asked: whether the run is to stop; ends the wait too.
+        say: told of the wait, once each.
+    """
+
+    def __init__(self, patience: float, asked: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self._patience, self._asked, self._say = patience, asked, say
+
+    def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
+        """What `write` returns, which needs about so many bytes in `folder`; it is called again after `DiskFull`.
+
+        Raises:
+            DiskFull: there is still no room.
+        """
+        deadline = 0.0
+        while True:
+            try:
+                return write()
+            except DiskFull as error:
+                now = wall_clock()
+                if self._patience and not deadline:
+                    deadline = now + self._patience
+                    self._say(self._complaint(error, folder, needed))
+                if self._asked() or now >= deadline:
+                    raise
+            again = wall_clock() + RETRY_SECONDS
+            while wall_clock() < again and not self._asked():
+                pause(LOOK_SECONDS)
+
+    def _complaint(self, error: DiskFull, folder: Path, needed: int) -> str:
+        path = str(error).partition(": the disk is full")[0]
+        wanted = f"about {_size(needed)} are needed" if needed else "a little room is needed"
+        minutes = f"{self._patience / 60:g} min"
+        return (
+            f"{path}: the disk is full: {wanted}, {_size(shutil.disk_usage(folder).free)} are free. Free some "
+            f"space: it is tried again every {RETRY_SECONDS:g} s for {minutes}, and nothing trained is "
+            "lost. Ctrl-C gives up and goes back to the last checkpoint."
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+class Saves:
+    """The checkpoints of the run in directory `exp`: the last `keep`, the best, and the one its epoch began with."""
+
+    def __init__(self, exp: Path, keep: int, room: Room) -> None:
+        self.folder, self._keep, self._room = exp / FOLDER, keep, room
+
+    def write(self, name: str, state: ClusterState, position: Position) -> None:
+        """Write a checkpoint, and remove those that are not needed any more.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        checkpoint = Checkpoint(state, position.to_json())
+        needed = bytes_of(state.vectors.values())
+        self.folder.mkdir(exist_ok=True)
+        self._room.wait_for(lambda: save_checkpoint(self.folder, name, checkpoint), self.folder, needed)
+        newest = [path.stem for path in checkpoints(self.folder)][-self._keep :]
+        # The end of the last epoch stays as long as the running one may be taken back.
+        prune(self.folder, {*newest, name, f"epoch-{position.schedule.epoch:04d}", position.best})
+
+    def newest(self) -> Found | None:
+        """The newest whole checkpoint; None where there is none at all.
+
+        Raises:
+            UserError: there are some, and all are damaged; names each and its fault.
+        """
+        damaged: list[tuple[Path, str]] = []
+        for path in reversed(checkpoints(self.folder)):
+            try:
+                checkpoint = load_checkpoint(path)
+                return Found(path, checkpoint, _position(path, checkpoint), tuple(damaged))
+            except Damaged as error:
+                damaged.append((path, str(error)))
+        if damaged:
+            raise UserError(
+                f"{self.folder}: no checkpoint is whole. {' '.join(why for _, why in damaged)} Restore one from a "
+                "backup. To train this run again from its beginning, give --begin-anew: its log is kept under another "
+                "name."
+            )
+        return None
+
+    def before(self, name: str) -> Path | None:
+        """The newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside for it.
+        None where there is none: then only `name` is set aside."""
+        there = checkpoints(self.folder)
+        for path in reversed([path for path in there if path.stem < name]):
+            if not _whole(path):
+                continue
+            for other in there:
+                if other.stem > path.stem:
+                    set_aside(other)
+            return path
+        for path in there:
+            if path.stem == name:
+                set_aside(path)
+        return None
+
+    def set_aside(self) -> None:
+        """Rename all checkpoints: the run is begun anew.
+
+        Raises:
+            UserError: one is whole, so the run can go on.
+        """
+        there = checkpoints(self.folder)
+        for path in reversed(there):
+            if _whole(path):
+                raise UserError(f"{path} is whole: leave --begin-anew out to go on from it, or choose another --exp.")
+        for path in there:
+            set_aside(path)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        _position(path, load_checkpoint(path))
+    except Damaged:
+        return False
+    return True
+
+
+def _position(path: Path, checkpoint: Checkpoint) -> Position:
+    try:
+        return Position.from_json(checkpoint.position)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{path}: not a checkpoint of a run ({error!r}).") from error
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A checkpoint as `roundelay checkpoints` shows it. What its JSON says is None where that cannot be read."""
+
+    name: str
+    size: int  # bytes
+    fault: str  # "" where it is whole
+    next: bool  # the one a run goes on from
+    best: bool
+    learners: int | None = None
+    epochs: int | None = None  # trained
+    frames: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    def shown(self) -> str:
+        """What is to be said of it."""
+        if self.fault:
+            return self.fault
+        return ", ".join(text for text, so in (("best", self.best), ("goes on from here", self.next)) if so)
+
+    def numbers(self) -> tuple[str, str, str]:
+        """Learners, epochs and frames."""
+        learners, epochs, frames = (
+            "" if number is None else f"{number:,}" for number in (self.learners, self.epochs, self.frames)
+        )
+        return learners, epochs, frames
+
+
+def listed(exp: Path) -> list[Listed]:
+    """All checkpoints of the run in `exp`, the newest last; each is read and held to its checksums."""
+    found: list[Listed] = []
+    best, next_ = "", True
+    for path in reversed(checkpoints(exp / FOLDER)):
+        try:
+            checkpoint = load_checkpoint(path)
+            position = _position(path, checkpoint)
+        except UserError as error:
+            found.append(Listed(path.stem, _bytes(path), str(error), next=False, best=False))
+            continue
+        best = best or position.best
+        learners = len(checkpoint.state.vectors["row"])
+        found.append(
+            Listed(
+                path.stem, _bytes(path), "", next_, path.stem == best, learners, position.schedule.epoch,
+                position.frames,
+            )
+        )  # fmt: skip
+        next_ = False
+    return found[::-1]
+
+
+def _bytes(path: Path) -> int:
+    """Of a checkpoint's files on disk."""
+    return sum(file.stat().st_size for file in files_of(path) if file.exists())
