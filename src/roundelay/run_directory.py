@@ -21,7 +21,12 @@ from roundelay.core.records import Record, Results, to_line
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
-MANNERS: tuple[str, ...] = ("training.on_death ", "training.patience_seconds ", "training.host_patience ")
+MANNERS: tuple[str, ...] = (
+    "training.on_death ",
+    "training.patience_seconds ",
+    "training.host_patience ",
+    "training.encrypt ",
+)
 RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
 
