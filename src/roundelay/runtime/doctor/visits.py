@@ -48,7 +48,7 @@ class House:
 
     def __init__(self, address: str, port: int, secret: bytes, asked: Asked, patience: float) -> None:
         self._listener = Listener((address, port), secret, {"name": socket.gethostname()}, patience)
-        self.address = self._listener.address
+        self.address, self.tally = self._listener.address, self._listener.tally
         self._asked, self._secret, self._patience = asked, secret, patience
         self._left = threading.Event()
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()

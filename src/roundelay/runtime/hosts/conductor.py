@@ -50,6 +50,8 @@ from roundelay.runtime.procs.world import Place
 
 OWN = 0
 """The conductor's host."""
+EVERYBODY = -1
+"""All hosts together, beside the numbers of each."""
 
 
 class HostsRuntime(Runtime):
@@ -122,6 +124,7 @@ class HostsRuntime(Runtime):
         with self._hosts.gate:
             self._segments += 1
             self._plan, self._stopping, self._stopped = plan, False, False
+            self._progress = Progress(2 * self._terms.patience_seconds)
             self._bases, self._past = {}, []
             self._book = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
             self.crew.begin(plan)
@@ -344,17 +347,23 @@ class HostsRuntime(Runtime):
         Raises:
             TimeoutError: names hosts and learners.
         """
-        done = {remote.host: self._done(remote.host, remote.ranks) for remote in self._hosts.inside() if remote.busy}
-        if self._leading:
-            done[OWN] = self._done(OWN, self.crew.here)
-        still = self._progress.look(wall_clock(), done)
+        busy = {remote.host for remote in self._hosts.inside() if remote.busy} | ({OWN} if self._leading else set())
+        done = {host: self._done(host, ranks) for host, ranks in enumerate(self._hosts.hosts)}
+        everybody = sum(done.values())  # whoever is busy anew all the time gets nothing done either
+        still = self._progress.look(
+            wall_clock(), {host: amount for host, amount in done.items() if host in busy} | {EVERYBODY: everybody}
+        )
         if not still:
             return
-        seconds = 2 * self._terms.patience_seconds
-        named = "; ".join(f"host {host} (learners {', '.join(map(str, self._hosts.hosts[host]))})" for host in still)
-        only = self._synchronous or self._terms.on_death == "stop" or OWN in still or len(still) == len(done)
-        if only:
-            raise TimeoutError(f"{named}: alive, but nothing that was to be trained there is done for {seconds:g} s")
+        seconds, all_ = 2 * self._terms.patience_seconds, EVERYBODY in still
+        if all_ or self._synchronous or self._terms.on_death == "stop" or OWN in still:
+            named = "; ".join(
+                f"host {host} (learners {', '.join(map(str, self._hosts.hosts[host]))})"
+                for host in (sorted(busy) if all_ else still)
+            )
+            raise TimeoutError(
+                f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
+            )
         for remote in [remote for remote in self._hosts.inside() if remote.host in still]:
             self._hosts.dismiss(remote, f"it lives, but has trained nothing for {seconds:g} s")
 

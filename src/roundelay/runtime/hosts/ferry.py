@@ -39,7 +39,17 @@ from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, answer,
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.terms import FERRY, identity
-from roundelay.runtime.hosts.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
+from roundelay.runtime.hosts.wire import (
+    Address,
+    BadFrame,
+    Link,
+    LinkClosed,
+    LinkError,
+    LinkTimeout,
+    Message,
+    Tally,
+    Tampered,
+)
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.patience import Patience
@@ -335,7 +345,7 @@ class Passage:
                     link.send(kind, header, cargo)
                     reply = self._hear(link, deadline)
                 break
-            except LinkClosed:
+            except (LinkClosed, Tampered):  # the peer has said nothing wrong
                 again = True  # the next turn of this loop may find that there is no such host any more
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
