@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,8 +136,9 @@ def test_a_loss_that_equals_nothing_is_reported_all_the_same(arena: Arena, loss:
 def test_counts_that_are_none_are_entered_nowhere(arena: Arena) -> None:
     arena.counts.frames[:] = 4, 5, 6
     good, total = counted(arena, (1, 2)), Counts.zeros(3)
+    wrong: tuple[Any, ...] = ([1], [[1], [2]], ["1", "2"], [2**70, 0], None, "12", {"0": 1}, [None, 1], [[], []])
     for name in good:
-        for bad in ([1], [[1], [2]], ["1", "2"], [2**70, 0], None, "12", {"0": 1}, [None, 1], [[], []]):
+        for bad in wrong:
             with pytest.raises(Nonsense):
                 enter(total, (1, 2), {**good, name: bad})
     for name in ("frames", "steps", "exchanges"):

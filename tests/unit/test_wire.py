@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from roundelay.runtime.hosts import listener as listener_room
 from roundelay.runtime.hosts.handshake import ANSWER, GREETING, VERDICT, VERSION
 from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.seal import TAG_BYTES, cut
+from roundelay.runtime.hosts.seal import RECORD_BYTES, TAG_BYTES, cut
 from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger, Tally, Tampered
 from support.until import until
 
@@ -451,3 +452,193 @@ def test_random_changes_of_good_frames(seed: int, encrypts: bool) -> None:
             far.receive(60.0)
         assert far.closed
         assert (listener.tally.malformed, listener.tally.tampered, listener.tally.strangers) == (0, 1, 0)
+
+
+# Sizes that are claimed -----------------------------------------------------------------------------------------------
+
+
+def test_memory_grows_with_what_has_come_and_not_with_what_is_announced() -> None:
+    gigabytes = 1 << 33
+    with pair() as (near, far, _):
+        far.largest = gigabytes
+        put(near, sealed(near, size=gigabytes))
+        thread = threading.Thread(target=lambda: _suppressed(far))
+        tracemalloc.start()
+        thread.start()
+        put(near, sealed_payload(near, bytes(3 * RECORD_BYTES)))
+        until(lambda: far.received_bytes > 3 * RECORD_BYTES)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        near.close()
+        thread.join()
+        assert peak < 100 * RECORD_BYTES
+
+
+def _suppressed(link: Link) -> None:
+    with suppress(LinkClosed):
+        link.receive(60.0)
+
+
+def sealed_payload(link: Link, data: bytes) -> bytes:
+    return b"".join(
+        bytes(link._out.seal(piece, memoryview(bytearray(len(piece) + TAG_BYTES)))) for piece in cut([memoryview(data)])
+    )
+
+
+def test_nothing_unverified_is_written_into_the_buffer_of_the_receiver() -> None:
+    for encrypts in (True, False):
+        with pair(encrypts=encrypts) as (near, far, _):
+            into = bytearray(3 * RECORD_BYTES)
+            data = bytearray(sealed(near, payload=b"x" * len(into)))
+            data[-RECORD_BYTES // 2] ^= 1  # in the last record
+            thread = threading.Thread(target=put, args=(near, bytes(data)))
+            thread.start()
+            with pytest.raises(Tampered):
+                far.receive(60.0, into=into)
+            thread.join()
+            assert into == b"x" * 2 * RECORD_BYTES + bytes(RECORD_BYTES)
+
+
+# Who speaks what ------------------------------------------------------------------------------------------------------
+
+
+def test_both_ends_say_that_one_encrypts_and_the_other_does_not() -> None:
+    for here in (True, False):
+        with listening(encrypts=here) as listener:
+            with pytest.raises(Stranger, match=r"training\.encrypt"):
+                Link.connect(listener.address, SECRET, {}, 60.0, encrypts=not here)
+            until(lambda: listener.tally.strangers == 1)
+            assert "training.encrypt" in listener.tally.reasons[-1]
+
+
+def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
+    """Somebody between the two would have them go without encryption: the proofs do not fit any more."""
+    with listening() as listener, socket.create_server(HERE) as tap:
+
+        def relay() -> None:
+            ours, _ = tap.accept()
+            theirs = raw(listener)
+            greeting = bytearray(theirs.recv(GREETING.size, socket.MSG_WAITALL))
+            greeting[5] = 0
+            ours.sendall(greeting)
+            answer = bytearray(ours.recv(ANSWER.size, socket.MSG_WAITALL))
+            theirs.sendall(answer)
+            ours.sendall(drain(theirs))
+            for end in (ours, theirs):
+                end.close()
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with pytest.raises(Stranger):
+            Link.connect(tap.getsockname(), SECRET, {}, 60.0, encrypts=False)
+        thread.join()
+        until(lambda: listener.tally.strangers == 1)
+        assert listener.accept(0.0) is None
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_called_that(version: int) -> None:
+    with socket.create_server(HERE) as other:
+
+        def speak() -> None:
+            connection, _ = other.accept()
+            connection.sendall(struct.pack("!4sB32s", b"RNDL", version, bytes(32)))
+            drain(connection)
+            connection.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        with pytest.raises(
+            Stranger, match=f"speaks version {version} .* this host version {VERSION}: install the same"
+        ):
+            Link.connect(other.getsockname(), SECRET, {}, 60.0)
+        thread.join()
+    with listening() as listener:
+        stranger = raw(listener)
+        stranger.sendall(struct.pack("!4sB", b"RNDL", version) + bytes(64))
+        drain(stranger)
+        stranger.close()
+        until(lambda: listener.tally.strangers == 1)
+        assert f"speaks version {version}" in listener.tally.reasons[-1]
+
+
+def test_a_first_version_host_is_told_our_version_before_anything_else() -> None:
+    """It reads 37 bytes, looks at the fifth, and says that the other does not speak its version."""
+    with listening() as listener:
+        old = raw(listener)
+        magic, version, _ = struct.unpack("!4sB32s", old.recv(37, socket.MSG_WAITALL))
+        assert (magic, version) == (b"RNDL", VERSION)
+        assert version != 1
+        old.close()
+
+
+# Crowds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_sent_away_by_a_crowd_comes_back_and_is_not_called_a_stranger() -> None:
+    """Three times the door closes in the middle of the handshake, as it does when others press."""
+    with listening() as listener, socket.create_server(HERE) as front:
+        met: list[int] = []
+
+        def stand() -> None:
+            for number in range(4):
+                ours, _ = front.accept()
+                met.append(number)
+                if number < 3:
+                    ours.sendall(GREETING.pack(b"RNDL", VERSION, 1, bytes(32))[: 10 * number])
+                    ours.close()
+                    continue
+                theirs = raw(listener)
+                back = threading.Thread(target=_pump, args=(theirs, ours, bytearray()))
+                back.start()
+                _pump(ours, theirs, bytearray())
+                back.join()
+                ours.close()
+                theirs.close()
+
+        thread = threading.Thread(target=stand)
+        thread.start()
+        near = Link.connect(front.getsockname(), SECRET, {}, 60.0)
+        far = listener.accept(60.0)
+        assert far is not None
+        near.close()
+        far.close()
+        thread.join()
+        assert met == [0, 1, 2, 3]
+
+
+def test_who_is_always_sent_away_hears_so_and_not_of_a_wrong_secret() -> None:
+    with socket.create_server(HERE) as front:
+        over = threading.Event()
+
+        def stand() -> None:
+            front.settimeout(0.05)
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    front.accept()[0].close()
+
+        thread = threading.Thread(target=stand)
+        thread.start()
+        with pytest.raises(LinkTimeout, match=r"nobody answers at .* within 0\.3 s \(.*(closed|broken)"):
+            Link.connect(front.getsockname(), SECRET, {}, 0.3)
+        over.set()
+        thread.join()
+
+
+def test_a_crowd_from_one_address_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_room, "AT_THE_DOOR", 5)
+    with listening(handshake_seconds=100.0) as listener:
+        guest = socket.create_connection(listener.address, timeout=60, source_address=("127.0.0.2", 0))
+        assert guest.recv(GREETING.size, socket.MSG_WAITALL)
+        crowd = []
+        for _ in range(20):
+            stranger = raw(listener)
+            with suppress(ConnectionError):
+                stranger.recv(1)
+            crowd.append(stranger)
+        until(lambda: listener.tally.strangers >= 16)
+        guest.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            guest.recv(1)
+        for stranger in (guest, *crowd):
+            stranger.close()

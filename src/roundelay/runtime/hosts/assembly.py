@@ -49,6 +49,10 @@ def open_door(place: Place, terms: Terms) -> Door:
     return Door(listener, ROLES, terms.patience_seconds)
 
 
+def do_nothing_with(_: Message) -> None:
+    """What a host says that is refused."""
+
+
 class Arrivals:
     """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
 
@@ -163,9 +167,12 @@ class Assembly:
         elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:
-            remote.line.listen(lambda message: self._heard(remote, message), lambda why: self.dismiss(remote, why))
-            return remote
-        raise self._refuse(remote, why)
+            why = ""
+        handle = do_nothing_with if why else lambda message: self._heard(remote, message)
+        line.listen(handle, lambda reason: self.dismiss(remote, reason))
+        if why:
+            raise self._refuse(remote, why)
+        return remote
 
     def _refuse(self, remote: Remote, why: str) -> UserError:
         remote.tell("refused", why=why)
@@ -239,6 +246,8 @@ class Assembly:
     def _heard(self, remote: Remote, message: Message) -> None:
         """From the thread of that host's link."""
         if message.kind == "piece":
+            if remote.standing != "in":
+                raise checks.Nonsense("a row from a host that does not take part")
             bulk.take_piece(self._crew.arena, message, remote.ranks)
         elif message.kind == "replied":
             if "integers" in message.header:
