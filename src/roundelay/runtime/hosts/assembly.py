@@ -139,9 +139,11 @@ class Assembly:
             slow = [remote.ranks for remote in self.all() if remote.standing != "in"]
             return UserError(f"learners {slow} were not built within {seconds:g} s: raise training.patience_seconds.")
         where = ":".join(map(str, self._door.listener.address))
+        reasons = self._door.listener.tally.reasons
+        refused = f" The last connection that was refused: {reasons[-1]}." if reasons else ""
         return UserError(
             f"learners {missing} of {learners} have not come to {where} within {seconds:g} s: is Roundelay running on "
-            "their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?"
+            f"their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?{refused}"
         )
 
     def _examine(self, line: Line) -> Remote | None:
