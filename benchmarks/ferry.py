@@ -1,6 +1,6 @@
 """What an exchange between two hosts costs their processors: milliseconds of CPU time at both ends, over loopback.
 
-    python benchmarks/ferry.py [--parameters 12500000] [--rows 5]
+    python benchmarks/ferry.py [--parameters 12500000] [--rows 5] [--no-encrypt]
 
 Two processes stand for two hosts; the learner of one asks for pair averages with the learner of the other, one after
 the other. CPU time includes what the kernel does in the calls of each process. A "row" is as many exchanges as carry
@@ -26,6 +26,7 @@ from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.patience import Patience
@@ -52,12 +53,12 @@ def spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def serve(pipe: Connection, parameters: int, secret: bytes) -> None:
+def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> None:
     """Host 1: says where it listens, then what it has spent whenever it is asked."""
     torch.set_num_threads(1)
     shared, path = arena(parameters)
     server = FerryServer(path, shared.layout, (1,), Flights())
-    listener = Listener(("127.0.0.1", 0), secret)
+    listener = Listener(("127.0.0.1", 0), secret, identity(1), encrypts=encrypts)
 
     def welcome() -> None:
         while link := listener.accept(None):
@@ -71,16 +72,16 @@ def serve(pipe: Connection, parameters: int, secret: bytes) -> None:
     server.close()
 
 
-def measure(carriage: Carriage, parameters: int, rows: int) -> dict[str, float]:
+def measure(carriage: Carriage, parameters: int, rows: int, encrypts: bool) -> dict[str, float]:
     """Of one row."""
     secret = secrets.token_bytes(32)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, parameters, secret), daemon=True)
+    process = context.Process(target=serve, args=(theirs, parameters, secret, encrypts), daemon=True)
     process.start()
     address: Address = ours.recv()
     shared, path = arena(parameters)
-    ferry = Ferry(path, shared.layout, 0, (0, 1), {1: address}, secret, Flights(), carriage)
+    ferry = Ferry(path, shared.layout, 0, (0, 1), {1: address}, secret, Flights(), carriage, encrypts=encrypts)
     ferry.start()
     quay = Quay(shared, 0, (0,), ferry.wake[0], PATIENCE)
 
@@ -112,11 +113,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=12_500_000)
     parser.add_argument("--rows", type=int, default=5, help="whole rows to carry (5)")
+    parser.add_argument("--no-encrypt", action="store_true", help="authenticate only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for carriage in CARRIAGES:
-        found = measure(carriage, options.parameters, options.rows)
+        found = measure(carriage, options.parameters, options.rows, not options.no_encrypt)
         name = f"{carriage.wire}, {carriage.fragments} fragment{'s' * (carriage.fragments > 1)}"
         if options.json:
             print(json.dumps({"carriage": name, **found}))

@@ -14,7 +14,8 @@ printed is the median over rounds of the ratio to a plain torch loop on two host
 after every mode, since machines that are shared change their speed within minutes. "Rows
 a step" says how much was talked: exchanges begun by a learner for each of its steps, times the share of the row that
 each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K`, `+wire=bf16` and
-`+share=S` (training.exchange_share) behind it, or one of alone, never-talk, ddp and decent-dp. "Simulated": what
+`+share=S` (training.exchange_share) and `+encrypt=no` (training.encrypt) behind it, or one of alone, never-talk, ddp,
+and decent-dp. "Simulated": what
 the simulator says of that strategy on two nodes with this link, given nothing but the seconds of a step of two learners
 on one host, measured in the same rounds.
 
@@ -80,6 +81,7 @@ class Way:
     fragments: int = 1
     wire: str = "fp32"
     share: float | None = None
+    encrypts: bool = True
 
     @classmethod
     def of(cls, text: str) -> "Way":
@@ -90,6 +92,7 @@ class Way:
             int(given.get("fragments", 1)),
             given.get("wire", "fp32"),
             float(given["share"]) if "share" in given else None,
+            given.get("encrypt", "yes") != "no",
         )
 
 
@@ -124,7 +127,7 @@ def ours(options: argparse.Namespace) -> None:
     slow = (Straggler(place.learners - 1, factor=SLOWER),) if options.slow else ()
     task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
     cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
-    terms = Terms(threads=1, wire=way.wire, fragments=way.fragments)
+    terms = Terms(threads=1, wire=way.wire, fragments=way.fragments, encrypts=way.encrypts)
     if way.share is not None:
         terms = replace(terms, exchange_share=way.share)
     if not place.conducts:
@@ -389,7 +392,8 @@ def train(options: argparse.Namespace) -> str:
                     way, exp = Way.of(mode), folder / f"{rate}-{mode}"
                     command = [sys.executable, "-m", "roundelay.cli", "train", options.train, *options.set]
                     command += ["--strategy", way.name, "--learners", "2", "--exp", str(exp)]
-                    together(hosts, 1, [*command, "--fragments", str(way.fragments), "--wire", way.wire])
+                    command += ["--fragments", str(way.fragments), "--wire", way.wire]
+                    together(hosts, 1, [*command, f"training.encrypt={str(way.encrypts).lower()}"])
                     evaluations = of_kind(read_events(exp / "events.jsonl"), Evaluation)
                     runs[rate, mode] = [(one.wall_s, one.cross_entropy) for one in evaluations]
                     print(f"{rate} {mode}: {runs[rate, mode][-1]}", file=sys.stderr, flush=True)

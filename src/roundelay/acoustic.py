@@ -223,7 +223,7 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> Terms:
     return Terms(
         training.patience_seconds, training.host_patience, learners_deaths(_on_death(training.on_death, strategy)),
         json.loads(json.dumps(agreement)), wire=training.wire, fragments=training.fragments,
-        exchange_share=training.exchange_share,
+        encrypts=training.encrypt, exchange_share=training.exchange_share,
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ MANNERS: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
         "on_death", "patience_seconds", "host_patience", "keep_checkpoints", "checkpoint_minutes", "disk_patience",
+        "encrypt",
     )
 )  # fmt: skip
 RESIZED = ("training.learners ", "training.stragglers ")

@@ -1,12 +1,13 @@
 """Hosts that die, come back, or lose the one that conducts. By kill -9 of a host's whole process tree."""
 
+import dataclasses
 import os
 import re
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
 from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.leases import Leases
 from roundelay.runtime.hosts.lines import until
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
@@ -187,6 +189,32 @@ def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
         assert "no heartbeat for 2 s" in outcome.hosts_lost[0].reason
         assert [back.ranks for back in outcome.hosts_joined] == [(1,)]
         assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+
+
+@pytest.mark.parametrize("still", [(1,), (0, 1)], ids=["one", "all"])
+def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
+    still: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason: here the conductor's book forgets what they say."""
+    settle = Leases.settle
+
+    def forget(self: Leases, host: int, trained: Collection[int]) -> None:
+        if host not in still:
+            settle(self, host, trained)
+
+    monkeypatch.setattr(Leases, "settle", forget)
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01)
+    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        runtime._terms = dataclasses.replace(runtime._terms, patience_seconds=4.0)  # all have come by now
+        story = Story((lambda glance: glance.frames > 0 and glance.learners_alive == 1, nothing))
+        if still == (1,):
+            outcome = runtime.segment(plan(ENDLESS, 2), story)
+            assert outcome.hosts_lost[0].ranks == (1,)
+            assert "it lives, but has trained nothing for 8 s" in outcome.hosts_lost[0].reason
+        else:
+            named = r"host 0 \(learners 0\).*nothing that was to be trained there is done for 8 s\nrank  host  alive"
+            with pytest.raises(TimeoutError, match=named):
+                runtime.segment(plan(ENDLESS, 2), story)
 
 
 def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:

@@ -56,15 +56,13 @@ def gone_after_the_request(link: Any) -> None:
 def gone_in_the_middle_of_the_reply(link: Any) -> None:
     with suppress(Exception):
         request = link.receive(None)
-        reply = Impostor.frame({"n": request.header["n"], "version": 1}, bytes(4 * LONG))
-        link._write([memoryview(reply[: len(reply) // 2])])
-        link.close()
+        Impostor.half(link, {"n": request.header["n"], "version": 1}, bytes(4 * LONG))
 
 
 def talks_nonsense(link: Any) -> None:
     with suppress(Exception):
         link.receive(None)
-        link._write([memoryview(b"x" * 100)])
+        link.stream.write([memoryview(b"x" * 100)])
         link.receive(None)
 
 
@@ -118,7 +116,7 @@ def test_an_exchange_whose_link_breaks_is_done_once(when: str, monkeypatch: pyte
             if not broken and kind == ("exchange" if when == "before it is done" else "row"):
                 broken.append(kind)
                 if when == "in the middle of the answer":
-                    link._write([memoryview(Impostor.frame(header, bytes(1000)))[:500]])
+                    Impostor.half(link, header, bytes(1000))
                 link.close()
             whole(link, kind, header, payload)
 
@@ -220,7 +218,7 @@ def test_a_request_that_makes_no_sense_closes_its_link_and_changes_nothing(
 ) -> None:
     hello = {"what": "ferry", "host": 0, "rank": 0, "life": "x"}
     with hosts([0, 1]) as (zero, one):
-        link = Link.connect(one.listener.address, SECRET, hello, 60.0)
+        link = Link.connect(one.listener.address, SECRET, hello, 60.0, largest=9 * LONG)
         link.send(kind, {**GOOD, **changed}, [bytes(size)])
         with pytest.raises(LinkClosed):
             link.receive(60.0)

@@ -1,8 +1,6 @@
 """Hosts that talk over loopback, all in this process: an arena, a ferry, a ferry server and a listener each."""
 
-import json
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,8 @@ from roundelay.runtime.hosts.ferry import Ferry
 from roundelay.runtime.hosts.ferry_server import FerryServer
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.stream import Stream
+from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.wire import Address, Link, Tally
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
@@ -49,7 +49,7 @@ class Host:
         for rank, row in enumerate(self.rows):
             row.vector.copy_(start(rank, parameters))
         self.tally = Tally()
-        self.listener = Listener(("127.0.0.1", 0), SECRET, {"host": number}, PATIENCE, tally=self.tally)
+        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, tally=self.tally)
         self.flights = Flights()
         self.server = FerryServer(self.path, self.layout, self.here, self.flights, PATIENCE, self.tally)
         self._porter = threading.Thread(target=self._welcome)
@@ -148,20 +148,30 @@ def train(found: Sequence[Host], plan: SegmentPlan) -> list[Answer]:
 
 
 class Impostor:
-    """Knows the secret, and treats every link as it is told to."""
+    """Knows the secret, takes itself for the host of learner 1, and treats every link as it is told to."""
 
     def __init__(self, behave: Callable[[Link], None]) -> None:
-        self.listener = Listener(("127.0.0.1", 0), SECRET, patience=PATIENCE)
+        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(1), PATIENCE, largest=1 << 30)
         self.address, self.met, self._behave = self.listener.address, 0, behave
         self._links: list[Link] = []
         self._threads = [threading.Thread(target=self._welcome)]
         self._threads[0].start()
 
     @staticmethod
-    def frame(header: dict[str, Any], payload: bytes) -> bytes:
-        """An answer, as it looks on the wire."""
-        text = json.dumps(header).encode()
-        return struct.pack("!4sBBIQ", b"RNDL", 1, 3, len(text), len(payload)) + b"row" + text + payload
+    def half(link: Link, header: dict[str, Any], payload: bytes) -> None:
+        """Send an answer, and close the link in the middle of it."""
+        whole, sent = Stream.write, 0
+
+        def write(self: Stream, views: list[memoryview]) -> None:
+            nonlocal sent
+            for view in views:
+                left = max(0, len(payload) // 2 - sent)
+                whole(self, [view[:left]])
+                sent += len(view)
+
+        link.stream.write = write.__get__(link.stream)  # type: ignore[method-assign]
+        link.send("row", header, [payload])
+        link.close()
 
     def _welcome(self) -> None:
         while link := self.listener.accept(None):

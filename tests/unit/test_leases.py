@@ -1,6 +1,8 @@
 """The work queue of all hosts: every minibatch is drawn, and counted, once."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
+from roundelay.runtime.hosts.checks import Nonsense
 from roundelay.runtime.hosts.leases import Leases, Stock, counted, enter
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import NONE, STOCK, TRAINED, Arena, Layout, create_file
@@ -114,6 +117,37 @@ def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(aren
     assert last["settled"] == []
     queue.clear_stock(arena)
     assert queue.draw(arena, 0, PLAN) is queue.LATER
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.5])
+def test_a_loss_that_equals_nothing_is_reported_all_the_same(arena: Arena, loss: float) -> None:
+    stock = Stock(arena, (0, 1), lambda _: None)
+    stock.fill([0, 1], True)
+    assert queue.draw(arena, 0, PLAN)
+    queue.settle(arena, 0, Statistics(4, loss, 3))
+    report = stock.report()
+    assert report is not None
+    assert report["settled"] == [0]
+    total = Counts.zeros(3)
+    enter(total, (0, 1), json.loads(json.dumps(report["counts"])))
+    assert np.array_equal(total.loss, [loss, 0.0, 0.0], equal_nan=True)
+
+
+def test_counts_that_are_none_are_entered_nowhere(arena: Arena) -> None:
+    arena.counts.frames[:] = 4, 5, 6
+    good, total = counted(arena, (1, 2)), Counts.zeros(3)
+    wrong: tuple[Any, ...] = ([1], [[1], [2]], ["1", "2"], [2**70, 0], None, "12", {"0": 1}, [None, 1], [[], []])
+    for name in good:
+        for bad in wrong:
+            with pytest.raises(Nonsense):
+                enter(total, (1, 2), {**good, name: bad})
+    for name in ("frames", "steps", "exchanges"):
+        for number in (0.5, float("nan"), 1 << 60, -(1 << 60)):
+            with pytest.raises(Nonsense):
+                enter(total, (1, 2), {**good, name: np.full(np.shape(good[name]), number).tolist()})
+    with pytest.raises(KeyError):
+        enter(total, (1, 2), {name: value for name, value in good.items() if name != "means"})
+    assert all(not table.any() for table in vars(total).values())
 
 
 def test_while_a_dead_learner_has_counted_by_half_there_is_no_report(arena: Arena) -> None:

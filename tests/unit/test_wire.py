@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.hosts import listener as listener_room
+from roundelay.runtime.hosts.handshake import ANSWER, GREETING, VERDICT, VERSION
 from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger, Tally
+from roundelay.runtime.hosts.seal import RECORD_BYTES, TAG_BYTES, cut
+from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger, Tally, Tampered
 from support.until import until
 
 SECRET = b"a secret of this run, 32 bytes .."
@@ -33,9 +36,11 @@ def listening(**options: Any) -> Iterator[Listener]:
 def pair(**options: Any) -> Iterator[tuple[Link, Link, Listener]]:
     """Two ends of a link: of who connected, and of who listens."""
     with listening(**options) as listener:
-        near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0)
+        largest, encrypts = options.get("largest", 30_000_000), options.get("encrypts", True)
+        near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0, largest=largest, encrypts=encrypts)
         far = listener.accept(60.0)
         assert far is not None
+        far.largest = largest
         try:
             yield near, far, listener
         finally:
@@ -66,9 +71,22 @@ def still_open_to_ours(listener: Listener) -> None:
     far.close()
 
 
-def frame(kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any) -> bytes:
-    fields = {"magic": b"RNDL", "version": 1, "kinds": len(kind), "texts": len(text), "size": len(payload)}
-    return struct.pack("!4sBBIQ", *{**fields, **changed}.values()) + kind + text + payload
+def sealed(
+    link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any
+) -> bytes:  # fmt: skip
+    """The next frame of `link` as it would go over the wire, with other sizes than its own where they are given."""
+    fields = {"kinds": len(kind), "texts": len(text), "size": len(payload)}
+    parts = [struct.pack("!BIQ", *{**fields, **changed}.values()), kind + text, payload]
+    data = b""
+    for record in (memoryview(part) for part in parts if part):
+        for piece in cut([record]):
+            data += link._out.seal(piece, memoryview(bytearray(len(piece) + TAG_BYTES)))
+    return data
+
+
+def put(link: Link, data: bytes) -> None:
+    """Onto the wire, as it is."""
+    link.stream.write([memoryview(data)])
 
 
 # Good frames ----------------------------------------------------------------------------------------------------------
@@ -172,7 +190,7 @@ def test_whoever_closes_wakes_whoever_waits_here_and_there() -> None:
 
 def test_nobody_waits_for_one_who_takes_nothing() -> None:
     with pair() as (near, _, _):
-        near.patience = 0.2
+        near.patience, near.largest = 0.2, 100_000_000
         with pytest.raises(LinkClosed, match="has taken nothing"):
             near.send("row", {}, [bytes(100_000_000)])
         assert near.closed
@@ -180,7 +198,7 @@ def test_nobody_waits_for_one_who_takes_nothing() -> None:
 
 def test_nobody_waits_for_one_who_stops_in_the_middle_of_a_frame() -> None:
     with pair(patience=0.2) as (near, far, _):
-        near._write([memoryview(frame(payload=bytes(50))[:-1])])
+        put(near, sealed(near, payload=bytes(50))[:-1])
         with pytest.raises(LinkClosed, match="stands still"):
             far.receive(None)
         with pytest.raises(LinkClosed):
@@ -248,9 +266,9 @@ def test_whoever_listens_must_prove_itself_too() -> None:
 
         def pretend() -> None:
             connection, _ = impostor.accept()
-            connection.sendall(struct.pack("!4sB32s", b"RNDL", 1, b"n" * 32))
-            answer = connection.recv(69, socket.MSG_WAITALL)
-            connection.sendall(answer[-32:])
+            connection.sendall(GREETING.pack(b"RNDL", VERSION, 1, b"n" * 32))
+            answer = connection.recv(ANSWER.size, socket.MSG_WAITALL)
+            connection.sendall(b"\0" + answer[-32:])
             heard.append(drain(connection))
             connection.close()
 
@@ -289,7 +307,7 @@ def test_a_recorded_handshake_opens_nothing() -> None:
         thread.join()
         thief = raw(listener)
         thief.sendall(said)
-        assert len(drain(thief)) <= 37  # a nonce, and not a byte more
+        assert len(drain(thief)) <= GREETING.size + VERDICT.size  # a nonce, and that it is refused
         thief.close()
         until(lambda: listener.tally.strangers == 1)
         assert listener.accept(0.0) is None
@@ -353,22 +371,33 @@ DEEP = b"[" * 200_000 + b"]" * 200_000
 @pytest.mark.parametrize(
     "bad",
     [
-        frame(magic=b"RNDM"), frame(version=2), frame(kinds=0), frame(texts=(1 << 20) + 1), frame(size=1001),
-        frame(size=2**64 - 1), frame(b"\xff\xfe"), frame(texts=5) + b"xyz", frame(b"word", b"[1]"),
-        frame(b"word", b"{"),
-        frame(b"word", b"\xff\xff"), frame(b"word", b'"' + b"\xed\xa0\x80" + b'"'), frame(b"word", DEEP),
-        frame(b"word", b"7" * 100_000), frame(b"word", b""), b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        {"kinds": 0}, {"texts": (1 << 20) + 1}, {"size": 1001}, {"size": 2**64 - 1}, {"kind": b"\xff\xfe"},
+        {"text": b"[1]"}, {"text": b"{"}, {"text": b"\xff\xff"}, {"text": b'"' + b"\xed\xa0\x80" + b'"'},
+        {"text": DEEP}, {"text": b"7" * 100_000}, {"text": b""},
     ],
 )  # fmt: skip
-def test_a_malformed_frame_closes_its_link_and_no_other(bad: bytes) -> None:
+def test_a_malformed_frame_closes_its_link_and_no_other(bad: dict[str, Any]) -> None:
     with pair(largest=1000) as (near, far, listener):
-        near._write([memoryview(bad)])
-        with pytest.raises(BadFrame):
+        put(near, sealed(near, **bad))
+        with pytest.raises(BadFrame) as found:
             far.receive(60.0)
+        assert not isinstance(found.value, Tampered)
         assert far.closed
-        assert listener.tally.malformed == 1
+        assert (listener.tally.malformed, listener.tally.tampered) == (1, 0)
         with pytest.raises(LinkClosed):
             near.receive(60.0)
+        still_open_to_ours(listener)
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", bytes(29), b"\xff" * 100])
+def test_noise_on_a_link_of_ours_closes_it(noise: bytes) -> None:
+    with pair() as (near, far, listener):
+        put(near, noise)
+        with pytest.raises(Tampered, match="changed, left out, repeated or put in on its way"):
+            far.receive(60.0)
+        assert (listener.tally.malformed, listener.tally.tampered) == (0, 1)
+        assert near.stream is not None
+        assert f"127.0.0.1:{near.stream._socket.getsockname()[1]}" in listener.tally.reasons[-1]
         still_open_to_ours(listener)
 
 
@@ -382,10 +411,10 @@ def test_a_payload_too_large_for_its_buffer_is_not_written_beyond_it() -> None:
         assert listener.tally.malformed == 1
 
 
-@pytest.mark.parametrize("kept", [0, 1, 17, 18, 20, 23, 25, 30])
+@pytest.mark.parametrize("kept", [0, 1, 17, 28, 29, 30, 45, 51, 60])
 def test_a_frame_cut_short_is_an_end(kept: int) -> None:
     with pair() as (near, far, listener):
-        near._write([memoryview(frame(payload=bytes(20))[:kept])])
+        put(near, sealed(near, payload=bytes(20))[:kept])
         near.close()
         with pytest.raises(LinkClosed):
             far.receive(60.0)
@@ -395,30 +424,221 @@ def test_a_frame_cut_short_is_an_end(kept: int) -> None:
 def test_one_who_begins_with_anything_but_hello() -> None:
     with listening() as listener:
         near = Link(raw(listener), 10.0, Tally())
-        near._greet = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
-        near.prove(lambda deadline: near._introduce(SECRET, {}, deadline), 10.0)
+        near._exchange_hellos = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
+        near.prove(lambda deadline: near._introduce(SECRET, {}, True, {}, deadline), 10.0)
         until(lambda: listener.tally.malformed == 1)
         assert listener.accept(0.0) is None
         near.close()
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_random_changes_of_good_frames(seed: int) -> None:
-    """Whatever comes: a message, or one closed link. Never anything else, and never for ever."""
+@pytest.mark.parametrize("encrypts", [True, False])
+@pytest.mark.parametrize("seed", range(30))
+def test_random_changes_of_good_frames(seed: int, encrypts: bool) -> None:
+    """All that comes before the change arrives, and nothing of what comes after it."""
     numbers = np.random.default_rng(seed)
-    good = b"".join(frame(b"row", json.dumps({"n": n, "name": "x" * n}).encode(), bytes(range(n))) for n in (0, 3, 40))
-    data = bytearray(good if seed % 4 else numbers.bytes(len(good)))
-    for _ in range(int(numbers.integers(1, 6))):
-        data[int(numbers.integers(len(data)))] = int(numbers.integers(256))
-    with pair(patience=0.2, largest=1 << 16) as (near, far, listener):
-        near._write([memoryview(data)])
-        if seed % 2:
-            near.close()
-        with suppress(LinkTimeout):
-            while not far.closed:
-                try:
-                    assert isinstance(far.receive(0.2).header, dict)
-                except (LinkClosed, BadFrame):
-                    assert far.closed
-        assert listener.tally.malformed <= 1
-        assert listener.tally.strangers == 0
+    with pair(patience=0.2, largest=1 << 20, encrypts=encrypts) as (near, far, listener):
+        frames = [
+            sealed(near, b"row", json.dumps({"n": n, "name": "x" * n}).encode(), bytes(range(n)) * 1000)
+            for n in (0, 3, 40, 200)
+        ]
+        good = b"".join(frames)
+        ends = np.cumsum([len(one) for one in frames])
+        data, at = bytearray(good), int(numbers.integers(len(good)))
+        data[at] ^= 1 << int(numbers.integers(8))
+        put(near, bytes(data))
+        for n in range(int(np.searchsorted(ends, at, "right"))):
+            assert far.receive(60.0).header["n"] == (0, 3, 40, 200)[n]
+        with pytest.raises(Tampered):
+            far.receive(60.0)
+        assert far.closed
+        assert (listener.tally.malformed, listener.tally.tampered, listener.tally.strangers) == (0, 1, 0)
+
+
+# Sizes that are claimed -----------------------------------------------------------------------------------------------
+
+
+def test_memory_grows_with_what_has_come_and_not_with_what_is_announced() -> None:
+    gigabytes = 1 << 33
+    with pair() as (near, far, _):
+        far.largest = gigabytes
+        put(near, sealed(near, size=gigabytes))
+        thread = threading.Thread(target=lambda: _suppressed(far))
+        tracemalloc.start()
+        thread.start()
+        put(near, sealed_payload(near, bytes(3 * RECORD_BYTES)))
+        until(lambda: far.received_bytes > 3 * RECORD_BYTES)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        near.close()
+        thread.join()
+        assert peak < 100 * RECORD_BYTES
+
+
+def _suppressed(link: Link) -> None:
+    with suppress(LinkClosed):
+        link.receive(60.0)
+
+
+def sealed_payload(link: Link, data: bytes) -> bytes:
+    return b"".join(
+        bytes(link._out.seal(piece, memoryview(bytearray(len(piece) + TAG_BYTES)))) for piece in cut([memoryview(data)])
+    )
+
+
+def test_nothing_unverified_is_written_into_the_buffer_of_the_receiver() -> None:
+    for encrypts in (True, False):
+        with pair(encrypts=encrypts) as (near, far, _):
+            into = bytearray(3 * RECORD_BYTES)
+            data = bytearray(sealed(near, payload=b"x" * len(into)))
+            data[-RECORD_BYTES // 2] ^= 1  # in the last record
+            thread = threading.Thread(target=put, args=(near, bytes(data)))
+            thread.start()
+            with pytest.raises(Tampered):
+                far.receive(60.0, into=into)
+            thread.join()
+            assert into == b"x" * 2 * RECORD_BYTES + bytes(RECORD_BYTES)
+
+
+# Who speaks what ------------------------------------------------------------------------------------------------------
+
+
+def test_both_ends_say_that_one_encrypts_and_the_other_does_not() -> None:
+    for here in (True, False):
+        with listening(encrypts=here) as listener:
+            with pytest.raises(Stranger, match=r"training\.encrypt"):
+                Link.connect(listener.address, SECRET, {}, 60.0, encrypts=not here)
+            until(lambda: listener.tally.strangers == 1)
+            assert "training.encrypt" in listener.tally.reasons[-1]
+
+
+def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
+    """Somebody between the two would have them go without encryption: the proofs do not fit any more."""
+    with listening() as listener, socket.create_server(HERE) as tap:
+
+        def relay() -> None:
+            ours, _ = tap.accept()
+            theirs = raw(listener)
+            greeting = bytearray(theirs.recv(GREETING.size, socket.MSG_WAITALL))
+            greeting[5] = 0
+            ours.sendall(greeting)
+            answer = bytearray(ours.recv(ANSWER.size, socket.MSG_WAITALL))
+            theirs.sendall(answer)
+            ours.sendall(drain(theirs))
+            for end in (ours, theirs):
+                end.close()
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with pytest.raises(Stranger):
+            Link.connect(tap.getsockname(), SECRET, {}, 60.0, encrypts=False)
+        thread.join()
+        until(lambda: listener.tally.strangers == 1)
+        assert listener.accept(0.0) is None
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_called_that(version: int) -> None:
+    with socket.create_server(HERE) as other:
+
+        def speak() -> None:
+            connection, _ = other.accept()
+            connection.sendall(struct.pack("!4sB32s", b"RNDL", version, bytes(32)))
+            drain(connection)
+            connection.close()
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        with pytest.raises(
+            Stranger, match=f"speaks version {version} .* this host version {VERSION}: install the same"
+        ):
+            Link.connect(other.getsockname(), SECRET, {}, 60.0)
+        thread.join()
+    with listening() as listener:
+        stranger = raw(listener)
+        stranger.sendall(struct.pack("!4sB", b"RNDL", version) + bytes(64))
+        drain(stranger)
+        stranger.close()
+        until(lambda: listener.tally.strangers == 1)
+        assert f"speaks version {version}" in listener.tally.reasons[-1]
+
+
+def test_a_first_version_host_is_told_our_version_before_anything_else() -> None:
+    """It reads 37 bytes, looks at the fifth, and says that the other does not speak its version."""
+    with listening() as listener:
+        old = raw(listener)
+        magic, version, _ = struct.unpack("!4sB32s", old.recv(37, socket.MSG_WAITALL))
+        assert (magic, version) == (b"RNDL", VERSION)
+        assert version != 1
+        old.close()
+
+
+# Crowds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_sent_away_by_a_crowd_comes_back_and_is_not_called_a_stranger() -> None:
+    """Three times the door closes in the middle of the handshake, as it does when others press."""
+    with listening() as listener, socket.create_server(HERE) as front:
+        met: list[int] = []
+
+        def stand() -> None:
+            for number in range(4):
+                ours, _ = front.accept()
+                met.append(number)
+                if number < 3:
+                    ours.sendall(GREETING.pack(b"RNDL", VERSION, 1, bytes(32))[: 10 * number])
+                    ours.close()
+                    continue
+                theirs = raw(listener)
+                back = threading.Thread(target=_pump, args=(theirs, ours, bytearray()))
+                back.start()
+                _pump(ours, theirs, bytearray())
+                back.join()
+                ours.close()
+                theirs.close()
+
+        thread = threading.Thread(target=stand)
+        thread.start()
+        near = Link.connect(front.getsockname(), SECRET, {}, 60.0)
+        far = listener.accept(60.0)
+        assert far is not None
+        near.close()
+        far.close()
+        thread.join()
+        assert met == [0, 1, 2, 3]
+
+
+def test_who_is_always_sent_away_hears_so_and_not_of_a_wrong_secret() -> None:
+    with socket.create_server(HERE) as front:
+        over = threading.Event()
+
+        def stand() -> None:
+            front.settimeout(0.05)
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    front.accept()[0].close()
+
+        thread = threading.Thread(target=stand)
+        thread.start()
+        with pytest.raises(LinkTimeout, match=r"nobody answers at .* within 0\.3 s \(.*(closed|broken)"):
+            Link.connect(front.getsockname(), SECRET, {}, 0.3)
+        over.set()
+        thread.join()
+
+
+def test_a_crowd_from_one_address_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_room, "AT_THE_DOOR", 5)
+    with listening(handshake_seconds=100.0) as listener:
+        guest = socket.create_connection(listener.address, timeout=60, source_address=("127.0.0.2", 0))
+        assert guest.recv(GREETING.size, socket.MSG_WAITALL)
+        crowd = []
+        for _ in range(20):
+            stranger = raw(listener)
+            with suppress(ConnectionError):
+                stranger.recv(1)
+            crowd.append(stranger)
+        until(lambda: listener.tally.strangers >= 16)
+        guest.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            guest.recv(1)
+        for stranger in (guest, *crowd):
+            stranger.close()

@@ -50,6 +50,7 @@ class Training:
     host_patience   seconds of silence after which a host counts as dead
     wire            how rows (and gradients of ssgd) go between hosts: fp32, or bf16 with error feedback
     fragments       an exchange between hosts carries one such part of the row, in turn
+    encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
                     take; 1: as often as the link allows
     """
@@ -75,6 +76,7 @@ class Training:
     host_patience: float = 10.0
     wire: Literal["fp32", "bf16"] = "fp32"
     fragments: int = 1
+    encrypt: bool = True
     exchange_share: float = SHARE
 
     def __post_init__(self) -> None:

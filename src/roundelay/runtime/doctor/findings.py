@@ -52,8 +52,14 @@ class Way:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Way":
-        """The inverse."""
-        return cls(**{f.name: value.get(f.name) for f in dataclasses.fields(cls)})  # type: ignore[arg-type]
+        """The inverse.
+
+        Raises:
+            KeyError, TypeError, ValueError: `value` is none.
+        """
+        texts = {name: str(value[name]) for name in ("origin", "target", "address", "problem")}
+        numbers = {name: value.get(name) for name in ("latency_ms", "megabytes_s", "clock_ahead_s")}
+        return cls(**texts, **{name: None if found is None else float(found) for name, found in numbers.items()})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

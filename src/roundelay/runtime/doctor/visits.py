@@ -48,7 +48,7 @@ class House:
 
     def __init__(self, address: str, port: int, secret: bytes, asked: Asked, patience: float) -> None:
         self._listener = Listener((address, port), secret, {"name": socket.gethostname()}, patience)
-        self.address = self._listener.address
+        self.address, self.tally = self._listener.address, self._listener.tally
         self._asked, self._secret, self._patience = asked, secret, patience
         self._left = threading.Event()
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
@@ -79,6 +79,7 @@ class House:
             threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
 
     def _serve(self, link: Link) -> None:
+        link.largest = LARGEST
         try:
             while True:
                 message = link.receive(None)
@@ -94,36 +95,52 @@ class House:
                     link.send("way", way.to_json())
                 elif message.kind == "arrive":
                     header = message.header
-                    address = (str(header["address"][0]), int(header["address"][1]))
-                    self._arrivals.put(Arrival(tuple(map(int, header["ranks"])), address))
+                    self._arrivals.put(Arrival(_ranks(header["ranks"]), _address(header["address"])))
                     link.send("seen", {})
                 elif message.kind == "leave":
                     link.send("left", {})
                     self._left.set()
                 else:
-                    link.close()
-        except (LinkError, KeyError, TypeError, ValueError, IndexError):
+                    link.blame(f"asks for {message.kind!r}, which is nothing a doctor does")
+        except LinkError:
             link.close()
+        except Exception as error:  # whatever a visitor says, it is the end of its own visit and of no other
+            link.blame(f"said what makes no sense ({error!r})")
 
     def _measure(self, header: dict[str, Any]) -> Way:
-        address = (str(header["address"][0]), int(header["address"][1]))
+        address = _address(header["address"])
         return measure(str(header["origin"]), str(header["target"]), address, self._secret, self._patience)
+
+
+def _address(said: Any) -> tuple[str, int]:
+    host, port = said
+    if not isinstance(host, str) or type(port) is not int or not 0 < port < 1 << 16:
+        raise ValueError(f"{said!r} is no address")
+    return host, port
+
+
+def _ranks(said: Any) -> tuple[int, ...]:
+    if not isinstance(said, list) or not said or any(type(rank) is not int or rank < 0 for rank in said):
+        raise ValueError(f"{said!r} are no ranks")
+    return tuple(said)
 
 
 def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
     """Ask a host what it finds about itself.
 
     Raises:
-        LinkError: it cannot be reached, or is a stranger.
+        LinkError: it cannot be reached, is a stranger, or says what makes no sense.
     """
     link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
     try:
         link.send("examine", {})
         header = link.receive(patience + 60).header  # importing torch may take long
+        findings = [Finding.from_json(one) for one in header["findings"]]
+        return Visited(str(header["name"]), address, findings, {str(k): str(v) for k, v in header["versions"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise link.blame(f"has findings that make no sense ({error!r})") from error
     finally:
         link.close()
-    findings = [Finding.from_json(one) for one in header["findings"]]
-    return Visited(str(header["name"]), address, findings, dict(header["versions"]))
 
 
 def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
@@ -134,6 +151,8 @@ def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float
         try:
             link.send("measure", {"origin": origin.name, "target": target.name, "address": list(target.address)})
             return Way.from_json(link.receive(3 * patience + 30).header)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise link.blame(f"answers with what makes no sense ({error!r})") from error
         finally:
             link.close()
     except LinkError as error:
@@ -180,7 +199,7 @@ def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, p
     """The way from here to a host that lets others visit."""
     where = f"{address[0]}:{address[1]}"
     try:
-        link = Link.connect(address, secret, {"name": origin}, patience)
+        link = Link.connect(address, secret, {"name": origin}, patience, largest=LARGEST)
     except LinkError as error:
         return Way(origin, target, where, problem=f"cannot be reached: {error}")
     try:

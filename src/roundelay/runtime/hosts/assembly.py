@@ -12,11 +12,11 @@ from queue import Empty, SimpleQueue
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
-from roundelay.runtime.hosts import bulk
+from roundelay.runtime.hosts import bulk, checks
 from roundelay.runtime.hosts.lines import Door, Line, until
 from roundelay.runtime.hosts.listener import Listener
 from roundelay.runtime.hosts.remotes import Remote
-from roundelay.runtime.hosts.terms import CONTROL, Terms, differences, fingerprint
+from roundelay.runtime.hosts.terms import CONTROL, ROLES, Terms, differences, fingerprint, identity
 from roundelay.runtime.hosts.wire import Address, Link, LinkError, Message
 from roundelay.runtime.procs import waiting
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -34,7 +34,9 @@ def open_door(place: Place, terms: Terms) -> Door:
         UserError: the address is not one of this host, or taken.
     """
     try:
-        listener = Listener(place.listen, place.secret, {"what": "host"}, terms.host_patience)
+        listener = Listener(
+            place.listen, place.secret, identity(place.ranks[0]), terms.host_patience, encrypts=terms.encrypts
+        )
     except OSError as error:
         host, port = place.listen
         raise UserError(
@@ -44,7 +46,11 @@ def open_door(place: Place, terms: Terms) -> Door:
     if place.conducts and place.hosted:
         host, port = listener.address
         Rendezvous(place.world, terms.patience_seconds).say("conductor", {"host": host, "port": port})
-    return Door(listener)
+    return Door(listener, ROLES, terms.patience_seconds)
+
+
+def do_nothing_with(_: Message) -> None:
+    """What a host says that is refused."""
 
 
 class Arrivals:
@@ -111,9 +117,9 @@ class Assembly:
             line = self._arrivals.next(0.05)
             if line is not None:
                 remote = self._examine(line)
-                for old in [old for old in came if set(old.ranks) & set(remote.ranks)]:
+                for old in [old for old in came if remote is not None and set(old.ranks) & set(remote.ranks)]:
                     self.dismiss(old, "it was started again")  # before it was missed
-                came.append(remote)
+                came += [remote] if remote is not None else []
             came = [remote for remote in came if remote.standing != "gone"]
             here = {*self._place.ranks, *(rank for remote in came for rank in remote.ranks)}
             missing = sorted(set(range(learners)) - here)
@@ -133,36 +139,42 @@ class Assembly:
             slow = [remote.ranks for remote in self.all() if remote.standing != "in"]
             return UserError(f"learners {slow} were not built within {seconds:g} s: raise training.patience_seconds.")
         where = ":".join(map(str, self._door.listener.address))
+        reasons = self._door.listener.tally.reasons
+        refused = f" The last connection that was refused: {reasons[-1]}." if reasons else ""
         return UserError(
             f"learners {missing} of {learners} have not come to {where} within {seconds:g} s: is Roundelay running on "
-            "their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?"
+            f"their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?{refused}"
         )
 
-    def _examine(self, line: Line) -> Remote:
-        """A host that has come and is one of this run's.
+    def _examine(self, line: Line) -> Remote | None:
+        """A host that has come and is one of this run's; None: it does not say what it is, and is counted as such.
 
         Raises:
-            UserError: it is not; it is told why.
+            UserError: it is another run's; it is told why.
         """
         hello, learners = line.link.hello, self._crew.cluster.learners
         try:
-            first, count = (int(number) for number in hello["ranks"])
-            address = (str(hello["address"][0]), int(hello["address"][1]))
-            all_, found = int(hello["learners"]), differences(self._terms.agreement, hello["agreement"])
-        except (KeyError, TypeError, ValueError, IndexError):
+            first, count = checks.wholes(hello["ranks"], 2)
+            address, all_ = checks.address(hello["address"]), checks.whole(hello["learners"])
+            found = differences(self._terms.agreement, hello["agreement"])
+        except (KeyError, checks.Nonsense, RecursionError) as error:
+            line.link.blame(f"does not say which host it is ({error!r})")
             line.close()
-            raise UserError(f"{line.link.peer} came with the right secret, but does not say what it is.") from None
-        remote = Remote(-1, tuple(range(first, first + count)), line, address)
+            return None
+        remote = Remote(-1, tuple(range(first, first + min(count, learners))), line, address)
         if all_ != learners:
             why = f"{learners} learners here, {all_} there"
         elif found:
             why = f"its recipe is another: {'; '.join(found)}"
-        elif count < 1 or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
+        elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:
-            remote.line.listen(lambda message: self._heard(remote, message), lambda why: self.dismiss(remote, why))
-            return remote
-        raise self._refuse(remote, why)
+            why = ""
+        handle = do_nothing_with if why else lambda message: self._heard(remote, message)
+        line.listen(handle, lambda reason: self.dismiss(remote, reason))
+        if why:
+            raise self._refuse(remote, why)
+        return remote
 
     def _refuse(self, remote: Remote, why: str) -> UserError:
         remote.tell("refused", why=why)
@@ -236,16 +248,18 @@ class Assembly:
     def _heard(self, remote: Remote, message: Message) -> None:
         """From the thread of that host's link."""
         if message.kind == "piece":
+            if remote.standing != "in":
+                raise checks.Nonsense("a row from a host that does not take part")
             bulk.take_piece(self._crew.arena, message, remote.ranks)
         elif message.kind == "replied":
             if "integers" in message.header:
                 bulk.enter_integers(self._crew.arena, remote.ranks, message.header["integers"])
-            remote.reached = int(message.header.get("reached", 0))
+            remote.reached = checks.whole(message.header.get("reached", 0))
             remote.replied.set()
         elif message.kind == "built":
-            if int(message.header["parameters"]) != self._crew.parameters:
+            if checks.whole(message.header["parameters"]) != self._crew.parameters:
                 raise ValueError(f"{message.header['parameters']} parameters there, {self._crew.parameters} here")
-            remote.initial = int(message.header["initial"])
+            remote.initial = checks.whole(message.header["initial"])
         elif message.kind == "prepared":
             with self.gate:
                 if remote.standing == "new":
@@ -261,11 +275,17 @@ class Assembly:
         with self.gate:
             if remote.standing != "in":
                 return
-            remote.said = waiting.Said(found["said"], waiting.milliseconds())
-            arena.table("steps")[list(remote.ranks)] = found["steps"]
-            arena.table("versions")[list(remote.ranks)] = found["said"]["versions"]  # for the time it is lost
-            arena.table("alive")[list(remote.ranks)] = found["alive"]
-            remote.ready = [rank for rank in found["ready"] if rank in remote.ranks]
+            count, ranks = len(remote.ranks), list(remote.ranks)
+            said, doing = checks.mapping(found["said"]), checks.listed(checks.mapping(found["said"])["doing"], 3)
+            said = {name: checks.wholes(said[name], count, -checks.BOUND) for name in waiting.TABLES if name != "doing"}
+            said["doing"] = [checks.wholes(one, count, -checks.BOUND) for one in doing]
+            steps, alive = checks.wholes(found["steps"], count), checks.wholes(found["alive"], count, stop=2)
+            ready = checks.wholes(found["ready"])
+            remote.said = waiting.Said(said, waiting.milliseconds())
+            arena.table("steps")[ranks] = steps
+            arena.table("versions")[ranks] = said["versions"]  # for the time it is lost
+            arena.table("alive")[ranks] = alive
+            remote.ready = [rank for rank in ready if rank in remote.ranks]
 
     def dismiss(self, remote: Remote, reason: str) -> None:
         """A host is lost."""
@@ -308,6 +328,8 @@ class Assembly:
         traits, label = self._crew.cluster.strategy.traits, self._crew.cluster.strategy.label
         with suppress(UserError):  # whoever is refused has been told why
             remote = self._examine(line)
+            if remote is None:
+                return
             if remote.ranks not in self.hosts:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             if traits.synchronous or self._terms.on_death == "stop":

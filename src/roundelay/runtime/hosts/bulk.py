@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts import checks
 from roundelay.runtime.hosts.lines import Line
 from roundelay.runtime.hosts.wire import Message
 from roundelay.runtime.procs.arena import Arena
@@ -30,13 +31,16 @@ def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:
     """Write what came into the arena; only vectors of `ranks` may be written.
 
     Raises:
-        ValueError, KeyError, TypeError: it is for nobody here, or does not fit.
+        KeyError, Nonsense: it is for nobody here, or does not fit.
     """
-    name, rank, at = str(message.header["name"]), int(message.header["rank"]), int(message.header["at"])
-    piece = torch.frombuffer(message.payload, dtype=torch.float32)
+    name, rank = checks.text(message.header["name"]), checks.whole(message.header["rank"], low=EVERYONE)
+    at, size = checks.whole(message.header["at"]), len(message.payload)
     to = list(ranks) if rank == EVERYONE else [rank]
-    if not set(to) <= set(ranks) or name not in arena.layout.vectors or not 0 <= at <= arena.layout.parameters:
-        raise ValueError(f"vector {name!r} of learner {rank} is not to be written here")
+    if not set(to) <= set(ranks) or name not in ("row", *arena.layout.memory):
+        raise checks.Nonsense(f"vector {name!r} of learner {rank} is not to be written here")
+    if not size or size % 4 or at + size // 4 > arena.layout.parameters:
+        raise checks.Nonsense(f"{size} bytes do not fit at {at} of {arena.layout.parameters} parameters")
+    piece = torch.frombuffer(message.payload, dtype=torch.float32)
     for one in to:
         arena.vector(name, one)[at : at + len(piece)].copy_(piece)
 
@@ -50,8 +54,12 @@ def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any]) -> None:
-    """The inverse of `integers`."""
-    arena.table("steps")[list(ranks)] = found["steps"]
-    arena.table("versions")[list(ranks)] = found["versions"]
-    if arena.layout.scalars:
-        arena.scalars[list(ranks)] = found["scalars"]
+    """The inverse of `integers`: writes all of it, or nothing.
+
+    Raises:
+        KeyError, Nonsense: `found` is no such thing.
+    """
+    tables = {"steps": arena.table("steps"), "versions": arena.table("versions"), "scalars": arena.scalars}
+    values = {name: checks.table(found[name], table[list(ranks)]) for name, table in tables.items()}
+    for name, table in tables.items():
+        table[list(ranks)] = values[name]

@@ -13,7 +13,7 @@ Legend: P parameters, L learners.
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
 from torch import Tensor
@@ -33,14 +33,15 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.hosts import bulk
+from roundelay.runtime.hosts import bulk, checks
 from roundelay.runtime.hosts.assembly import Arrivals, Assembly, open_door
 from roundelay.runtime.hosts.crossing import Crossing
 from roundelay.runtime.hosts.leases import Leases, Stock, enter
 from roundelay.runtime.hosts.means import HostMeans, tables
 from roundelay.runtime.hosts.mesh import Mesh
 from roundelay.runtime.hosts.meter import Meter, Reading
-from roundelay.runtime.hosts.remotes import Remote
+from roundelay.runtime.hosts.progress import Progress
+from roundelay.runtime.hosts.remotes import Answer, Remote
 from roundelay.runtime.hosts.terms import Terms
 from roundelay.runtime.hosts.wire import LinkError, Message
 from roundelay.runtime.procs import queue
@@ -49,6 +50,8 @@ from roundelay.runtime.procs.world import Place
 
 OWN = 0
 """The conductor's host."""
+EVERYBODY = -1
+"""All hosts together, beside the numbers of each."""
 
 
 class HostsRuntime(Runtime):
@@ -69,6 +72,8 @@ class HostsRuntime(Runtime):
         self._plan: SegmentPlan | None = None
         self._stopping = self._stopped = False
         self._trouble: tuple[float, str] | None = None  # with links between hosts, and since when
+        self._progress = Progress(2 * terms.patience_seconds)
+        self._leading = False  # learners of this host are under way
         self._stale: set[str] = set()  # vectors of learners elsewhere that are newer there
         self._stock: Stock | None = None
         self._why = ""
@@ -88,12 +93,15 @@ class HostsRuntime(Runtime):
         self._hosts = Assembly(
             self.crew, self._door, arrivals, place, terms, self._heard, self._left, self._crossing.peers
         )
-        self._mesh: Mesh | None = Mesh(self._door, OWN, terms.host_patience) if self._synchronous else None
+        self._mesh: Mesh | None = None
         self._meter = Meter(OWN, self._readings)
         try:
             self._hosts.gather()
             self._crossing.settle(OWN, self._hosts.hosts)
-            if self._mesh is not None:
+            if self._synchronous:
+                self._mesh = Mesh(
+                    self._door, self._hosts.hosts, OWN, terms.host_patience, 4 * self.parameters, terms.encrypts
+                )
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
                 self._mesh.dial(self._hosts.addresses(), place.secret, terms.patience_seconds)
         except BaseException as error:
@@ -116,6 +124,7 @@ class HostsRuntime(Runtime):
         with self._hosts.gate:
             self._segments += 1
             self._plan, self._stopped = plan, False
+            self._progress = Progress(2 * self._terms.patience_seconds)
             self._bases, self._past = {}, []
             self._book = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
             self.crew.begin(plan)
@@ -137,7 +146,7 @@ class HostsRuntime(Runtime):
             redrawn=outcome.redrawn + sum(remote.redrawn for remote in others) + sum(gone.redrawn for gone in lost),
             hosts_lost=lost,
             hosts_joined=joined,
-            refused=self._door.listener.tally.strangers + self._door.listener.tally.malformed,
+            refused=self._door.listener.tally.all,
             traffic=(*self._meter.since(), *(one for remote in others for one in remote.traffic)),
         )
 
@@ -192,6 +201,13 @@ class HostsRuntime(Runtime):
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
 
     def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
+        self._leading = True
+        try:
+            self._train(plan, look, living)
+        finally:
+            self._leading = False
+
+    def _train(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
         if self._synchronous:
             assert self._mesh is not None
             means = HostMeans(
@@ -216,10 +232,14 @@ class HostsRuntime(Runtime):
             stock.stop()
             self._stock = None
         assert self._book is not None
-        report = stock.report()
+        self._settle_own(stock)
         queue.clear_stock(self._arena)
-        self._book.settle(OWN, report["settled"] if report else ())
         self._book.give_back(OWN)
+
+    def _settle_own(self, stock: Stock) -> None:
+        report = stock.report()
+        if report is not None and self._book is not None:
+            self._book.settle(OWN, report["settled"])
 
     def _lease_own(self, wanted: int) -> None:
         stock, book = self._stock, self._book
@@ -241,17 +261,19 @@ class HostsRuntime(Runtime):
                 self._stopping, self.stopped_by = True, str(header["signal"])
             if header.get("part") != self._parts or book is None or not remote.busy:
                 return
-            if message.kind in ("report", "done"):
-                book.settle(remote.host, header["settled"])
-                enter(self._arena.counts, remote.ranks, header["counts"], self._bases.get(remote.host))
-                if message.kind == "done":
+            if message.kind in ("report", "done"):  # read all of it before anything is done with it
+                settled, counts = checks.wholes(header["settled"]), checks.mapping(header["counts"])
+                answer = Answer.read(header, self.crew.layout.rows) if message.kind == "done" else None
+                enter(self._arena.counts, remote.ranks, counts, self._bases.get(remote.host))
+                book.settle(remote.host, settled)
+                if answer is not None:
                     book.give_back(remote.host)
-                    remote.note(header)
+                    remote.note(answer)
                     remote.busy = False
                 return
             if message.kind != "want":
                 return
-            indices, more = book.draw(remote.host, int(header["wanted"]))
+            indices, more = book.draw(remote.host, checks.whole(header["wanted"]))
         remote.tell("leases", part=header["part"], indices=indices, more=more)
 
     def _left(self, remote: Remote) -> int:
@@ -267,7 +289,10 @@ class HostsRuntime(Runtime):
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()
+            if self._stock is not None:
+                self._settle_own(self._stock)
             self._judge()
+            self._watch_progress()
             if watch(dataclasses.replace(glance, hosts=self._seen())) or self._stopping:
                 self._stop()
             plan = self._plan
@@ -304,9 +329,9 @@ class HostsRuntime(Runtime):
             others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
         for remote in remotes:
-            problem, text = remote.answer.get("problem"), str(remote.answer.get("text"))
+            problem, text = remote.answer.problem, remote.answer.text
             if problem == "died":
-                raise LearnerDied(int(remote.answer["rank"]), f"{text} (on host {remote.host})", frames)
+                raise LearnerDied(remote.answer.rank, f"{text} (on host {remote.host})", frames)
             if problem == "timeout":
                 raise TimeoutError(f"{text} (on host {remote.host})")
             if problem:
@@ -315,6 +340,38 @@ class HostsRuntime(Runtime):
             raise RuntimeError(f"an exchange with another host failed:\n{self._crossing.error}")
         if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
             raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
+
+    def _watch_progress(self) -> None:
+        """Do without a host that lives and gets nothing done; end where that is no way out.
+
+        Raises:
+            TimeoutError: names hosts and learners.
+        """
+        busy = {remote.host for remote in self._hosts.inside() if remote.busy} | ({OWN} if self._leading else set())
+        done = {host: self._done(host, ranks) for host, ranks in enumerate(self._hosts.hosts)}
+        everybody = sum(done.values())  # whoever is busy anew all the time gets nothing done either
+        still = self._progress.look(
+            wall_clock(), {host: amount for host, amount in done.items() if host in busy} | {EVERYBODY: everybody}
+        )
+        if not still:
+            return
+        seconds, all_ = 2 * self._terms.patience_seconds, EVERYBODY in still
+        if all_ or self._synchronous or self._terms.on_death == "stop" or OWN in still:
+            named = "; ".join(
+                f"host {host} (learners {', '.join(map(str, self._hosts.hosts[host]))})"
+                for host in (sorted(busy) if all_ else still)
+            )
+            raise TimeoutError(
+                f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
+            )
+        for remote in [remote for remote in self._hosts.inside() if remote.host in still]:
+            self._hosts.dismiss(remote, f"it lives, but has trained nothing for {seconds:g} s")
+
+    def _done(self, host: int, ranks: Sequence[int]) -> int:
+        """How much a host has done: minibatches it has said to be trained, or frames."""
+        if self._book is not None and not self._synchronous:
+            return self._book.settled(host)
+        return int(self._arena.counts.frames[list(ranks)].sum())
 
     def who_waits(self) -> str:
         """What every learner is doing, as far as it is known here, in a table."""

@@ -12,7 +12,7 @@ from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.lines import Door
 from roundelay.runtime.hosts.meter import Reading
 from roundelay.runtime.hosts.pace import Pace
-from roundelay.runtime.hosts.terms import Terms
+from roundelay.runtime.hosts.terms import FERRY, Terms
 from roundelay.runtime.hosts.wire import Address
 from roundelay.runtime.procs.arena import Layout
 from roundelay.runtime.procs.world import Place
@@ -38,10 +38,10 @@ class Crossing:
         flights, pace = Flights(), Pace(terms.exchange_share)
         self._ferry = ferry = Ferry(
             arena, layout, HERE, homes, {}, place.secret, flights, Carriage(terms.wire, terms.fragments),
-            terms.patience_seconds / 2, tally, pace,
+            terms.patience_seconds / 2, tally, pace, terms.encrypts,
         )  # fmt: skip
         self._server = FerryServer(arena, layout, place.ranks, flights, terms.patience_seconds / 4, tally, pace)
-        self._door.give("ferry", self._server.serve)
+        self._door.give(FERRY, self._server.serve)
         ferry.start()
         return ferry.wake
 

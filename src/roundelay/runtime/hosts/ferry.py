@@ -38,7 +38,18 @@ from roundelay.core.effects import Rule
 from roundelay.runtime.hosts.cargo import Carriage, Hold, Scratch, Span, answer, land, load, turned
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.pace import Pace
-from roundelay.runtime.hosts.wire import Address, BadFrame, Link, LinkClosed, LinkError, LinkTimeout, Message, Tally
+from roundelay.runtime.hosts.terms import FERRY, identity
+from roundelay.runtime.hosts.wire import (
+    Address,
+    BadFrame,
+    Link,
+    LinkClosed,
+    LinkError,
+    LinkTimeout,
+    Message,
+    Tally,
+    Tampered,
+)
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.patience import Patience
@@ -49,6 +60,8 @@ ATTEMPT_SECONDS = 2.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts: each pause is twice the one before."""
 
+LARGEST = 1 << 62
+"""Beyond all numbers of requests and versions."""
 ONCE_MORE = ("answer", "forget")
 """What may simply be sent again when a link has broken."""
 
@@ -83,6 +96,7 @@ class Ferry:
         patience: seconds, for which a request is tried before the reply is None. Not how long hosts may be silent:
             whoever knows that one is dead says so by `peers_changed`.
         tally: counts malformed frames.
+        encrypts: is what goes over the links hidden?
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """
@@ -90,12 +104,13 @@ class Ferry:
     def __init__(
         self, arena: str, layout: Layout, host: int, homes: Sequence[int], addresses: Mapping[int, Address],
         secret: bytes, flights: Flights, carriage: Carriage | None = None, patience: float = 60.0,
-        tally: Tally | None = None, pace: Pace | None = None,
+        tally: Tally | None = None, pace: Pace | None = None, encrypts: bool = True,
     ) -> None:  # fmt: skip
         self.arena, self.layout, self.host, self.homes, self.flights = arena, layout, host, tuple(homes), flights
         self.secret, self.carriage, self.patience = secret, carriage or Carriage(), patience
-        self.tally, self.pace = tally or Tally(), pace
+        self.tally, self.pace, self.encrypts = tally or Tally(), pace, encrypts
         self.here = tuple(rank for rank, home in enumerate(homes) if home == host)
+        self.largest = largest(layout)
         self.life = secrets.token_hex(8)
         self.addresses = dict(addresses)
         self.closing = False
@@ -330,7 +345,7 @@ class Passage:
                     link.send(kind, header, cargo)
                     reply = self._hear(link, deadline)
                 break
-            except LinkClosed:
+            except (LinkClosed, Tampered):  # the peer has said nothing wrong
                 again = True  # the next turn of this loop may find that there is no such host any more
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -363,11 +378,12 @@ class Passage:
             address, left = ferry.addresses.get(host), deadline - time.monotonic()
             if address is None or ferry.closing or left <= 0:
                 raise LinkClosed(f"host {host} is not there")
-            hello = {"what": "ferry", "host": ferry.host, "rank": self._rank, "life": ferry.life}
+            hello = {"what": FERRY, "host": ferry.host, "rank": self._rank, "life": ferry.life}
             try:
                 link = Link.connect(
-                    address, ferry.secret, hello, ferry.patience, ferry.tally, within=min(left, ATTEMPT_SECONDS)
-                )
+                    address, ferry.secret, hello, ferry.patience, ferry.tally, ferry.largest,
+                    min(left, ATTEMPT_SECONDS), ferry.encrypts, identity(ferry.homes.index(host)),
+                )  # fmt: skip
             except LinkError:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -401,6 +417,11 @@ class Passage:
         self._arena.close()
 
 
+def largest(layout: Layout) -> int:
+    """Bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
+    return 4 * layout.parameters * (1 + len(layout.memory))
+
+
 def _bytes(vector: Tensor) -> memoryview:
     lying: Any = vector.numpy()
     return memoryview(lying).cast("B")
@@ -408,6 +429,6 @@ def _bytes(vector: Tensor) -> memoryview:
 
 def _integer(message: Message, name: str) -> int:
     value = message.header.get(name)
-    if type(value) is not int:
+    if type(value) is not int or abs(value) >= LARGEST:
         raise BadFrame(f"a reply without {name}")
     return value

@@ -23,7 +23,7 @@ from torch import Tensor
 from roundelay.algorithms.rules import find
 from roundelay.core.effects import Rule
 from roundelay.runtime.hosts.cargo import WIDTH, Hold, Scratch, Span, answer, land, load, turned
-from roundelay.runtime.hosts.ferry import ONCE_MORE, Traffic
+from roundelay.runtime.hosts.ferry import LARGEST, ONCE_MORE, Traffic, largest
 from roundelay.runtime.hosts.flights import Flights
 from roundelay.runtime.hosts.pace import Pace
 from roundelay.runtime.hosts.wire import Link, LinkError, Message, Tally
@@ -34,7 +34,6 @@ from roundelay.runtime.procs.quay import is_here
 
 SERVER = -2
 """What a wait for a lock calls the one who waits."""
-LARGEST = 1 << 62
 REQUESTS = ("exchange", "please", "fetch")
 """What a conversation about an exchange or a fetch begins with."""
 
@@ -99,14 +98,17 @@ class FerryServer:
         """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
         `"what": "ferry"`."""
         rank, host = link.hello.get("rank"), link.hello.get("host")
-        known = type(rank) is int and 0 <= rank < self.layout.learners and rank not in self.here and type(host) is int
+        learners = self.layout.learners
+        known = type(rank) is int and 0 <= rank < learners and rank not in self.here
+        known = known and type(host) is int and 0 <= host < learners
         with self._gate:
             if self._closed or not known:
                 if not known:
-                    self.tally.count_malformed()
+                    link.blame(f"comes for the exchanges of learner {rank!r} of host {host!r}, who is not elsewhere")
                 link.close()
                 return
             assert isinstance(rank, int)
+            link.largest = largest(self.layout)
             desk = self._desks.get(rank)
             if desk is None:
                 desk = self._desks[rank] = Desk(self, rank)
@@ -201,7 +203,7 @@ class Desk:
         except LinkError:
             pass
         except _Nonsense:
-            self._server.tally.count_malformed()
+            link.blame("asks for an exchange that makes no sense")
         except Exception:
             self._server.error = traceback.format_exc()
         finally:

@@ -9,14 +9,16 @@ by others, and what it had counted for the rest stays counted: so every minibatc
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.runtime.base import Counts
+from roundelay.runtime.hosts import checks
 from roundelay.runtime.procs import queue
 from roundelay.runtime.procs.arena import STOCK, TRAINED, Arena
 
@@ -34,6 +36,7 @@ class Leases:
         self._plan, self._next, self._end = plan, first, end
         self._returned: deque[int] = deque()
         self._held: dict[int, set[int]] = {}
+        self._settled: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -47,10 +50,10 @@ class Leases:
         return bool(self._returned) or self._next < self._end
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
-        """Up to so many for `host`; what others did not train comes first. And: is there more?"""
+        """Up to so many for `host`, at most a STOCK; what others did not train comes first. And: is there more?"""
         with self._lock:
             found: list[int] = []
-            while len(found) < wanted and self.left:
+            while len(found) < min(wanted, STOCK) and self.left:
                 if self._returned:
                     found.append(self._returned.popleft())
                 else:
@@ -63,7 +66,13 @@ class Leases:
     def settle(self, host: int, trained: Collection[int]) -> None:
         """`host` has trained them, and said what its learners counted."""
         with self._lock:
-            self._held.setdefault(host, set()).difference_update(trained)
+            held = self._held.setdefault(host, set())
+            self._settled[host] += len(held.intersection(trained))
+            held.difference_update(trained)
+
+    def settled(self, host: int) -> int:
+        """How many minibatches `host` has trained."""
+        return self._settled[host]
 
     def give_back(self, host: int) -> int:
         """All that `host` has drawn and not trained is to be drawn again; how many these are."""
@@ -159,27 +168,32 @@ def counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Counts | None = None) -> None:
-    """Write what `counted` found, in addition to `base`, into the table of everybody's counts."""
+    """Write what `counted` found, in addition to `base`, into the table of everybody's counts: all of it, or nothing.
+
+    Raises:
+        KeyError, Nonsense: `found` is no such thing.
+    """
+    values = {name: checks.table(found[name], table[list(ranks)]) for name, table in vars(counts).items()}
     for name, table in vars(counts).items():
-        for place, rank in enumerate(ranks):
-            value = np.asarray(found[name][place], table.dtype)
+        for rank, value in zip(ranks, values[name], strict=True):
             before = 0 if base is None else vars(base)[name][rank]
             table[rank] = np.maximum(before, value) if name == "stalest" else before + value
 
 
 def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
     """Under the queue lock, which nobody draws without: counts of one moment. Learners may finish a minibatch
-    meanwhile; then it is read again."""
-    claims, counts = arena.table("claim"), arena.counts
+    meanwhile; then it is read again. Counts are compared bit by bit: a loss may be NaN, which equals nothing."""
+    places, counts = list(ranks), arena.counts
 
-    def look() -> list[tuple[float, ...]]:
-        return [(claims[r], counts.frames[r], counts.correct[r], counts.loss[r]) for r in ranks]
+    def look() -> list[NDArray[Any]]:
+        return [table[places] for table in (arena.table("claim"), counts.frames, counts.correct, counts.loss)]
 
     before = look()
     for _ in range(100):
         found = counted(arena, ranks)
         after = look()
-        if before == after and not any(claim == TRAINED for claim, *_ in after):
+        same = all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
+        if same and not (after[0] == TRAINED).any():
             return found
         before = after
     return None

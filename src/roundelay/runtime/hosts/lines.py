@@ -6,7 +6,7 @@ in pieces, each of which is a sign of life, so that a slow link is not taken for
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,8 @@ from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 
 BEATS = 10
 """Heartbeats within the patience."""
+LOOK_SECONDS = 0.5
+"""How often a door looks for links that nobody takes."""
 
 Handle = Callable[[Message], None]
 Gone = Callable[[str], None]
@@ -30,7 +32,6 @@ class Line:
 
     def __init__(self, link: Link, patience: float) -> None:
         self.link, self._patience = link, patience
-        self._sending = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self.heard = time.monotonic()
@@ -42,8 +43,7 @@ class Line:
         Raises:
             LinkError: the other end is gone.
         """
-        with self._sending:
-            self.link.send(kind, header, payload)
+        self.link.send(kind, header, payload)
 
     def beat(self) -> None:
         """From now on the other end hears that this one lives."""
@@ -51,7 +51,8 @@ class Line:
 
     def listen(self, handle: Handle, gone: Gone) -> None:
         """Call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other end is, on
-        a thread of this line's own; not after `close`."""
+        a thread of this line's own; not after `close`. A message that `handle` fails on, however it fails, is the other
+        end's last: it is counted, and the link is closed."""
         self._start(self._hear, handle, gone)
 
     def _start(self, work: Callable[..., None], *arguments: Callable[..., None]) -> None:
@@ -75,9 +76,9 @@ class Line:
             reason = f"no heartbeat for {self._patience:g} s"
         except LinkError as error:
             reason = str(error)
-        except (KeyError, TypeError, ValueError, IndexError) as error:  # a message that says nothing we understand
-            self.link.close()
+        except Exception as error:  # whatever it said: a host whose messages nobody hears must not be taken for alive
             reason = f"it said what is no message of ours ({error!r})"
+            self.link.blame(f"said what is no message of ours ({error!r})")
         else:
             return
         if not self._closed.is_set():
@@ -93,12 +94,17 @@ class Line:
 
 
 class Door:
-    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello."""
+    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello.
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+    Args:
+        roles: all that a link may be for; others are closed at once.
+        patience: seconds that a link may wait for somebody to take it.
+    """
+
+    def __init__(self, listener: Listener, roles: Collection[str], patience: float) -> None:
+        self.listener, self._roles, self._patience = listener, frozenset(roles), patience
         self._takers: dict[str, Callable[[Link], None]] = {}
-        self._early: dict[str, list[Link]] = {}
+        self._early: list[tuple[float, str, Link]] = []  # when they came, and for what
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._open, daemon=True, name="door")
         self._thread.start()
@@ -107,30 +113,48 @@ class Door:
         """From now on, and those that have come already."""
         with self._lock:
             self._takers[role] = take
-            early = self._early.pop(role, [])
-        for link in early:
+            mine = [link for _, wanted, link in self._early if wanted == role]
+            self._early = [one for one in self._early if one[1] != role]
+        for link in mine:
+            self._hand_over(link, take)
+
+    def _hand_over(self, link: Link, take: Callable[[Link], None]) -> None:
+        try:
             take(link)
+        except Exception as error:  # it is this link's problem, and no other's
+            link.blame(f"cannot be attended to ({error!r})")
 
     def _open(self) -> None:
-        while True:
-            link = self.listener.accept(None)
+        while not self.listener.closed:
+            link = self.listener.accept(LOOK_SECONDS)
+            self._send_away_who_waits_in_vain()
             if link is None:
-                return
-            role = str(link.hello.get("what"))
+                continue
+            role = link.hello.get("what")
+            if not isinstance(role, str) or role not in self._roles:
+                link.blame(f"comes for {role!r}, which nobody here knows")
+                continue
             with self._lock:
                 take = self._takers.get(role)
                 if take is None:
-                    self._early.setdefault(role, []).append(link)
+                    self._early.append((time.monotonic(), role, link))
             if take is not None:
-                take(link)
+                self._hand_over(link, take)
+
+    def _send_away_who_waits_in_vain(self) -> None:
+        latest = time.monotonic() - self._patience
+        with self._lock:
+            late = [one for one in self._early if one[0] <= latest]
+            self._early = [one for one in self._early if one[0] > latest]
+        for _, role, link in late:
+            link.blame(f"came for {role!r}, which nobody here has attended to for {self._patience:g} s")
 
     def close(self) -> None:
         """Nobody can come any more."""
         self.listener.close()
         self._thread.join()
-        for links in self._early.values():
-            for link in links:
-                link.close()
+        for _, _, link in self._early:
+            link.close()
 
 
 def until(ready: Callable[[], bool], seconds: float, pause: float = 1e-3) -> bool:

@@ -6,6 +6,7 @@ Who does proves itself (wire.py) on a thread of its own, so that one who stands 
 import socket
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -14,7 +15,8 @@ from typing import Any
 from roundelay.runtime.hosts.wire import HANDSHAKE_SECONDS, PAYLOAD_BYTES, Address, BadFrame, Link, Tally
 
 AT_THE_DOOR = 64
-"""How many may be proving themselves at a time; one more, and the oldest is sent away."""
+"""How many may be proving themselves at a time; one more, and the oldest of the address that has most of them is sent
+away: a crowd from one address keeps nobody else out."""
 
 
 class Listener:
@@ -24,6 +26,7 @@ class Listener:
         address: of an interface of this host, and a port; 0 takes any.
         secret: of the run.
         hello: what this end says of itself to those who have proved themselves.
+        encrypts: False: links are authenticated and not encrypted. Both ends must agree.
         patience: how long the other end of a link may stand still in the middle of a frame.
 
     Raises:
@@ -33,18 +36,24 @@ class Listener:
     def __init__(
         self, address: Address, secret: bytes, hello: dict[str, Any] | None = None, patience: float = 10.0,
         handshake_seconds: float = HANDSHAKE_SECONDS, tally: Tally | None = None, largest: int = PAYLOAD_BYTES,
+        encrypts: bool = True,
     ) -> None:  # fmt: skip
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=128)
         self.address: Address = self._socket.getsockname()[:2]
         self.tally = tally or Tally()
         self._secret, self._hello, self._patience = secret, hello or {}, patience
-        self._handshake_seconds, self._largest = handshake_seconds, largest
+        self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, largest, encrypts
         self._gate, self._closed = threading.Lock(), False
         self._at_the_door: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
         self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.address[1]}")
         self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """By this end."""
+        return self._closed
 
     def accept(self, timeout: float | None) -> Link | None:
         """The next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or when this
@@ -74,23 +83,28 @@ class Listener:
             thread = threading.Thread(target=self._examine, args=(link,), daemon=True, name=f"door {link.peer}")
             with self._gate:
                 if len(self._at_the_door) >= AT_THE_DOOR:
-                    oldest = next(iter(self._at_the_door))
-                    del self._at_the_door[oldest]
-                    oldest.close()
+                    self._send_one_away()
                 self._at_the_door[link] = thread
                 closed = self._closed
             if closed:
                 link.close()
             thread.start()
 
+    def _send_one_away(self) -> None:
+        crowd = Counter(link.address for link in self._at_the_door)
+        address, _ = crowd.most_common(1)[0]
+        oldest = next(link for link in self._at_the_door if link.address == address)
+        del self._at_the_door[oldest]
+        oldest.close()
+
     def _examine(self, link: Link) -> None:
         try:
-            link.prove(partial(link.admit, self._secret, self._hello), self._handshake_seconds)
+            link.prove(partial(link.admit, self._secret, self._hello, self._encrypts), self._handshake_seconds)
             link.patience = self._patience
         except BadFrame:  # from somebody who had proved himself; counted
             pass
-        except Exception:  # whatever somebody sends who may be anybody, it is its own problem
-            self.tally.count_stranger()
+        except Exception as error:  # whatever somebody sends who may be anybody, it is its own problem
+            self.tally.count_stranger(str(error))
         with self._gate:
             self._at_the_door.pop(link, None)
             if self._closed:

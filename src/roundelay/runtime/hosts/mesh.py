@@ -5,20 +5,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from roundelay.runtime.hosts.lines import Door, until
 from roundelay.runtime.hosts.meter import Reading
+from roundelay.runtime.hosts.terms import CHAIN, POST, identity
 from roundelay.runtime.hosts.wire import Address, Link
-
-CHAIN, POST = "chain", "post"
 
 
 class Mesh:
     """This host's links: those to hosts before it are dialled, those to hosts after it come in at the door.
 
     Args:
+        hosts: the ranks of each, in rank order; this one is number `host` of them.
         patience: how long hosts are; links are more patient, for it is not for them to say who is dead.
+        largest: bytes of a vector.
+        encrypts: is what goes over the links hidden?
     """
 
-    def __init__(self, door: Door, host: int, patience: float) -> None:
-        self._host, self._patience = host, 2 * patience
+    def __init__(
+        self, door: Door, hosts: Sequence[Sequence[int]], host: int, patience: float, largest: int,
+        encrypts: bool = True,
+    ) -> None:  # fmt: skip
+        self._hosts, self._host, self._patience = hosts, host, 2 * patience
+        self._largest, self._encrypts = largest, encrypts
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, POST: {}}
         self._lock = threading.Lock()
         for role in self._links:
@@ -35,13 +41,15 @@ class Mesh:
         return self._links[POST]
 
     def _take(self, link: Link) -> None:
-        try:
-            self._add(str(link.hello["what"]), int(link.hello["host"]), link)
-        except (KeyError, TypeError, ValueError):
-            link.close()
+        role, host = str(link.hello["what"]), link.hello.get("host")
+        later = range(self._host + 1, len(self._hosts))
+        if type(host) is not int or host not in (later[:1] if role == CHAIN else later):
+            link.blame(f"comes for {role!r} as host {host!r}, which is not expected here")
+            return
+        self._add(role, host, link)
 
     def _add(self, role: str, host: int, link: Link) -> None:
-        link.patience = self._patience
+        link.patience, link.largest = self._patience, self._largest
         with self._lock:
             old, self._links[role][host] = self._links[role].get(host), link
         if old is not None:
@@ -56,9 +64,11 @@ class Mesh:
         """
         for host in range(self._host):
             for role in (CHAIN, POST) if host == self._host - 1 else (POST,):
-                self._add(
-                    role, host, Link.connect(addresses[host], secret, {"what": role, "host": self._host}, seconds)
-                )
+                link = Link.connect(
+                    addresses[host], secret, {"what": role, "host": self._host}, seconds, encrypts=self._encrypts,
+                    expected=identity(self._hosts[host][0]),
+                )  # fmt: skip
+                self._add(role, host, link)
         later = range(self._host + 1, len(addresses))
         if not until(lambda: not set(later) - set(self.post) and not set(later[:1]) - set(self.chain), seconds):
             missing = sorted(set(later) - set(self.post)) or [self._host + 1]

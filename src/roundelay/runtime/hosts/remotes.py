@@ -5,12 +5,62 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from roundelay.runtime.base import Joined, Lost, Traffic
+from roundelay.runtime.hosts import checks
 from roundelay.runtime.hosts.lines import Line
 from roundelay.runtime.hosts.wire import Address, LinkError
 from roundelay.runtime.procs.waiting import Said
 
 Standing = Literal["new", "ready", "in", "gone"]
 """It has come; it has all it needs to take part; it takes part; it is lost."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a host says at the end of a part of a segment, of all the segment so far. `problem` is "", "died" (learner
+    `rank`), "timeout" or "error"; `text` is for people."""
+
+    problem: str = ""
+    text: str = ""
+    rank: int = -1
+    redrawn: int = 0
+    lost: tuple[Lost, ...] = ()
+    joined: tuple[Joined, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+
+    @classmethod
+    def read(cls, said: dict[str, Any], rows: int) -> "Answer":
+        """From a message of a host, in a run that has so many rows.
+
+        Raises:
+            KeyError, Nonsense: it is none.
+        """
+        if said["problem"] not in ("", "died", "timeout", "error"):
+            raise checks.Nonsense(f"{said['problem']!r} is no problem that is known here")
+        return cls(
+            said["problem"], checks.text(said["text"]), checks.whole(said["rank"], -1, rows),
+            checks.whole(said["redrawn"]), tuple(_lost(one, rows) for one in checks.listed(said["lost"])),
+            tuple(_joined(one, rows) for one in checks.listed(said["joined"])),
+            tuple(_traffic(one, rows) for one in checks.listed(said["traffic"])),
+        )  # fmt: skip
+
+
+def _lost(said: Any, rows: int) -> Lost:
+    said = checks.mapping(said)
+    torn = tuple(checks.wholes(said["torn"], stop=rows))
+    return Lost(checks.whole(said["rank"], stop=rows), checks.text(said["reason"]), bool(said["replaced"]), torn)
+
+
+def _joined(said: Any, rows: int) -> Joined:
+    said = checks.mapping(said)
+    copied = said["copied"]
+    return Joined(checks.whole(said["rank"], stop=rows), None if copied is None else checks.whole(copied, stop=rows))
+
+
+def _traffic(said: Any, rows: int) -> Traffic:
+    said = checks.mapping(said)
+    host, peer = (checks.whole(said[name], stop=rows) for name in ("host", "peer"))
+    sent, received = (checks.whole(said[name]) for name in ("sent_bytes", "received_bytes"))
+    return Traffic(host, peer, sent, received, checks.seconds(said["waited_s"]))
 
 
 @dataclass
@@ -29,7 +79,7 @@ class Remote:
     late: bool = False  # it came when the run had begun
     copied: int | None = None  # whose row it began with then
     ready: list[int] = field(default_factory=list)  # its newcomers that could take part
-    answer: dict[str, Any] = field(default_factory=dict)  # what it said at the end of its last part
+    answer: Answer = field(default_factory=Answer)  # what it said at the end of its last part
     said: Said | None = None  # of its learners, last
     reached: int = 0  # the round its furthest learner has begun, when it was asked
     lost: tuple[Lost, ...] = ()
@@ -51,12 +101,9 @@ class Remote:
     def begin_segment(self) -> None:
         """Nothing has happened in it yet."""
         self.lost, self.joined, self.redrawn, self.traffic = (), (), 0, ()
-        self.answer = {}
+        self.answer = Answer()
 
-    def note(self, found: dict[str, Any]) -> None:
+    def note(self, answer: Answer) -> None:
         """What it said at the end of a part, of all the segment so far."""
-        self.answer = found
-        self.lost = tuple(Lost(**{**lost, "torn": tuple(lost["torn"])}) for lost in found["lost"])
-        self.joined = tuple(Joined(**joined) for joined in found["joined"])
-        self.traffic = tuple(Traffic(**traffic) for traffic in found["traffic"])
-        self.redrawn = int(found["redrawn"])
+        self.answer, self.lost, self.joined = answer, answer.lost, answer.joined
+        self.traffic, self.redrawn = answer.traffic, answer.redrawn

@@ -21,7 +21,7 @@ from roundelay.runtime.hosts.lines import Line
 from roundelay.runtime.hosts.means import HostMeans, tables
 from roundelay.runtime.hosts.mesh import Mesh
 from roundelay.runtime.hosts.meter import Meter, Reading
-from roundelay.runtime.hosts.terms import CONTROL, Terms, fingerprint
+from roundelay.runtime.hosts.terms import CONTROL, Terms, fingerprint, identity
 from roundelay.runtime.hosts.wire import Address, Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs import queue, waiting
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
@@ -139,13 +139,16 @@ class _Host:
             address = _conductor(place, left)
             try:
                 # It may have moved, where a store says where it is: ask again now and then.
-                link = Link.connect(address, place.secret, hello, min(left, 2.0) if place.hosted else left)
+                link = Link.connect(
+                    address, place.secret, hello, min(left, 2.0) if place.hosted else left,
+                    encrypts=self._terms.encrypts, expected=identity(0),
+                )  # fmt: skip
             except LinkTimeout as error:
                 if wall_clock() < deadline:
                     continue
                 raise UserError(
-                    f"rank {place.ranks[0]}: the first host does not answer ({error}). If it has ended, so has the "
-                    "run; it goes on from its last checkpoint when all hosts are started again."
+                    f"rank {place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
+                    "has ended, so has the run; it goes on from its last checkpoint when all hosts are started again."
                 ) from error
             except LinkError as error:
                 where = f"{address[0]}:{address[1]}"
@@ -252,7 +255,10 @@ class _Host:
                     self._meter = Meter(self._host, self._readings)
                     self._crossing.settle(self._host, self._hosts)
                     if self._synchronous:
-                        self._mesh = Mesh(self._door, self._host, self._terms.host_patience)
+                        self._mesh = Mesh(
+                            self._door, self._hosts, self._host, self._terms.host_patience, 4 * self.crew.parameters,
+                            self._terms.encrypts,
+                        )  # fmt: skip
                     self._send("prepared")
                 case "meet":
                     self._meet([(str(host), int(port)) for host, port in header["addresses"]])

@@ -16,8 +16,13 @@ from roundelay.runtime.hosts.pace import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL = "control"
-"""The role of a host's first link to the conductor."""
+CONTROL, CHAIN, POST, FERRY = ROLES = ("control", "chain", "post", "ferry")
+"""Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
+
+
+def identity(rank: int) -> dict[str, Any]:
+    """What a host says of itself to whoever connects: its lowest rank. Whoever connects looks for just that host."""
+    return {"what": "host", "first": rank}
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Terms:
         threads: torch threads of each learner; None: a fair share of the cores.
         wire: in what precision rows are exchanged with other hosts, and gradients go into a mean with them.
         fragments: in how many exchanges a row is through.
+        encrypts: is what hosts say to each other hidden, besides being authenticated?
         exchange_share: of the time of busy cores, what exchanges with other hosts that nobody waits for may take.
     """
 
@@ -42,6 +48,7 @@ class Terms:
     threads: int | None = None
     wire: Precision = "fp32"
     fragments: int = 1
+    encrypts: bool = True
     exchange_share: float = SHARE
 
 

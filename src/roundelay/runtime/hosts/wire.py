@@ -1,77 +1,65 @@
-"""Connections between hosts: who may speak, and how a message looks on the wire.
-
-A connection begins with a challenge. The side that listens sends a nonce; the side that connects answers with one of
-its own and a proof, a keyed hash (HMAC-SHA256) over both; then the listener proves itself in the same way. The two
-proofs name the role they are made in, so that neither can be sent back as the other, and nonces are fresh, so that a
-recorded conversation opens nothing. Only then do both say who they are. What follows is neither hidden nor signed: the
-secret keeps strangers out of a run; it is no substitute for a network one can trust.
+"""Links between hosts: connections on which both ends have proved that they know the run's secret (handshake.py), and
+on which nothing can be changed, left out, repeated or put in unnoticed (seal.py).
 
 A message is a frame:
-    magic     4 bytes, "RNDL"
-    version   1 byte
-    kind      its length in 1 byte
-    header    its length in 4 bytes, at most HEADER_BYTES
-    payload   its length in 8 bytes, at most the link's `largest`
-    then kind (ASCII), header (a JSON object, UTF-8) and payload (raw)
-All numbers are big-endian. Nothing is ever unpickled. A frame that is none closes its connection, and is counted.
+    sizes     of the kind in 1 byte, of the header in 4, of the payload in 8, big-endian
+    kind      ASCII
+    header    a JSON object, UTF-8, at most HEADER_BYTES
+    payload   raw, at most the link's `largest`
+The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
+that is not sealed, and memory grows with what has come, not with what is announced. Nothing is written into a buffer of
+the receiver before the tag of its record was verified. Nothing is ever unpickled. A record without its tag, and a frame
+that makes no sense, close their connection, and are counted.
 """
 
-import hmac
 import json
-import os
-import select
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
+from roundelay.runtime.hosts import handshake
+from roundelay.runtime.hosts.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
+from roundelay.runtime.hosts.stream import LinkClosed, LinkError, LinkTimeout, Stream
+
+__all__ = [
+    "Address", "BadFrame", "Link", "LinkClosed", "LinkError", "LinkTimeout", "Message", "Stranger", "Tally", "Tampered",
+]  # fmt: skip
+
 Address = tuple[str, int]
 
-MAGIC = b"RNDL"
-VERSION = 1
 HEADER_BYTES = 1 << 20
 """Of JSON in one frame."""
-PAYLOAD_BYTES = 1 << 33
-"""Of one frame, unless a link says otherwise."""
+PAYLOAD_BYTES = 1 << 21
+"""Of one frame, unless a link is for more."""
 HANDSHAKE_SECONDS = 10.0
 """In which whoever connects must have proved itself."""
-MOST_PIECES = 256
-"""Of one message in one system call."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between attempts to connect: each pause is twice the one before."""
+SMALL_BYTES = 1 << 12
+"""What a link keeps for records as long as all are small."""
+REASONS = 8
+"""For refusing a connection: so many are kept, for people."""
 
-RTO_MAX_MS = 44
-"""Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
-
-_FRAME = struct.Struct("!4sBBIQ")
-_NONCE = 32
-_PROOF = 32
-_GREETING = struct.Struct(f"!4sB{_NONCE}s")
-_ANSWER = struct.Struct(f"!4sB{_NONCE}s{_PROOF}s")
-
-
-class LinkError(Exception):
-    """Something is wrong with a link; says with whom."""
-
-
-class LinkClosed(LinkError):
-    """The link is closed: by either end, or because the other stood still in the middle of a frame."""
-
-
-class LinkTimeout(LinkError):
-    """Nothing came in time. The link is as good as before."""
+_FRAME = struct.Struct("!BIQ")
 
 
 class BadFrame(LinkError):
     """What came is no frame of ours. The link is closed."""
 
 
+class Tampered(BadFrame):
+    """What came is not what the other end has sent, or not in its order: somebody between the two has changed it, left
+    something out, or put something in. The link is closed."""
+
+
 class Stranger(LinkError):
-    """The other end does not know the secret. The link is closed."""
+    """The other end does not know the secret, is not whom it was taken for, or has other rules. The link is closed."""
 
 
 @dataclass(frozen=True)
@@ -88,137 +76,166 @@ class Tally:
     """Connections that were closed because of what came over them."""
 
     strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
-    malformed: int = 0  # by a frame that was none, from somebody who had
+    malformed: int = 0  # by a message that made no sense, from a host of ours
+    tampered: int = 0  # by something that was changed, left out, repeated or put in on the way
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=REASONS))  # of the last ones, for people
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def count_stranger(self) -> None:
+    @property
+    def all(self) -> int:
+        """How many there were."""
+        return self.strangers + self.malformed + self.tampered
+
+    def count_stranger(self, reason: str = "") -> None:
         """One more."""
         with self.lock:
             self.strangers += 1
+            self.reasons.append(reason)
 
-    def count_malformed(self) -> None:
+    def count_malformed(self, reason: str = "") -> None:
         """One more."""
         with self.lock:
             self.malformed += 1
+            self.reasons.append(reason)
 
-
-def _prove(secret: bytes, role: bytes, greeting: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(secret, b"roundelay " + role + bytes([VERSION]) + greeting + nonce, "sha256")
+    def count_tampered(self, reason: str) -> None:
+        """One more."""
+        with self.lock:
+            self.tampered += 1
+            self.reasons.append(reason)
 
 
 class Link:
     """One connection, after both ends have proved that they know the secret.
 
-    One thread may send while another receives; any may close.
+    One thread may receive while others send; any may close.
     """
 
     def __init__(self, socket_: socket.socket, patience: float, tally: Tally, largest: int = PAYLOAD_BYTES) -> None:
         """Not proved yet: see `connect` and `Listener`."""
-        socket_.setblocking(False)
-        _tune(socket_, patience)
-        self._socket, self._descriptor, self._tally = socket_, socket_.fileno(), tally
-        self._gate, self._inside, self._closed = threading.Lock(), 0, False
-        self.patience, self.largest = patience, largest
+        self.stream, self._tally = Stream(socket_, patience), tally
+        self.peer = self.stream.peer
+        """Address and port of the other end, for people."""
+        self.address = self.peer.rpartition(":")[0]
+        """Of the other end."""
+        self._sending = threading.Lock()
+        self._out: Sealer
+        self._in: Sealer
+        self._sealed = self._opened = self._sent = memoryview(b"")  # room for records
+        self.largest = largest
+        """Bytes of a payload, either way: what this link is for needs no more."""
         self.hello: dict[str, Any] = {}
         """What the other end has said of itself."""
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.peer = _name(socket_)
-        """Address and port of the other end, for people."""
 
     @classmethod
     def connect(
         cls, address: Address, secret: bytes, hello: dict[str, Any], patience: float, tally: Tally | None = None,
-        largest: int = PAYLOAD_BYTES, within: float | None = None,
+        largest: int = PAYLOAD_BYTES, within: float | None = None, encrypts: bool = True,
+        expected: Mapping[str, Any] | None = None,
     ) -> Self:  # fmt: skip
-        """A link to whoever listens at `address`, tried again and again for `within` seconds.
+        """A link to whoever listens at `address`, tried again and again for `within` seconds: also when the other end
+        is there and closes the connection before both have proved themselves, as it does in a crowd.
 
         Args:
             hello: what this end says of itself.
             patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
+            encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
+            expected: what the other end must say of itself; somebody else who knows the secret is a stranger, too.
 
         Raises:
-            LinkTimeout: nobody listens there, or nothing answers.
-            LinkClosed, Stranger, BadFrame: somebody does, but not one of ours; or it takes us for a stranger.
+            LinkTimeout: nobody listens there, or nobody has answered well in time; says what happened last.
+            Stranger: somebody does, but not one of ours, or not whom we look for; or it takes us for a stranger.
         """
-        seconds = patience if within is None else within
-        deadline, pause = time.monotonic() + seconds, 0.02
+        seconds, where = patience if within is None else within, f"{address[0]}:{address[1]}"
+        deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
         while True:
+            left = max(0.01, deadline - time.monotonic())
             try:
-                socket_ = socket.create_connection(address, timeout=max(0.01, deadline - time.monotonic()))
-                break
-            except OSError as error:
+                socket_ = socket.create_connection(address, timeout=left)
+                try:
+                    link = cls(socket_, patience, tally or Tally(), largest)
+                except OSError:
+                    socket_.close()
+                    raise
+                introduce = partial(link._introduce, secret, hello, encrypts, expected or {})
+                link.prove(introduce, min(HANDSHAKE_SECONDS, max(0.01, deadline - time.monotonic())))
+                return link
+            except Stranger:
+                raise
+            except (OSError, LinkError) as error:
                 if time.monotonic() + pause >= deadline:
-                    where = f"{address[0]}:{address[1]}"
-                    raise LinkTimeout(f"nobody answers at {where} for {seconds:.0f} s ({error})") from error
+                    raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error})") from error
             time.sleep(pause)
-            pause = min(2 * pause, 0.5)
-        try:
-            link = cls(socket_, patience, tally or Tally(), largest)
-        except OSError as error:
-            socket_.close()
-            raise LinkClosed(f"{address[0]}:{address[1]} has closed the link ({error})") from error
-        link.prove(partial(link._introduce, secret, hello), seconds)
-        return link
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def prove(self, how: Callable[[float], None], seconds: float) -> None:
         """Go through the handshake within `seconds`; close the link unless that goes well."""
-        self._enter()
+        self.stream.enter()
         try:
             how(time.monotonic() + seconds)
         except BaseException:
             self.close()
             raise
         finally:
-            self._leave()
+            self.stream.leave()
 
     # The handshake ----------------------------------------------------------------------------------------------------
 
-    def _introduce(self, secret: bytes, hello: dict[str, Any], deadline: float) -> None:
+    def _introduce(
+        self, secret: bytes, hello: dict[str, Any], encrypts: bool, expected: Mapping[str, Any], deadline: float
+    ) -> None:
         """The part of the side that connects."""
-        magic, version, greeting = _GREETING.unpack(self._hear(_GREETING.size, deadline))
-        if (magic, version) != (MAGIC, VERSION):
-            raise Stranger(f"{self.peer} does not speak this version of our language")
-        nonce = os.urandom(_NONCE)
-        proof = _prove(secret, b"connects", greeting, nonce)
-        self._write([memoryview(_ANSWER.pack(MAGIC, VERSION, nonce, proof))])
-        try:
-            expected, found = _prove(secret, b"listens", greeting, nonce), self._hear(_PROOF, deadline)
-        except LinkClosed as error:
-            raise Stranger(f"{self.peer} takes us for a stranger: is the run's secret the same there?") from error
-        if not hmac.compare_digest(expected, found):
-            raise Stranger(f"{self.peer} does not know the run's secret")
-        self._greet(hello, deadline)
+        self._exchange_hellos(hello, self._agree(handshake.introduce, secret, encrypts, deadline), deadline)
+        wrong = [f"{name} {self.hello.get(name)!r}" for name in expected if self.hello.get(name) != expected[name]]
+        if wrong:
+            wanted = ", ".join(f"{name} {value!r}" for name, value in expected.items())
+            raise Stranger(f"{self.peer} is not {wanted}: it says {', '.join(wrong)}")
 
-    def admit(self, secret: bytes, hello: dict[str, Any], deadline: float) -> None:
+    def admit(self, secret: bytes, hello: dict[str, Any], encrypts: bool, deadline: float) -> None:
         """The part of the side that listens."""
-        greeting = os.urandom(_NONCE)
-        self._write([memoryview(_GREETING.pack(MAGIC, VERSION, greeting))])
-        magic, version, nonce, proof = _ANSWER.unpack(self._hear(_ANSWER.size, deadline))
-        known = hmac.compare_digest(_prove(secret, b"connects", greeting, nonce), proof)
-        if (magic, version) != (MAGIC, VERSION) or not known:
-            raise Stranger(f"{self.peer} does not know the run's secret")
-        self._write([memoryview(_prove(secret, b"listens", greeting, nonce))])
-        self._greet(hello, deadline)
+        self._exchange_hellos(hello, self._agree(handshake.admit, secret, encrypts, deadline), deadline)
 
-    def _greet(self, hello: dict[str, Any], deadline: float) -> None:
-        self.send("hello", hello)
+    def _agree(
+        self, how: Callable[..., handshake.Keys], secret: bytes, encrypts: bool, deadline: float
+    ) -> handshake.Keys:
         try:
-            message = self.receive(max(0.0, deadline - time.monotonic()))
-        except LinkTimeout as error:
-            raise Stranger(f"{self.peer} does not say who it is") from error
-        if message.kind != "hello":
-            self._tally.count_malformed()
-            raise BadFrame(f"{self.peer} does not begin with hello")
-        self.hello = message.header
+            keys = how(
+                lambda size: self._hear(size, deadline),
+                lambda data: self.stream.write([memoryview(data)]),
+                secret,
+                encrypts,
+            )
+        except handshake.Refused as error:
+            raise Stranger(f"{self.peer} {error}") from error
+        self._out, self._in = keys.sealers("hello")
+        return keys
+
+    def _exchange_hellos(self, hello: dict[str, Any], keys: handshake.Keys, deadline: float) -> None:
+        text = json.dumps(hello, separators=(",", ":")).encode()
+        largest, self.largest = self.largest, HEADER_BYTES
+        self.send("hello", {}, [text])
+        message = self.receive(max(0.0, deadline - time.monotonic()))
+        try:
+            self.hello = json.loads(bytes(message.payload).decode())
+            if message.kind != "hello" or not isinstance(self.hello, dict):
+                raise ValueError(message.kind)
+        except (ValueError, RecursionError) as error:
+            raise self.blame("does not begin with hello") from error
+        self.largest = largest
+        said = [text, bytes(message.payload)]
+        self._out, self._in = keys.sealers("run", said if keys.role == "connector" else said[::-1])
 
     def _hear(self, size: int, deadline: float) -> bytes:
         data = bytearray(size)
-        try:
-            self._fill(memoryview(data), deadline)
-        except LinkTimeout as error:
-            raise Stranger(f"{self.peer} does not answer in the handshake") from error
+        self.stream.fill(memoryview(data), deadline)
         return bytes(data)
+
+    def blame(self, what: str) -> BadFrame:
+        """The other end has said what makes no sense: count it, close the link. The error to raise, where one is."""
+        reason = f"{self.peer} {what}"
+        self._tally.count_malformed(reason)
+        self.close()
+        return BadFrame(reason)
 
     # Messages ---------------------------------------------------------------------------------------------------------
 
@@ -233,15 +250,29 @@ class Link:
         size = sum(map(len, views))
         if not 0 < len(name) < 256 or len(text) > HEADER_BYTES or size > self.largest:
             raise ValueError(f"no frame: kind of {len(name)}, header of {len(text)}, payload of {size} bytes")
-        start = _FRAME.pack(MAGIC, VERSION, len(name), len(text), size) + name + text
-        self._enter()
-        try:
-            self._write([memoryview(start), *views])
-        except LinkClosed:
-            self.close()
-            raise
-        finally:
-            self._leave()
+        start = _FRAME.pack(len(name), len(text), size)
+        with self._sending:
+            self.stream.enter()
+            try:
+                self._send_records([memoryview(start)], [memoryview(name + text)], views)
+            except BaseException:  # some of it may be on its way: what came next would make no sense
+                self.close()
+                raise
+            finally:
+                self.stream.leave()
+
+    def _send_records(self, *parts: Sequence[memoryview]) -> None:
+        """Each part begins a record. What is small goes in one piece."""
+        filled = 0
+        for data in (data for views in parts for data in cut(views)):
+            needed = len(data) + TAG_BYTES
+            if filled + needed > len(self._sent):
+                self.stream.write([self._sent[:filled]])
+                filled = 0
+                if needed > len(self._sent):
+                    self._sent = _room(needed)
+            filled += len(self._out.seal(data, self._sent[filled:]))
+        self.stream.write([self._sent[:filled]])
 
     def receive(self, timeout: float | None, into: Any = None) -> Message:
         """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
@@ -254,139 +285,92 @@ class Link:
             LinkTimeout: nothing began in time.
             LinkClosed, BadFrame.
         """
-        self._enter()
+        self.stream.enter()
         try:
             return self._receive(timeout, into)
-        except BadFrame:
-            self._tally.count_malformed()
+        except Forged as error:
+            reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
+            self._tally.count_tampered(reason)
             self.close()
-            raise
+            raise Tampered(reason) from error
         except LinkClosed:
             self.close()
             raise
         finally:
-            self._leave()
+            self.stream.leave()
 
     def _receive(self, timeout: float | None, into: Any) -> Message:
-        start = bytearray(_FRAME.size)
-        self._wait(select.POLLIN, timeout)
-        self._fill(memoryview(start))
-        magic, version, name_size, text_size, size = _FRAME.unpack(start)
-        if magic != MAGIC or version != VERSION:
-            raise BadFrame(f"{self.peer} sent what is no frame of version {VERSION}")
+        self.stream.wait(timeout)
+        name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
         if not name_size or text_size > HEADER_BYTES or size > self.largest:
-            raise BadFrame(f"{self.peer} sent a frame beyond all bounds: header {text_size}, payload {size} bytes")
-        head = bytearray(name_size + text_size)
-        self._fill(memoryview(head))
+            raise self.blame(f"sent a frame beyond all bounds: header {text_size}, payload {size} bytes")
+        head = bytearray()
+        for piece in self._records(name_size + text_size):
+            head += piece
         try:
             kind, header = head[:name_size].decode("ascii"), json.loads(head[name_size:].decode())
         except (ValueError, RecursionError) as error:
-            raise BadFrame(f"{self.peer} sent a frame whose header is no JSON") from error
+            raise self.blame("sent a frame whose header is no JSON") from error
         if not isinstance(header, dict):
-            raise BadFrame(f"{self.peer} sent a frame whose header is no object")
-        view = memoryview(bytearray(size) if into is None else into).cast("B")
+            raise self.blame("sent a frame whose header is no object")
+        if into is None:
+            data = bytearray()
+            for piece in self._records(size):
+                data += piece
+            return Message(kind, header, memoryview(data))
+        view = memoryview(into).cast("B")
         if size > len(view):
-            raise BadFrame(f"{self.peer} sent {size} bytes of {kind} where {len(view)} fit")
-        view = view[:size]
-        self._fill(view)
-        return Message(kind, header, view)
+            raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
+        at = 0
+        for piece in self._records(size):
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+        return Message(kind, header, view[:size])
 
-    # Bytes ------------------------------------------------------------------------------------------------------------
+    def _records(self, size: int) -> Iterator[memoryview]:
+        """The data of the next records, `size` bytes together; each good until the next is asked for.
 
-    def _write(self, views: list[memoryview]) -> None:
-        """All of `views`; whatever is wrong, the link is of no more use."""
-        pieces = deque(view for view in views if len(view))
-        while pieces:
-            try:
-                sent = self._socket.sendmsg([pieces[i] for i in range(min(len(pieces), MOST_PIECES))])
-            except BlockingIOError:
-                try:
-                    self._wait(select.POLLOUT, self.patience)
-                except LinkTimeout as error:
-                    raise LinkClosed(f"{self.peer} has taken nothing for {self.patience:.0f} s") from error
-                continue
-            except OSError as error:
-                raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
-            self.sent_bytes += sent
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces.popleft())
-            if sent:
-                pieces[0] = pieces[0][sent:]
-
-    def _fill(self, view: memoryview, deadline: float | None = None) -> None:
-        """All of `view`, by `deadline`; without one, some of it every `patience` seconds."""
-        while len(view):
-            try:
-                got = self._socket.recv_into(view)
-            except BlockingIOError:
-                seconds = self.patience if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    self._wait(select.POLLIN, seconds)
-                except LinkTimeout as error:
-                    if deadline is not None:
-                        raise
-                    raise LinkClosed(f"{self.peer} stands still in the middle of a frame") from error
-                continue
-            except OSError as error:
-                raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
-            if not got:
-                raise LinkClosed(f"{self.peer} has closed the link")
-            self.received_bytes += got
-            view = view[got:]
-
-    def _wait(self, for_: int, seconds: float | None) -> None:
-        poll = select.poll()
-        poll.register(self._descriptor, for_)
-        if not poll.poll(None if seconds is None else max(0.0, seconds * 1000)):
-            raise LinkTimeout(f"nothing from {self.peer} for {seconds:.1f} s")
+        Raises:
+            Forged.
+        """
+        for part in sizes(size):
+            if part + TAG_BYTES > len(self._sealed):
+                self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
+            record = self._sealed[: part + TAG_BYTES]
+            self.stream.fill(record)
+            yield self._in.open(record, self._opened)
 
     # The end ----------------------------------------------------------------------------------------------------------
 
     @property
+    def sent_bytes(self) -> int:
+        """So far, of all kinds."""
+        return self.stream.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """So far, of all kinds."""
+        return self.stream.received_bytes
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which the other end may stand still in the middle of a frame."""
+        return self.stream.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self.stream.patience = seconds
+
+    @property
     def closed(self) -> bool:
         """By this end: on request, or because of what came."""
-        return self._closed
-
-    def _enter(self) -> None:
-        with self._gate:
-            if self._closed:
-                raise LinkClosed(f"the link to {self.peer} is closed")
-            self._inside += 1
-
-    def _leave(self) -> None:
-        with self._gate:
-            self._inside -= 1
-            if self._closed and not self._inside:
-                self._socket.close()
+        return self.stream.closed
 
     def close(self) -> None:
-        """Whoever is sending or receiving, here or there, gets `LinkClosed`. Safe to call twice."""
-        with self._gate:
-            if not self._closed:
-                self._closed = True
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
-            if not self._inside:  # else the last who leaves does it: the descriptor's number must not be used anew
-                self._socket.close()
+        """All who are sending or receiving, here or there, get `LinkClosed`. Safe to call twice."""
+        self.stream.close()
 
 
-def _tune(socket_: socket.socket, patience: float) -> None:
-    """Small messages go at once; the kernel notices by itself when the other host is gone."""
-    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probe = max(1, int(patience / 4))
-    for option, value in (
-        (socket.TCP_KEEPIDLE, probe), (socket.TCP_KEEPINTVL, probe), (socket.TCP_KEEPCNT, 4),
-        (socket.TCP_USER_TIMEOUT, max(1000, int(2 * patience * 1000))),
-    ):  # fmt: skip
-        socket_.setsockopt(socket.IPPROTO_TCP, option, value)
-    with suppress(OSError):  # older kernels: a link that was cut for 10 s may take 20 to go on
-        socket_.setsockopt(socket.IPPROTO_TCP, RTO_MAX_MS, 1000)
-
-
-def _name(socket_: socket.socket) -> str:
-    try:
-        host, port = socket_.getpeername()[:2]
-    except OSError:
-        return "somebody who is gone"
-    return f"{host}:{port}"
+def _room(size: int) -> memoryview:
+    """For small records, or for any."""
+    return memoryview(bytearray(SMALL_BYTES if size <= SMALL_BYTES else RECORD_BYTES + 64 * TAG_BYTES))

@@ -97,13 +97,16 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
         answer = Answer()
     except Exception:
         worker, answer = None, Answer("error", traceback.format_exc(), spec.rank)
-    _say(commands, answer)
-    while worker is not None:
-        command = json.loads(commands.recv_bytes())
-        if command["do"] == "quit":
-            worker.leave()
-            return
-        _say(commands, worker.segment(command))
+    with suppress(EOFError, ConnectionError):  # the parent is gone, and nobody would read of it
+        _say(commands, answer)
+        while worker is not None:
+            command = json.loads(commands.recv_bytes())
+            if command["do"] == "quit":
+                worker.leave()
+                return
+            _say(commands, worker.segment(command))
+        return
+    os._exit(1)
 
 
 def _say(commands: Connection, answer: Answer) -> None:

@@ -1,0 +1,236 @@
+"""Whatever a member says, its host is either served or lost; and the run goes on.
+
+A member knows the secret: it may be another version, have broken memory, or be ill. Its messages are those of a host
+that takes part, with anything in place of anything. The conductor's threads live through all of them, nothing that a
+message says by half is in the books, and nothing it said makes trouble later.
+"""
+
+import copy
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.runtime.base import Counts, SegmentPlan
+from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.leases import Leases
+from roundelay.runtime.hosts.remotes import Remote
+from roundelay.runtime.hosts.terms import CONTROL, identity
+from roundelay.runtime.hosts.wire import Link, LinkError, Message
+from support.hosts import SECRET, Hosts
+from support.until import until
+
+ROUNDS, MINIBATCH = 6, 64
+EPOCH = EpochPlan(0, ROUNDS * MINIBATCH, MINIBATCH, 2, seed=1)
+ODD: tuple[Any, ...] = (
+    None, True, False, -1, 0, 1, 7, 2**31, 2**53, 2**63, 2**70, -(2**70), 0.5, -0.0, float("nan"), float("inf"), "",
+    "1", "x" * 100_000, "\x1b[2J\x07", "ü", "\ud800", [], [[]], [0], [1, 2, 3], [None], ["0"], [2**70],
+    list(range(5000)), {}, {"a": 1}, [{}], [{"rank": 1}], json.loads("[" * 500 + "]" * 500),
+)  # fmt: skip
+HELLO = {
+    "what": CONTROL, "ranks": [1, 1], "learners": 2, "agreement": {"recipe": {"a": 1}}, "address": ["127.0.0.1", 9],
+}  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to all that is in a JSON value."""
+    yield path
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def changed(value: dict[str, Any], draw: st.DataObject) -> dict[str, Any]:
+    """A JSON object with one thing left out, or anything in its place; not another object altogether."""
+    path = draw.draw(st.sampled_from([path for path in places(value) if path][:400]))
+    found = inner = copy.deepcopy(value)
+    for key in path[:-1]:
+        inner = inner[key]
+    if draw.draw(st.booleans()) and isinstance(inner, dict):
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = draw.draw(st.sampled_from(ODD))
+    return found
+
+
+class Member:
+    """Host 1, with learner 1, which trains nothing."""
+
+    def __init__(self, port: int, hello: dict[str, Any] | None = None) -> None:
+        expected = identity(0)
+        self.link = Link.connect(("127.0.0.1", port), SECRET, hello or HELLO, 60.0, expected=expected)
+
+    def hear(self, kind: str) -> Message:
+        while (message := self.link.receive(60.0)).kind != kind:
+            pass
+        return message
+
+    def build(self) -> None:
+        self.link.send("built", {"parameters": 37, "initial": 12345})
+        self.hear("welcome")
+        self.link.send("prepared", {})
+
+
+class Run:
+    """A run of two hosts, of which this is the conductor's."""
+
+    def __init__(self) -> None:
+        self.hosts = Hosts("adpsgd", (1, 1), terms={"agreement": HELLO["agreement"]})
+        self.member: Member
+        threading.Thread(target=self._come, daemon=True).start()
+        self.runtime = HostsRuntime(self.hosts.cluster, self.hosts.place, self.hosts.all_terms)
+        self.numbers = itertools.count(1)
+
+    def _come(self) -> None:
+        odd = Member(self.hosts.port, {**HELLO, "ranks": "nonsense"})  # which does not keep the run from beginning
+        assert not _open(odd.link)
+        odd.link.close()
+        member = Member(self.hosts.port)
+        member.build()
+        self.member = member
+
+    def ready(self) -> Remote:
+        """The member takes part in a new segment."""
+        runtime = self.runtime
+        if not runtime._hosts.inside():
+            self.member.link.close()
+            self.member = Member(self.hosts.port)
+
+            def met() -> bool:
+                runtime._hosts.attend()
+                return any(remote.standing == "new" for remote in runtime._hosts.all())
+
+            until(met)
+            builder = threading.Thread(target=self.member.build)
+            builder.start()
+
+            def inside() -> bool:
+                runtime._hosts.attend()
+                return bool(runtime._hosts.inside())
+
+            until(inside)
+            builder.join()
+        runtime._parts += 1
+        runtime._bases, runtime._past = {}, []
+        runtime.crew.arena.counts.clear()
+        runtime._book = Leases(EPOCH, 0, ROUNDS * 2)
+        runtime._stopping = False
+        remote = runtime._hosts.inside()[0]
+        remote.begin_segment()
+        runtime._order(remote, SegmentPlan(EPOCH, 0.1), [0, 1])
+        self.member.link.send("want", {"part": runtime._parts, "wanted": 3})
+        while (leases := self.member.hear("leases").header)["part"] != runtime._parts:
+            pass
+        assert len(leases["indices"]) == 3
+        return remote
+
+    def message(self, kind: str) -> tuple[dict[str, Any], bytes]:
+        """As a host would send it now."""
+        part, counts = self.runtime._parts, Counts.zeros(1, False)
+        facts: dict[str, Any] = {name: table.tolist() for name, table in vars(counts).items()}
+        facts |= {"exchanges": [[0, 0]], "frames": [64], "loss": [float("nan")]}
+        report = {"part": part, "settled": [0, 1], "counts": facts}
+        numbers = {"steps": [4], "versions": [8], "scalars": [[]]}
+        said = {"doing": [[2], [0], [17]], "round": [3], "published": [0], "versions": [8]}
+        lost = {"rank": 1, "reason": "killed", "replaced": True, "torn": [1]}
+        messages: dict[str, dict[str, Any]] = {
+            "want": {"part": part, "wanted": 2}, "report": report, "interrupt": {}, "sing": {},
+            "done": {
+                **report, "problem": "", "text": "", "rank": -1, "redrawn": 1, "lost": [lost],
+                "joined": [{"rank": 1, "copied": None}],
+                "traffic": [{"host": 1, "peer": 0, "sent_bytes": 5, "received_bytes": 6, "waited_s": 0.5}],
+            },
+            "state": {"said": said, "steps": [4], "alive": [1], "ready": []},
+            "replied": {"integers": numbers, "reached": 2}, "prepared": {}, "built": {"parameters": 37, "initial": 5},
+            "piece": {"name": "row", "rank": 1, "at": 30},
+        }  # fmt: skip
+        return messages[kind], bytes(28) if kind == "piece" else b""
+
+    def served(self, remote: Remote) -> bool:
+        """Has the conductor heard all that was said, and does it answer? False: it has lost the host."""
+        number = next(self.numbers)
+        try:
+            self.member.link.send("replied", {"reached": number})
+            until(lambda: remote.reached == number or remote.standing == "gone")
+        except LinkError:
+            until(lambda: remote.standing == "gone")
+        return remote.standing != "gone"
+
+    def go_on(self) -> None:
+        """All that the conductor does with what it has heard, and does a few times a second."""
+        runtime = self.runtime
+        runtime._hosts.attend()
+        runtime._judge()
+        runtime._watch_progress()
+        runtime.who_waits()
+        json.dumps([vars(seen) for seen in runtime._seen()])
+        runtime._hosts.news()
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    found = Run()
+    with found.runtime:
+        yield found
+        found.member.link.close()
+
+
+KINDS = ("want", "report", "done", "state", "replied", "built", "piece", "prepared", "interrupt", "sing")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_host_says_is_understood(run: Run, kind: str) -> None:
+    """What the odd messages are made of."""
+    remote = run.ready()
+    header, payload = run.message(kind)
+    run.member.link.send(kind, header, [payload])
+    assert run.served(remote)
+    run.go_on()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("prepared", "interrupt", "sing")])
+@given(draw=st.data())
+def test_a_member_is_served_or_lost_whatever_it_says(run: Run, kind: str, draw: st.DataObject) -> None:
+    remote = run.ready()
+    book = run.runtime._book
+    assert book is not None
+    header, payload = run.message(kind)
+    if kind == "piece" and draw.draw(st.booleans()):
+        payload = bytes(draw.draw(st.integers(0, 200)))
+    else:
+        header = changed(header, draw)
+    run.member.link.send(kind, header, [payload])
+    if not run.served(remote):
+        assert run.runtime._hosts.lost[-1].reason
+        assert run.member.link.closed or not _open(run.member.link)
+        if kind in ("report", "done"):
+            assert not run.runtime.crew.arena.counts.frames[1], "nothing of it is in the books"
+            assert book.settled(1) == 0
+    run.go_on()
+    book.give_back(1)
+    drawn, more = book.draw(0, 100)
+    assert len(drawn) == ROUNDS * 2 - book.settled(1)
+    assert not more
+
+
+def _open(link: Link) -> bool:
+    try:
+        while True:
+            link.receive(60.0)
+    except LinkError:
+        return False
+
+
+@given(draw=st.data())
+def test_whoever_comes_is_let_in_or_sent_away(run: Run, draw: st.DataObject) -> None:
+    run.ready()
+    stranger = Link.connect(("127.0.0.1", run.hosts.port), SECRET, changed(HELLO, draw), 60.0)
+    stranger.close()
+    assert run.served(run.runtime._hosts.inside()[0])
+    run.go_on()

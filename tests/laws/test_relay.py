@@ -1,0 +1,223 @@
+"""Whoever stands between two hosts can pass on what they say, or end it: never change it, and nobody acts on it if so.
+
+The one between knows neither the secret nor the keys. Whatever it does to what goes over a link after the handshake
+closes that link at once, is counted as tampering, and says between whom.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.core.effects import Exchange
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.doctor.host import Asked
+from roundelay.runtime.doctor.visits import House, measure
+from roundelay.runtime.hosts import bulk
+from roundelay.runtime.hosts.lines import Line
+from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Stranger, Tally
+from roundelay.runtime.procs.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.means import Means
+from roundelay.runtime.procs.patience import Patience
+from support.relay import MISCHIEF, PIECE, Relay, relay
+from support.two_hosts import ask, even, hosts, start
+from support.until import until
+
+SECRET = b"known to the hosts, and to nobody between them"
+TAMPERED = "was changed, left out, repeated or put in on its way"
+PATIENCE = 60.0
+
+
+@contextmanager
+def through(what: str, forward: bool = True, encrypts: bool = True) -> Iterator[tuple[Link, Link, Relay, Tally]]:
+    """Both ends of a link that goes through somebody else, and what is counted at both."""
+    tally = Tally()
+    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host"}, PATIENCE, tally=tally, encrypts=encrypts)
+    with relay(listener.address, what, forward) as between:
+        near = Link.connect(between.address, SECRET, {"host": 1}, PATIENCE, tally, encrypts=encrypts)
+        far = listener.accept(PATIENCE)
+        assert far is not None
+        try:
+            yield near, far, between, tally
+        finally:
+            near.close()
+            far.close()
+            listener.close()
+
+
+@pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
+def test_who_only_passes_things_on_is_a_cable(encrypts: bool) -> None:
+    with through("change", encrypts=encrypts) as (near, far, between, tally):
+        near.send("row", {"n": 1}, [b"secret weights"])
+        assert bytes(far.receive(PATIENCE).payload) == b"secret weights"
+        assert between.links == 1
+        assert tally.all == 0
+
+
+@pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
+@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
+    with through(what, forward, encrypts) as (near, far, between, tally):
+        heard: list[Any] = []
+        reasons: list[str] = []
+        lines = [Line(link, PATIENCE) for link in (near, far)]
+        for line in lines:
+            line.listen(lambda message: heard.append(message.header["n"]), reasons.append)
+        sender = lines[0 if forward else 1]
+        sender.send("word", {"n": 0})
+        until(lambda: heard == [0])
+        between.go()
+        numbers = count(1)
+
+        def ended() -> bool:
+            with suppress(LinkError):  # it may be closed by then
+                sender.send("word", {"n": next(numbers)})
+            return len(reasons) == 2
+
+        until(ended)
+        assert any(TAMPERED in reason and "127.0.0.1" in reason for reason in reasons)
+        assert tally.tampered == 1
+        assert heard == list(range(len(heard))), "what came was in order, and nothing came twice"
+        assert near.closed
+        assert far.closed
+        for line in lines:
+            line.close()
+
+
+@pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_rows_between_segments(what: str, encrypts: bool) -> None:
+    """Nothing is written that was not sent: a row has what it had, or what it was to have, piece by piece."""
+    size = 3 * bulk.PIECE + 11
+    layout = Layout(1, size)
+    arena = Arena(create_file(layout), layout, Patience(0, 60))
+    sent = torch.randn(size)
+    with through(what, encrypts=encrypts) as (near, far, between, tally):
+        reasons: list[str] = []
+        taker = Line(far, PATIENCE)
+        taker.listen(lambda message: bulk.take_piece(arena, message, [0]), reasons.append)
+        sender = Line(near, PATIENCE)
+        bulk.send_vector(sender, "row", 0, sent[: bulk.PIECE])
+        until(lambda: bool(arena.vector("row", 0)[bulk.PIECE - 1] == sent[bulk.PIECE - 1]))
+        between.go()
+        with suppress(LinkError):
+            bulk.send_vector(sender, "row", 0, sent)
+        until(lambda: bool(reasons))
+        row = arena.vector("row", 0)
+        for first in range(0, size, bulk.PIECE):
+            part = slice(first, first + bulk.PIECE)
+            assert torch.equal(row[part], sent[part]) or not row[part].any()
+        assert TAMPERED in reasons[0]
+        assert tally.tampered == 1
+        sender.close()
+        taker.close()
+    arena.close()
+
+
+@pytest.mark.parametrize("what", MISCHIEF)
+@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
+@pytest.mark.parametrize("asker", [0, 1])
+def test_exchanges(what: str, forward: bool, asker: int) -> None:
+    """The exchange is done once all the same, over another link, to the same bits."""
+    with hosts([0, 1]) as found, relay(found[1 - asker].listener.address, what, forward) as between:
+        host, other = found[asker], found[1 - asker]
+        host.ferry.peers_changed({1 - asker: between.address})
+        ask(host.workers[asker], Exchange(1 - asker, pair_average_))
+        for rank in (0, 1):
+            found[rank].rows[rank].vector.copy_(start(rank))
+        between.go(PIECE)
+        assert ask(host.workers[asker], Exchange(1 - asker, pair_average_)) is not None
+        assert between.done
+        assert host.tally.tampered + other.tally.tampered == 1
+        assert TAMPERED in [*host.tally.reasons, *other.tally.reasons][0]
+        middle = start(0).lerp(start(1), 0.5)
+        for rank in (0, 1):
+            torch.testing.assert_close(found[rank].rows[rank].vector, middle)
+            assert found[rank].rows[rank].version == 2
+        assert between.links >= 2
+        assert even(*found)
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["up", "down"])
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_means(what: str, forward: bool) -> None:
+    """No learner gets a mean that is none: the part fails, with a reason."""
+    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, extra=tables(2))
+    failures: list[str] = []
+    with through(what, forward) as (near, far, between, tally):
+        sides = []
+        for rank, link in enumerate((near, far)):
+            link.largest = 4 * size
+            arena = Arena(create_file(layout), layout, Patience(rank, 1))
+            arena.table("alive")[:] = 1
+            host = HostMeans(arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append)
+            sides.append((arena, Means(arena, rank, Patience(rank, 1), [rank]), host))
+            host.start()
+        exact = torch.full((size,), 1.5)
+        for number in range(3):
+            if number:
+                between.go(PIECE)
+            for rank, (_, means, _) in enumerate(sides):
+                means.publish(torch.full((size,), 1.0 + rank), 1.0, (0, 1))
+            try:
+                found = [means.collect((0, 1)).clone() for _, means, _ in sides]
+            except TimeoutError:
+                break
+            assert all(torch.equal(one, exact) for one in found)
+        until(lambda: bool(failures))
+        assert any(TAMPERED in failure for failure in failures)
+        assert tally.tampered == 1
+        threads = [threading.Thread(target=host.stop) for _, _, host in sides]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for arena, _, _ in sides:
+            arena.close()
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_the_doctors_visits(what: str, forward: bool) -> None:
+    house = House("127.0.0.1", 0, SECRET, Asked(learners=1, parameters=1000), PATIENCE)
+    try:
+        with relay(house.address, what, forward) as between:
+            visitor = Link.connect(between.address, SECRET, {"name": "here"}, PATIENCE)
+            visitor.send("echo", {}, [b"x"])
+            assert visitor.receive(PATIENCE).kind == "echo"
+            between.go()
+
+            def ended() -> bool:
+                try:
+                    visitor.send("echo", {}, [b"x"])
+                    assert bytes(visitor.receive(0.01).payload) == b"x"
+                except LinkTimeout:
+                    return False
+                except LinkError:
+                    return True
+                return False
+
+            until(ended)
+            visitor.close()
+        tallies = (house.tally, visitor._tally)
+        until(lambda: sum(tally.tampered for tally in tallies) == 1)
+        assert measure("here", "there", house.address, SECRET, PATIENCE).problem == ""
+    finally:
+        house.close()
+
+
+def test_a_link_that_is_led_to_another_host_is_none() -> None:
+    """That one knows the secret, too; and it is not whom we mean."""
+    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host", "first": 2})
+    refused = pytest.raises(Stranger, match=r"is not what 'host', first 4: it says first 2")
+    with relay(listener.address) as between, refused:
+        Link.connect(between.address, SECRET, {}, PATIENCE, expected={"what": "host", "first": 4})
+    listener.close()

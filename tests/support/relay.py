@@ -1,0 +1,129 @@
+"""A machine between two hosts: it passes on all that they say, and, once it is told to, one thing else."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from roundelay.runtime.hosts.wire import Address
+
+PIECE = 1 << 14
+"""Bytes that it takes in at once: less than a record of a row."""
+
+
+class _Hands:
+    """What is done to the pieces of one direction. `late`: a piece that was kept back."""
+
+    def __init__(self) -> None:
+        self.late = b""
+
+    def change(self, piece: bytes) -> bytes:
+        return piece[:-1] + bytes([piece[-1] ^ 1])
+
+    def repeat(self, piece: bytes) -> bytes:
+        return piece + piece
+
+    def leave_out(self, piece: bytes) -> bytes:
+        return b""
+
+    def put_in(self, piece: bytes) -> bytes:
+        return os.urandom(29) + piece
+
+    def swap(self, piece: bytes) -> bytes:
+        if not self.late:
+            self.late = piece
+            return b""
+        return piece + self.late
+
+
+MISCHIEF = ("change", "repeat", "leave_out", "put_in", "swap")
+
+
+class Relay:
+    """Stands before `target`. Use `relay`.
+
+    Args:
+        forward: does it touch what goes to `target`? Else what comes from there.
+    """
+
+    def __init__(self, target: Address, what: str, forward: bool) -> None:
+        self._target, self._forward, self._what = target, forward, what
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: Address = self._listener.getsockname()
+        self.links = 0
+        self._armed, self._least, self._lock = False, 1, threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._open)]
+        self._threads[0].start()
+
+    def go(self, least: int = 1) -> None:
+        """From now on, once: to the next piece of so many bytes."""
+        with self._lock:
+            self._armed, self._least = True, least
+
+    @property
+    def done(self) -> bool:
+        """Has it done what it was to do?"""
+        return not self._armed
+
+    def _open(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:
+                near.close()
+                continue
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets += [near, far]
+            self.links += 1
+            for source, sink, forward in ((near, far, True), (far, near, False)):
+                thread = threading.Thread(target=self._pump, args=(source, sink, forward == self._forward))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, mine: bool) -> None:
+        hands = _Hands()
+        do: Callable[[bytes], bytes] = getattr(hands, self._what)
+        ends = ((sink, socket.SHUT_WR), (source, socket.SHUT_RD))
+        try:
+            while piece := source.recv(PIECE):
+                with self._lock:
+                    if mine and ((self._armed and len(piece) >= self._least) or hands.late):
+                        piece = do(piece)
+                        hands.late = hands.late if self._armed else b""
+                        self._armed = False
+                sink.sendall(piece)
+        except OSError:  # one end is gone: the other hears it
+            ends = ((sink, socket.SHUT_RDWR), (source, socket.SHUT_RDWR))
+        for end, how in ends:
+            with suppress(OSError):
+                end.shutdown(how)
+
+    def close(self) -> None:
+        """It is gone, and all links through it are."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in self._sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for end in self._sockets:
+            end.close()
+
+
+@contextmanager
+def relay(target: Address, what: str = "change", forward: bool = True) -> Iterator[Relay]:
+    """One, until it is no longer needed."""
+    found = Relay(target, what, forward)
+    try:
+        yield found
+    finally:
+        found.close()
