@@ -6,6 +6,7 @@ Legend: P parameters, S tied states.
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
+from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.conductor import HostsRuntime
@@ -36,6 +38,7 @@ from roundelay.speech.corpus.prepared import Corpus, load_corpus
 from roundelay.speech.feature_store import FeatureStore, StoredPart
 from roundelay.speech.frames import FrameExamples, log_prior
 from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.sequences import SequenceExamples
 from roundelay.strategies import make_strategy, parse_strategy
@@ -202,8 +205,10 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
         cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
         schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
         final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
-        save_model=lambda x, path: save_model(task, x, path), complete=complete, with_learners=with_learners,
-        after_death=after_death, keep_checkpoints=training.keep_checkpoints, disk_patience=training.disk_patience,
+        save_model=lambda x, path: save_model(task, x, path),
+        complete=complete if exp is None else lambda old: completed(old, exp, plain(recipe)),
+        with_learners=with_learners, after_death=after_death, keep_checkpoints=training.keep_checkpoints,
+        disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
     )  # fmt: skip
 
@@ -232,10 +237,24 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> Terms:
 
 @dataclass(frozen=True)
 class AcousticModel:
-    """A trained network and the prior it is divided by."""
+    """A trained network, the prior it is divided by, and what it was trained on."""
 
     module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
+    input: ModelInput | None = None  # None: saved by a version that did not keep it
+
+    def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
+        """The features of these splits of a corpus (none: of all) that this model, of the run `exp`, understands.
+
+        Raises:
+            UserError: they differ from those it was trained on: in sampling rate, frames or columns.
+        """
+        return features_for(corpus, self.module.frontend.parts, self.input, str(exp), splits)
+
+    def check(self, corpus: Corpus, exp: Path) -> None:
+        """Raise a UserError unless the features in use in a corpus are those this model, of `exp`, was trained on."""
+        parts = self.module.frontend.parts
+        refuse(mismatches(corpus.features(), parts, self.input), parts, corpus, self.input, str(exp))
 
 
 @dataclass(frozen=True)
@@ -246,6 +265,7 @@ class _Sizes:
     features: int
     states: int
     parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
+    input: ModelInput | None = None  # None: saved by an earlier version
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
@@ -256,14 +276,24 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
     assert isinstance(network, AcousticNetwork)
     load_flat(network, x)
     alignment, corpus = Alignment.load(task.alignment), load_corpus(task.corpus)
-    examples = labelled_frames(corpus, corpus.features(), alignment, network)
+    store = corpus.features()
+    examples = labelled_frames(corpus, store, alignment, network)
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
     tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, alignment.num_pdfs)))
     with atomic_write(path) as file:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
-    sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts)
+    known = ModelInput.of(corpus, store)
+    sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts, known)
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
+
+
+def check_trained(exp: Path) -> None:
+    """Raise a UserError unless a finished training left its model in `exp`."""
+    if not (exp / MODEL).is_file() or not (exp / MODEL_META).is_file():
+        raise UserError(
+            f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
+        )
 
 
 def load_model(exp: Path) -> AcousticModel:
@@ -272,11 +302,8 @@ def load_model(exp: Path) -> AcousticModel:
     Raises:
         UserError: training has not finished, or the files do not belong together.
     """
+    check_trained(exp)
     path, meta_path = exp / MODEL, exp / MODEL_META
-    if not path.is_file() or not meta_path.is_file():
-        raise UserError(
-            f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
-        )
     told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")
     sizes = build(_Sizes, told, str(meta_path))
     try:
@@ -287,4 +314,4 @@ def load_model(exp: Path) -> AcousticModel:
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
     network.eval()
-    return AcousticModel(network, prior)
+    return AcousticModel(network, prior, sizes.input)

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.acoustic import MODEL, AcousticModel, load_model
-from roundelay.core.configure import build, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.recipes.recipe import Recipe
+from roundelay.recipes.kept import kept_recipe
 from roundelay.speech.corpus.prepared import load_corpus
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.frames import log_likelihoods
@@ -36,7 +35,7 @@ def realign_with(
         UserError: a run is not finished; runs of different corpora or tied states; `out` holds another alignment, or
             the one that a run was trained on; too many utterances cannot be aligned.
     """
-    recipes = [_recipe(exp) for exp in runs]
+    recipes = [kept_recipe(exp) for exp in runs]
     folder = recipes[0].corpus.resolve()
     if other := [exp for exp, recipe in zip(runs, recipes, strict=True) if recipe.corpus.resolve() != folder]:
         raise UserError(f"{other[0]}: trained on another corpus than {runs[0]}. Realign with runs of one corpus.")
@@ -51,12 +50,12 @@ def realign_with(
                 f"{exp}: its tied states are not those of {alignments[0].folder / SUMMARY}. "
                 "Realign with runs whose alignments come from one tree."
             )
-    store = corpus.features()
+    stores = [model.features(corpus, exp) for exp, model in zip(runs, models, strict=True)]
     return realign(
         corpus,
-        store,
+        stores[0],
         alignments[0],
-        lambda name: averaged([_scores(model, store, name) for model in models]),
+        lambda name: averaged([_scores(model, its, name) for model, its in zip(models, stores, strict=True)]),
         out=out,
         progress=progress,
         made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
@@ -78,12 +77,6 @@ def averaged(scores: Sequence[Float32]) -> Float32:
 
 def _scores(model: AcousticModel, store: FeatureStore, utterance: str) -> Float32:
     return log_likelihoods(model.module, store, utterance, model.prior)
-
-
-def _recipe(exp: Path) -> Recipe:
-    if not (exp / "recipe.yaml").is_file():
-        raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
-    return build(Recipe, read_yaml(exp / "recipe.yaml"))
 
 
 def _digest(path: Path) -> str:

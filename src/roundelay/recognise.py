@@ -77,39 +77,47 @@ class Voice:
 
 def recognise(
     exp: Path, recipe: Recipe, progress: Progress, *,
-    others: Sequence[tuple[Path, Recipe, float]] = (), out: Path | None = None,
+    others: Sequence[tuple[Path, Recipe, float]] = (), out: Path | None = None, of: Path | None = None,
 ) -> list[Recognised]:  # fmt: skip
     """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
 
     Acoustic scale, cost of a word, beam and number of active paths are chosen on the dev split (`Tuning`), unless the
-    recipe fixes them.
+    recipe fixes them. Words and language model are those of the corpus the model was trained on, and of what the
+    recipe's section decode names, whichever corpus is decoded.
 
     Args:
         others: more runs with the same tied states, and their weights beside the 1 of `exp`: the weighted mean of all
             log-likelihoods is decoded.
         out: `exp` by default; then its results.json is brought up to date as well.
+        of: another prepared corpus than the run's own, whose splits are decoded. Settings are chosen on its dev split,
+            or on that of the run's corpus where it has none.
 
     Raises:
         UserError: not a finished run; a split that does not exist; language model and lexicon do not fit; runs that do
-            not fit together.
+            not fit together; features that differ from those a model was trained on.
     """
     config = recipe.decode
-    corpus, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
-    voices = _voices(exp, recipe, others)
-    if others and out is None:
-        raise UserError("Runs that are decoded together need a folder for their results: give --out DIR.")
+    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
+    corpus = own if of is None else load_corpus(of)
+    if (others or of is not None) and out is None:
+        what = "Runs that are decoded together need" if others else "Decoding another corpus needs"
+        raise UserError(f"{what} a folder for the results: give --out DIR.")
     if unknown := [split for split in config.splits if split not in corpus.splits]:
         raise UserError(
             f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
         )
-    graph = _graph(recipe, corpus, alignment, progress)
+    voices = _voices(exp, recipe, others, None if of is None else corpus)
+    tuned = voices
+    if of is not None and TUNING_SPLIT not in corpus.splits:
+        tuned = _voices(exp, recipe, others)
+    graph = _graph(recipe, own, alignment, progress, _said(voices[0], own, corpus))
     pronouncing = None
     if config.ctm:
         lexicon = read_lexicon(graph / LEXICON_FILE, alignment.tying.phones[0])
         pronouncing = Pronouncing(lexicon, alignment.tying, config.silence_probability, FRAME_SECONDS)
     done = []
     with decoders(graph, config.workers, pronouncing) as run:
-        options, tried = _settings(run, voices, corpus, config, progress)
+        options, tried = _settings(run, tuned, corpus if tuned is voices else own, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
             found, batch = _one_split(run, voices, corpus.splits[split], split, options, words, progress)
@@ -121,8 +129,10 @@ def recognise(
     return done
 
 
-def _voices(exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]]) -> list[Voice]:
-    """The runs, checked to have the same tied states."""
+def _voices(
+    exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]], corpus: Corpus | None = None
+) -> list[Voice]:
+    """The runs, checked to have the same tied states, with the features of `corpus`, or each with its own corpus's."""
     voices, first = [], Alignment.load(recipe.alignment)
     total = 1.0 + sum(weight for *_, weight in others)
     if any(not weight > 0.0 for *_, weight in others):
@@ -140,12 +150,24 @@ def _voices(exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, floa
                 f"{path}: other tied states ({its.alignment}) than {exp} ({recipe.alignment}), so their "
                 "log-likelihoods cannot be averaged. Train both on alignments of one decision tree."
             )
-        voices.append(Voice(path, weight / total, model, load_corpus(its.corpus).features()))
+        heard = corpus or load_corpus(its.corpus)
+        splits = [split for split in {*recipe.decode.splits, TUNING_SPLIT} if split in heard.splits]
+        voices.append(Voice(path, weight / total, model, model.features(heard, path, splits)))
     return voices
 
 
-def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress) -> Path:
-    """The folder of the decoding graph, built unless it is there."""
+def _said(voice: Voice, own: Corpus, corpus: Corpus) -> str:
+    """Whose words and language model are used, where that is not plain."""
+    changed = voice.model.input.changes(own) if voice.model.input is not None else ""
+    if changed:
+        changed += "The graph is made of what is there now. "
+    if corpus is own:
+        return changed
+    return f"words and language model of {own.folder}, which the model was trained on. {changed}"
+
+
+def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress, said: str) -> Path:
+    """The folder of the decoding graph, built unless it is there; `said` is told with it."""
     config = recipe.decode
     how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
     options = LanguageOptions(
@@ -168,7 +190,7 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
         f"{info['words']:,} words, {info['states']:,} states, {info['arcs']:,} arcs, {info['build_seconds']:.1f} s ("
         f"{info['language_model_seconds']:.1f} s for the language model), {info['peak_bytes'] / 1e9:.2f} GB. "
     )
-    progress.advance(0, (note if new else "") + info["left_out"])
+    progress.advance(0, said + (note if new else "") + info["left_out"])
     progress.finish()
     return folder
 

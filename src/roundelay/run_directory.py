@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from roundelay.checkpoint import latest
 from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, unwritable, write_text
+from roundelay.core.files import atomic_write, read_json, unwritable, write_json, write_text
 from roundelay.core.records import (
     LASTING,
     Record,
@@ -32,6 +33,8 @@ from roundelay.core.records import (
 
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
+PLACE = "place.json"
+"""Where the recipe's relative paths begin: see Origin."""
 MANNERS: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
@@ -75,10 +78,42 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
                 "Choose another --exp, or give the options it was started with."
             )
         if finished or not differences:
+            if not differences and read_origin(exp) is None:
+                _keep_origin(exp)
             return
     elif exp.is_dir() and any(not p.name.endswith(".part") for p in exp.iterdir()):
         raise UserError(f"{exp} is not empty and not a run directory: choose another --exp.")
     write_text(path, yaml.safe_dump(recipe, sort_keys=False))
+    _keep_origin(exp)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run directory, and the working directory its recipe's relative paths begin at, were when the recipe was
+    written; both absolute."""
+
+    run: Path
+    working_directory: Path
+
+
+def read_origin(exp: Path) -> Origin | None:
+    """Where the run in `exp` was begun; None for a run of a version that did not say.
+
+    Raises:
+        UserError: its place.json is damaged.
+    """
+    path = exp / PLACE
+    if not path.is_file():
+        return None
+    value = read_json(path)
+    try:
+        return Origin(Path(str(value["run"])), Path(str(value["working_directory"])))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: not what `roundelay train` writes ({error!r}). Delete it.") from error
+
+
+def _keep_origin(exp: Path) -> None:
+    write_json(exp / PLACE, {"run": os.path.realpath(exp), "working_directory": os.path.realpath(os.getcwd())})
 
 
 def _differences(old: Any, new: Any, where: str = "") -> list[str]:

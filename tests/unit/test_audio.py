@@ -45,7 +45,7 @@ def test_what_can_be_wrong_with_a_file(tmp_path: Path) -> None:
     recorded(tmp_path, "a")
     path = tmp_path / "a.wav"
     assert "no such file" in failure(tmp_path / "none.wav")
-    assert "sampled at 8000 Hz, expected 16000 Hz" in failure(path, sampling_rate=16000)
+    assert "sampled at 8000 Hz, 16000 Hz when it was prepared" in failure(path, sampling_rate=16000)
     assert "has 1 channel, no channel 1" in failure(path, channel=1)
     assert "ends after 4000 samples, the utterance needs samples 0 to 8000" in failure(path, seconds=1.0)
     (tmp_path / "folder.wav").mkdir()

@@ -31,14 +31,16 @@ class Fake:
         monkeypatch.setattr(
             recognise,
             "load_model",
-            lambda exp: SimpleNamespace(module=exp.name, prior=prior),
+            lambda exp: SimpleNamespace(
+                module=exp.name, prior=prior, features=lambda corpus, _exp, _splits: corpus.name
+            ),
         )
         monkeypatch.setattr(
             Alignment,
             "load",
             lambda folder: SimpleNamespace(num_pdfs=TIED.num_pdfs, tying=self.tied[folder.name]),
         )
-        monkeypatch.setattr(recognise, "load_corpus", lambda folder: SimpleNamespace(features=lambda: folder.name))
+        monkeypatch.setattr(recognise, "load_corpus", lambda folder: SimpleNamespace(name=folder.name, splits={}))
         monkeypatch.setattr(
             recognise, "log_likelihoods", lambda module, _store, _utterance, _prior: self.scores[module].copy()
         )

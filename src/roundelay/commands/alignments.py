@@ -34,12 +34,16 @@ def _align(options: argparse.Namespace) -> None:
     from roundelay.recipes.recipe import load_recipe
     from roundelay.speech.corpus.prepared import load_corpus
     from roundelay.speech.hmm.boundaries import synthesised_boundaries
+    from roundelay.speech.hmm.fit import warnings
     from roundelay.speech.hmm.flat_start import train_alignments
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
     summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
-    console.print(f"{summary}\nalignment is ready in {recipe.alignment}", markup=False)
+    console.print(str(summary), markup=False)
+    for line in warnings(summary.fit, recipe.alignment):
+        console.print(f"warning: {line}", markup=False)
+    console.print(f"alignment is ready in {recipe.alignment}", markup=False)
     for line in synthesised_boundaries(corpus, recipe.alignment):
         console.print(line, markup=False)
 

@@ -55,7 +55,8 @@ def _prepare(options: argparse.Namespace) -> None:
         strip_stress=options.strip_stress, lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
         workers=options.workers, features=_feature_options(options), speeds=tuple(options.speed),
         allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds, given_features=options.use_feats,
-        frame_shift_ms=options.frame_shift_ms,
+        frame_shift_ms=options.frame_shift_ms, rate=options.rate, channel=options.channel,
+        clean_transcripts=options.clean_transcripts, on_overlap=options.on_overlap,
     )  # fmt: skip
     splits = tuple(_split(text) for text in options.split)
     if options.corpus == "demo":
@@ -93,6 +94,8 @@ def _prepare(options: argparse.Namespace) -> None:
     if corpus.held_out_words:
         words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
         console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
+    for remark in corpus.remarks:
+        console.print(f"warning: {remark}.", markup=False)
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 
@@ -217,6 +220,19 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--frame-shift-ms", type=positive, help="kaldi: frame shift of feats.scp (default: the file frame_shift, or 10)"
     )
+    sub.add_argument("--rate", type=count, metavar="HZ", help="resample all audio to this sampling rate, as it is read")
+    sub.add_argument(
+        "--channel", type=whole, metavar="N",
+        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0)",
+    )  # fmt: skip
+    sub.add_argument(
+        "--clean-transcripts", action="store_true",
+        help="write words as the dictionary does: in its case, without punctuation at their ends",
+    )  # fmt: skip
+    sub.add_argument(
+        "--on-overlap", choices=["warn", "error"], default="warn",
+        help="a speaker, or the same audio, in train and in another split (default: warn)",
+    )  # fmt: skip
     sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
     _add_feature_options(sub)
 

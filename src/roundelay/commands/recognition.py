@@ -30,6 +30,11 @@ def add(command: Command) -> None:
         "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
         help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
     )  # fmt: skip
+    sub.add_argument(
+        "--corpus", type=Path, metavar="DIR",
+        help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
+        "model; needs --out",
+    )  # fmt: skip
     sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
     _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
 
@@ -38,18 +43,21 @@ def _decode(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
+    from roundelay.acoustic import check_trained
     from roundelay.recognise import recognise
 
-    if not options.exp:
-        raise UserError("decode needs a run directory.")
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
+    # Everything is looked at before anything is decoded, which takes long.
+    recipes = [_decode_recipe(exp, options.set, options.corpus) for exp in options.exp]
     others = []
     for text in options.others:
         path, weight = weighted(text)
-        others.append((path, _decode_recipe(path, options.set), weight))
-    for exp in options.exp:
-        for found in recognise(exp, _decode_recipe(exp, options.set), Bar(), others=others, out=options.out):
+        others.append((path, _decode_recipe(path, options.set, options.corpus), weight))
+    for path in [*options.exp, *(path for path, *_ in others)]:
+        check_trained(path)
+    for exp, recipe in zip(options.exp, recipes, strict=True):
+        for found in recognise(exp, recipe, Bar(), others=others, out=options.out, of=options.corpus):
             console.print(
                 f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
                 f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
@@ -58,18 +66,32 @@ def _decode(options: argparse.Namespace) -> None:
             )
             for name, part in found.subsets.items():
                 console.print(f"  {name}: {part}", markup=False)
+            if found.unknown:
+                console.print(
+                    f"  {found.unknown:,} of {found.score.errors.ref:,} words said are not among the words that can be "
+                    "recognised",
+                    markup=False,
+                )
 
 
-def _decode_recipe(exp: Path, overrides: Sequence[str]) -> "Recipe":
-    from roundelay.core.configure import build, override, read_yaml
-    from roundelay.recipes.recipe import Recipe
+def _decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> "Recipe":
+    from dataclasses import replace
 
-    if not (exp / "recipe.yaml").is_file():
-        raise UserError(f"{exp}: not a run directory (no recipe.yaml). Give the --exp of a `roundelay train`.")
-    mapping = read_yaml(exp / "recipe.yaml")
+    from roundelay.recipes.kept import kept_recipe
+    from roundelay.speech.corpus.prepared import TRAIN, load_corpus
+
     for assignment in overrides:
-        override(mapping, assignment)
-    return build(Recipe, mapping)
+        key = assignment.partition("=")[0].strip()
+        if not key.startswith("decode."):
+            hint = " To decode another corpus, give --corpus DIR." if key == "corpus" else ""
+            raise UserError(f"decode --set {assignment}: only decode.KEY=VALUE can be set.{hint}")
+    recipe = kept_recipe(exp, overrides)
+    if corpus is None or any(text.partition("=")[0].strip() == "decode.splits" for text in overrides):
+        return recipe
+    splits = tuple(name for name in load_corpus(corpus).splits if name != TRAIN)
+    if not splits:
+        raise UserError(f"{corpus}: no split but train. Name what to decode: --set 'decode.splits=[train]'.")
+    return replace(recipe, decode=replace(recipe.decode, splits=splits))
 
 
 def weighted(text: str) -> tuple[Path, float]:

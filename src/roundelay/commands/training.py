@@ -128,14 +128,14 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import TRACE, make_job
-    from roundelay.core.configure import build, read_yaml
-    from roundelay.recipes.recipe import Recipe
+    from roundelay.acoustic import MODEL, TRACE, load_model, make_job
+    from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay import replay
+    from roundelay.speech.corpus.prepared import load_corpus
 
-    if not (options.exp / "recipe.yaml").is_file():
-        raise UserError(f"{options.exp}: not a run directory (no recipe.yaml). Give the --exp of a `train --record`.")
-    recipe = build(Recipe, read_yaml(options.exp / "recipe.yaml"))
+    recipe = kept_recipe(options.exp)
+    if (options.exp / MODEL).is_file():
+        load_model(options.exp).check(load_corpus(recipe.corpus), options.exp)
     found = replay(options.exp / TRACE, make_job(recipe).cluster, Bar())
     done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
     if found.difference:

@@ -48,17 +48,23 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def read_text(path: Path, needed: str) -> str:
-    """UTF-8 text, plain or packed with gzip; `needed` says what is missing where the file is.
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors put before UTF-8 text; it shows nowhere, and is no part of the first word."""
+MOST_TEXT = 1 << 30
+"""Bytes of a text that is read as a whole, unpacked; a large dictionary has 10 MB."""
+
+
+def read_text(path: Path, needed: str, most: int = MOST_TEXT) -> str:
+    """UTF-8 text, plain or packed with gzip, without a byte order mark; `needed` says what is missing where the file
+    is. No more than `most` bytes are read or unpacked.
 
     Raises:
-        UserError: the file is missing, unreadable, damaged, or no UTF-8.
+        UserError: the file is missing, unreadable, damaged, too large, or no UTF-8 (names the line).
     """
+    data = b""
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        return data.decode()
+        data = read_packed(path, most)
+        return data.decode().removeprefix(BYTE_ORDER_MARK)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {needed}.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -66,7 +72,34 @@ def read_text(path: Path, needed: str) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert it, e.g. with iconv.") from None
+        raise UserError(f"{path}:{not_utf8(data, error)}") from None
+
+
+def read_packed(path: Path, most: int) -> bytes:
+    """The bytes of a file, unpacked if it is packed with gzip; never more than `most` of them are in memory.
+
+    Raises:
+        UserError: there are more.
+        OSError, EOFError, zlib.error, gzip.BadGzipFile: it is missing, unreadable or damaged.
+    """
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        data = (gzip.GzipFile(fileobj=file) if packed else file).read(most + 1)
+    if len(data) > most:
+        what = f"unpacks to more than {most:,} bytes" if packed else f"has more than {most:,} bytes"
+        raise UserError(f"{path}: {what}, the most that is read at once; is it the right file?")
+    return data
+
+
+def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
+    """`LINE: ...`, what to say of bytes that are no UTF-8 text: where, and what they may be."""
+    line = data.count(b"\n", 0, error.start) + 1
+    column = error.start - (data.rfind(b"\n", 0, error.start) + 1)
+    return (
+        f"{line}: not UTF-8 text (byte 0x{data[error.start]:02x}, at byte {column} of the line); if it is Latin-1, "
+        "convert it with `iconv -f latin1 -t utf-8`"
+    )
 
 
 def sweep(folder: Path) -> None:

@@ -17,7 +17,7 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.speech.corpus.manifest import Utterance
 from roundelay.speech.culprits import LeftOut, counted, listing
-from roundelay.speech.speed import at_speed
+from roundelay.speech.speed import resampled
 
 Samples = npt.NDArray[np.float32]
 
@@ -36,9 +36,12 @@ def audio_path(utterance: Utterance, folder: Path) -> Path:
     return folder / utterance.path
 
 
-def read_audio(utterance: Utterance, folder: Path) -> Samples:
+def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> Samples:
     """The samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
     (num_samples / speed,).
+
+    Args:
+        rate: to resample to, in Hz; None: the samples as they are.
 
     Raises:
         AudioError: the file is missing, unreadable, cut short, empty, at another sampling rate or without the channel,
@@ -47,7 +50,9 @@ def read_audio(utterance: Utterance, folder: Path) -> Samples:
     path = audio_path(utterance, folder)
     try:
         with _opened(path) as file:
-            return at_speed(_samples(file, utterance), utterance.speed)
+            return resampled(
+                _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
+            )
     except _Unusable as error:
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
@@ -58,11 +63,33 @@ def audio_length(path: Path) -> tuple[int, int]:
     Raises:
         AudioError: the file is missing, unreadable, cut short or empty.
     """
+    return audio_shape(path)[:2]
+
+
+def audio_shape(path: Path) -> tuple[int, int, int]:
+    """`audio_length`, and the number of channels."""
     try:
         with _opened(path) as file:
-            return int(file.samplerate), int(file.frames)
+            return int(file.samplerate), int(file.frames), int(file.channels)
     except _Unusable as error:
         raise AudioError(f"{path}: {error}") from None
+
+
+def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) -> list[float]:
+    """Root mean square of every channel of an utterance's recording, over its first `seconds` at most.
+
+    Raises:
+        AudioError: the file cannot be read, or ends before the utterance begins.
+    """
+    path = audio_path(utterance, folder)
+    try:
+        with _opened(path) as file:
+            file.seek(min(utterance.start_sample, file.frames))
+            wanted = min(utterance.num_samples, int(seconds * utterance.sampling_rate))
+            block = np.nan_to_num(file.read(wanted, dtype="float32", always_2d=True))
+            return [float(np.sqrt(np.mean(np.square(channel)))) if len(channel) else 0.0 for channel in block.T]
+    except _Unusable as error:
+        raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
 
 def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
@@ -95,7 +122,10 @@ def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
 def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
     first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
     if file.samplerate != utterance.sampling_rate:
-        raise _Unusable(f"sampled at {file.samplerate} Hz, expected {utterance.sampling_rate} Hz; resample it")
+        raise _Unusable(
+            f"sampled at {file.samplerate} Hz, {utterance.sampling_rate} Hz when it was prepared; prepare the corpus "
+            "again"
+        )
     if utterance.channel >= file.channels:
         raise _Unusable(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
     if last > file.frames:

@@ -117,10 +117,11 @@ class Sources:
     audio_folder: Path
     config: FeatureConfig
     matrices: Mapping[str, Matrices]
+    rate: int | None = None  # Hz, that audio is resampled to; None: that of its file
 
     @classmethod
-    def of(cls, audio_folder: Path, config: FeatureConfig) -> "Sources":
-        return cls(audio_folder, config, {part.name: Matrices.open(part.source) for part in config.externals})
+    def of(cls, audio_folder: Path, config: FeatureConfig, rate: int | None = None) -> "Sources":
+        return cls(audio_folder, config, {part.name: Matrices.open(part.source) for part in config.externals}, rate)
 
 
 def features_of(utterance: Utterance, sources: Sources) -> Float32:
@@ -134,12 +135,13 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
     where = f"{utterance.id}: {audio_path(utterance, sources.audio_folder)}"
     found: dict[str, Float32] = {}
     if config.filterbanks:
-        wave = torch.from_numpy(read_audio(utterance, sources.audio_folder))
+        rate = sources.rate or utterance.sampling_rate
+        wave = torch.from_numpy(read_audio(utterance, sources.audio_folder, rate))
         for part in config.filterbanks:
-            features: Float32 = fbank(wave, utterance.sampling_rate, part.fbank).numpy()
+            features: Float32 = fbank(wave, rate, part.fbank).numpy()
             if not len(features):
                 raise AudioError(
-                    f"{where}: {1000 * len(wave) / utterance.sampling_rate:.0f} ms are shorter than one frame of "
+                    f"{where}: {1000 * len(wave) / rate:.0f} ms are shorter than one frame of "
                     f"{part.fbank.frame_length_ms:g} ms"
                 )
             if not np.isfinite(features).all():

@@ -123,6 +123,7 @@ def compute_features(
     audio_folder: Path = Path(),
     workers: int | None = None,
     on_bad: BadPolicy = "error",
+    rate: int | None = None,
 ) -> tuple[FeatureStore, list[LeftOut]]:
     """Compute the features of all utterances into `folder`, in their order, unless they are there already.
 
@@ -131,13 +132,14 @@ def compute_features(
     interrupted run has finished are not computed again, unless their files have changed.
 
     Args:
-        utterances: of all splits; all at one sampling rate.
+        utterances: of all splits; all at one sampling rate, unless `rate` is given.
         folder: where to put the store.
         config: the parts; a FbankConfig alone is one filterbank.
         progress: told of every utterance.
         audio_folder: what relative paths of utterances are relative to.
         workers: processes; None: as many as pay.
         on_bad: `error`, or `skip` utterances that cannot be read, are shorter than a frame, give NaN or lack a part.
+        rate: to resample all audio to, in Hz.
 
     Returns:
         The store, and the utterances left out (under `skip`) with the reason.
@@ -147,12 +149,12 @@ def compute_features(
             under `skip` when nothing is left. What was in the folder before stays.
     """
     config = only_fbank(config) if isinstance(config, FbankConfig) else config
-    rate = _sampling_rate(utterances)
-    keys = _keys(utterances, audio_folder, config)
+    rate = _sampling_rate(utterances, rate)
+    keys = _keys(utterances, audio_folder, config, rate)
     fingerprint = _digest([f"{u.id} {keys[u.id]}" for u in utterances])
     if (done := _complete(folder, fingerprint, on_bad)) is not None:
         return done
-    sources = Sources.of(audio_folder, config)
+    sources = Sources.of(audio_folder, config, rate)
     if on_bad == "error":
         _refuse_missing(utterances, audio_folder, config)
     with Partial.opened(folder) as partial:
@@ -217,18 +219,22 @@ def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, 
     return speakers
 
 
-def _sampling_rate(utterances: Sequence[Utterance]) -> int:
-    """The one sampling rate of all utterances, whose ids differ."""
+def _sampling_rate(utterances: Sequence[Utterance], wanted: int | None) -> int:
+    """The sampling rate that is wanted, or else the one of all utterances; their ids differ."""
     if not utterances:
         raise UserError("There are no utterances to compute features of.")
     if again := repeated(u.id for u in utterances):
         raise UserError(f"{len(again)} utterance ids occur more than once; rename the utterances:\n{listing(again)}")
+    if wanted is not None:
+        return wanted
     rates: dict[int, str] = {}
     for u in utterances:
         rates.setdefault(u.sampling_rate, u.id)
     if len(rates) > 1:
         found = [f"{rate} Hz, first in {first}" for rate, first in rates.items()]
-        raise UserError(f"All audio of a corpus must have one sampling rate; resample some:\n{listing(found)}")
+        raise UserError(
+            f"All audio of a corpus must have one sampling rate; resample some (`--rate`):\n{listing(found)}"
+        )
     return utterances[0].sampling_rate
 
 
@@ -244,7 +250,7 @@ def _file_state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig) -> dict[str, str]:
+def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
     """Utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
     external = [[str(part.source), *_file_state(part.source)] for part in config.externals]
     common = _digest([VERSION, plain(config), external])
@@ -254,6 +260,8 @@ def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureCo
         if u.path not in files:
             files[u.path] = _file_state(audio_path(u, audio_folder)) if config.filterbanks else (0, 0)
         place = [u.path, *files[u.path], u.start, u.num_samples, u.channel, u.sampling_rate, u.speaker, u.speed]
+        if u.sampling_rate != rate:
+            place.append(rate)
         keys[u.id] = _digest([common, *place])
     return keys
 

@@ -6,6 +6,7 @@ and `#` a comment.
 
 import dataclasses
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -247,13 +248,48 @@ def _mapped(utterance: Utterance, lexicon: Lexicon, map_to: str) -> Utterance:
     return dataclasses.replace(utterance, text=" ".join(w if w in lexicon else map_to for w in utterance.words))
 
 
+class NearWords:
+    """Words of a lexicon found by another spelling: one that differs by case, or by punctuation at its ends, alone."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._folded: dict[str, str] = {}
+        for word in lexicon.pronunciations:
+            self._folded.setdefault(word.casefold(), word)
+        self._case = case_of(lexicon.pronunciations)
+
+    def get(self, word: str) -> str | None:
+        """The lexicon's word; None if it has none that near."""
+        plain = word.replace("\u2019", "'")  # the apostrophe of typesetters
+        for form in (plain, bare(plain, "'"), bare(plain)):
+            if (found := self._folded.get(form.casefold())) is not None:
+                return found
+        return None
+
+    def in_case(self, word: str) -> str:
+        """A word in the case of the lexicon's words, if these are all in one."""
+        return _CASED[self._case](word)
+
+
+def bare(word: str, but: str = "") -> str:
+    """The word without punctuation and symbols at its ends; characters of `but` stay."""
+    first, last = 0, len(word)
+    while first < last and _is_mark(word[first], but):
+        first += 1
+    while first < last and _is_mark(word[last - 1], but):
+        last -= 1
+    return word[first:last]
+
+
+def _is_mark(character: str, but: str) -> bool:
+    return character not in but and unicodedata.category(character)[0] in "PSC"
+
+
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
     """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
-    folded: dict[str, str] = {}
-    for word in lexicon.pronunciations:
-        folded.setdefault(word.casefold(), word)
-    cased = [m for m in missing if m.word.casefold() in folded]
-    absent = [m for m in missing if m.word.casefold() not in folded]
+    near = NearWords(lexicon)
+    others = {m.word: near.get(m.word) for m in missing}
+    close = [m for m in missing if others[m.word] is not None]
+    absent = [m for m in missing if others[m.word] is None]
     parts = [
         f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
         "without their utterances (`--on-missing-words skip`), with another word in their place (`--on-missing-words "
@@ -262,10 +298,13 @@ def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> Use
     ]
     if absent:
         parts.append(listing([f"{m.word} ({m.count} x, first in {m.first})" for m in absent], shown=len(absent)))
-    if cased:
-        lines = [
-            f"{m.word} ({m.count} x, first in {m.first}; the lexicon has {folded[m.word.casefold()]})" for m in cased
-        ]
-        parts.append(f"{len(cased)} of them the lexicon has in another case (change the case of one or the other):")
+        if marked := sum(bare(m.word) != m.word for m in absent):
+            parts.append(f"{marked} of these have punctuation at their ends, which `--clean-transcripts` removes.")
+    if close:
+        lines = [f"{m.word} ({m.count} x, first in {m.first}; the lexicon has {others[m.word]})" for m in close]
+        parts.append(
+            f"{len(close)} of them the lexicon has in another case or without punctuation; `--clean-transcripts` "
+            "writes them as the lexicon does:"
+        )
         parts.append(listing(lines))
     return UserError("\n".join(parts))

@@ -1,4 +1,5 @@
-"""Speech played slower and faster: more training data from the same recordings (Ko et al. 2015, "Audio augmentation").
+"""Speech played slower and faster, more training data from the same recordings (Ko et al. 2015, "Audio augmentation");
+and speech at another sampling rate, which is the same arithmetic.
 
 A copy at speed s lasts 1 / s as long and sounds s times as high: it is the same signal, read at s times the rate. It is
 an utterance of its own, `sp0.9-ID`, of a speaker of its own, `sp0.9-SPEAKER`, as Kaldi names them.
@@ -23,6 +24,7 @@ _ZEROS = 24  # zero crossings of the interpolating kernel on each side
 _CUTOFF = 0.95  # of the highest frequency that both signals have
 _KAISER = 9.0  # the side lobes are 90 dB down
 _FINEST = 1000  # speeds are fractions with a denominator up to this
+_FINEST_STEP = 2000  # and their products with a ratio of sampling rates up to this: less than 1e-6 off
 
 
 def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Utterance]:
@@ -50,11 +52,21 @@ def at_speed(samples: Samples, speed: float) -> Samples:
     folds back. With s = P / Q in lowest terms, Q results in a row need the same weights as the next Q, P samples on:
     all are one matrix product.
     """
-    if speed == 1 or not len(samples):
+    return _at_step(samples, Fraction(speed).limit_denominator(_FINEST))
+
+
+def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
+    """Samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted / (rate
+    speed), rounded. What lies above 0.95 of half the lower rate is filtered out."""
+    step = Fraction(speed).limit_denominator(_FINEST) * Fraction(rate, wanted)
+    return _at_step(samples, step.limit_denominator(_FINEST_STEP))
+
+
+def _at_step(samples: Samples, step: Fraction) -> Samples:
+    if step == 1 or not len(samples):
         return samples
-    step = Fraction(speed).limit_denominator(_FINEST)
     weights, reach = _weights(step.numerator, step.denominator)
-    wanted = max(1, round(len(samples) / speed))
+    wanted = max(1, round(len(samples) / step))
     periods = -(-wanted // step.denominator)
     padded = np.zeros(periods * step.numerator + len(weights), np.float32)
     inside = min(len(samples), len(padded) - reach)

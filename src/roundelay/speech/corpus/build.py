@@ -6,7 +6,6 @@ Nothing is written before all input has been checked; features that are there al
 import dataclasses
 import functools
 import operator
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Literal
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
-from roundelay.speech.audio import bad_audio
+from roundelay.speech.corpus.checks import cleaned, one_rate, overlaps, spelling_remark
 from roundelay.speech.corpus.dictionary import restricted
 from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.lhotse import find_parts, read_part
@@ -71,6 +70,10 @@ class PrepareOptions:
     lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one
     allow_pipes: bool = False  # run the commands of wav.scp
     pipe_seconds: float = 300.0  # that one of them may take
+    rate: int | None = None  # Hz, that audio is resampled to as it is read; None: all has one rate
+    channel: int | None = None  # of recordings that have several, where nothing else names one; None: the first
+    clean_transcripts: bool = False  # write words as the dictionary does, without punctuation
+    on_overlap: Literal["warn", "error"] = "warn"  # a speaker, or the same audio, in train and in another split
     given_features: bool = False  # take those of feats.scp though there is audio
     frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
     vocabulary: Vocabulary = "lexicon"
@@ -113,10 +116,16 @@ def prepare_kaldi(
         pipes=Pipes(data / "piped", options.pipe_seconds) if options.allow_pipes else None,
         features=options.given_features,
         frame_shift_ms=options.frame_shift_ms,
+        channel=options.channel,
     )
-    read = {
-        split: read_data_dir_with(source / directory, source, reading, progress) for split, directory in splits.items()
-    }
+    read, faults = {}, []
+    for split, directory in splits.items():  # the faults of all of them in one round
+        try:
+            read[split] = read_data_dir_with(source / directory, source, reading, progress)
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(faults))
     given = [one.matrices for one in read.values() if one.matrices is not None]
     if given and len(given) < len(read):
         odd = [split for split, one in read.items() if one.matrices is None]
@@ -131,6 +140,7 @@ def prepare_kaldi(
         name=name,
         licence=licence,
         left_out={split: one.left_out for split, one in read.items()},
+        remarks=[remark for one in read.values() for remark in one.remarks],
         given=functools.reduce(operator.or_, given) if given else None,
     )
 
@@ -185,12 +195,14 @@ def prepare_utterances(
     name: str,
     licence: str = "",
     left_out: Mapping[str, Sequence[LeftOut]] | None = None,
+    remarks: Sequence[str] = (),
     given: GivenFeatures | None = None,
 ) -> Corpus:
     """Check utterances (paths absolute or relative to `data`), compute their features and write the prepared corpus.
 
     Args:
         left_out: utterances of the splits that whoever read them has left out already.
+        remarks: what whoever read them has to say of them.
         given: features and statistics that are there; None: they are computed from audio.
 
     Raises:
@@ -200,45 +212,22 @@ def prepare_utterances(
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
     check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
     check_splits(splits)
-    everything = [u for utterances in splits.values() for u in utterances]
-    is_open = options.vocabulary == "open" or isinstance(options.vocabulary, frozenset)
-    needed = splits[TRAIN] if is_open else everything
-    known = lexicon
-    guesses, held_out_listed, held_out_words = "", "", dict[str, tuple[Pronunciation, ...]]()
-    if options.on_missing_words == "guess":
-        missing = _to_guess(known, options.vocabulary, splits)
-        lexicon, guesses = guess_missing(missing, known, data / G2P_MODEL, progress)
-        # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
-        said = {m.word for m in missing}
-        missing = [m for m in known.missing_words(everything) if m.word not in said]
-        wider, held_out_listed = guess_missing(missing, known, data / G2P_MODEL, progress)
-        held_out_words = {w: p for w, p in wider.pronunciations.items() if w not in known}
-    if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
-        raise missing_words_error(missing, lexicon)
-    kept = {split: list(utterances) for split, utterances in splits.items()}
-    # Only the training transcripts are changed: the others are also scored (see Corpus.alignable).
-    kept[TRAIN], unsayable = resolve_missing_words(kept[TRAIN], lexicon, options.on_missing_words, options.map_to)
-    gone[TRAIN] += unsayable
-    if not kept[TRAIN]:
-        reasons = [culprit.reason for culprit in unsayable]
-        raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
+    if given is not None and options.rate is not None:
+        raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
+    # Rates come first: what follows may learn to spell for half a minute.
+    rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
+    _leave_out(off, gone, splits)
     check_shares(gone, kept, options.max_bad_share)
-    lexicon = _chosen_words(lexicon, options.vocabulary, kept[TRAIN], everything, progress)
-    known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
-    held_out_words |= {word: known.pronunciations[word] for word in known_words}
-    held_out_listed += "".join(
-        f"{word} {' '.join(phones)} # of the dictionary, but not of the vocabulary\n"
-        for word in known_words
-        for phones in known.pronunciations[word]
-    )
+    remarks = [*remarks, *said]
+    if options.clean_transcripts:
+        kept, said = cleaned(kept, lexicon)
+        remarks += said
+    if options.on_missing_words != "error":
+        remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
+    words = _words(kept, lexicon, options, data / G2P_MODEL, gone, progress)
 
-    rate, kept, off = _one_rate(kept, options.on_bad)
-    kept[TRAIN] = perturbed(kept[TRAIN], options.speeds if given is None else ())
+    kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
     together = [u for utterances in kept.values() for u in utterances]
-    split_of = {u.id: name for some in (splits, kept) for name, utterances in some.items() for u in utterances}
-    for culprit in off:
-        gone[split_of[culprit.id]].append(culprit)
-    check_shares(gone, kept, options.max_bad_share)
     if given is not None:
         feature_folder, bad = "feats", list[LeftOut]()
         store = store_matrices(together, data / feature_folder, given, progress, rate)
@@ -252,16 +241,19 @@ def prepare_utterances(
             audio_folder=data,
             workers=options.workers,
             on_bad=options.on_bad,
+            rate=rate,
         )
-    for culprit in bad:
-        gone[split_of[culprit.id]].append(culprit)
+    _leave_out(bad, gone, kept)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
+    if (shared := overlaps(kept, store)) and options.on_overlap == "error":
+        raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
+    is_open = _is_open(options.vocabulary)
     corpus = Corpus(
         folder=data,
         name=name,
         splits=kept,
-        lexicon=lexicon,
+        lexicon=words.lexicon,
         sampling_rate=rate,
         licence=licence,
         # An open vocabulary means: held-out words may be unknown; their utterances are then left out of alignment only.
@@ -270,16 +262,82 @@ def prepare_utterances(
         feature_folder=feature_folder,
         audio=given is None or given.with_audio,
         left_out={split: some for split, some in gone.items() if some},
-        guessed=sum(not line.startswith(";;;") for line in guesses.splitlines()),
-        held_out_words=held_out_words,
+        guessed=sum(not line.startswith(";;;") for line in words.guesses.splitlines()),
+        held_out_words=words.held_out,
+        remarks=[*remarks, *shared],
     )
-    for file, listed in ((GUESSED_LEXICON, guesses), (HELD_OUT_LEXICON, held_out_listed)):
+    for file, listed in ((GUESSED_LEXICON, words.guesses), (HELD_OUT_LEXICON, words.held_out_listed)):
         if listed:
             write_text(data / file, listed)
         else:
             (data / file).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
     write_prepared(corpus)
     return corpus
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a corpus, and the training utterances that they leave."""
+
+    lexicon: Lexicon  # what can be recognised
+    train: list[Utterance]
+    guesses: str  # the guessed pronunciations in it, as they are written down
+    held_out: Mapping[str, tuple[Pronunciation, ...]]  # of words that only held-out utterances have
+    held_out_listed: str
+
+
+def _is_open(vocabulary: Vocabulary) -> bool:
+    return vocabulary == "open" or isinstance(vocabulary, frozenset)
+
+
+def _words(
+    splits: Mapping[str, Sequence[Utterance]],
+    known: Lexicon,
+    options: PrepareOptions,
+    speller: Path,
+    gone: dict[str, list[LeftOut]],
+    progress: Progress,
+) -> _Words:
+    """Deal with words the lexicon lacks, and choose those that can be recognised; `speller` keeps what guesses."""
+    everything = [u for utterances in splits.values() for u in utterances]
+    lexicon, guesses, held_out_listed = known, "", ""
+    held_out: dict[str, tuple[Pronunciation, ...]] = {}
+    if options.on_missing_words == "guess":
+        missing = _to_guess(known, options.vocabulary, splits)
+        lexicon, guesses = guess_missing(missing, known, speller, progress)
+        # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
+        said = {m.word for m in missing}
+        missing = [m for m in known.missing_words(everything) if m.word not in said]
+        wider, held_out_listed = guess_missing(missing, known, speller, progress)
+        held_out = {w: p for w, p in wider.pronunciations.items() if w not in known}
+    needed = splits[TRAIN] if _is_open(options.vocabulary) else everything
+    if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
+        raise missing_words_error(missing, lexicon)
+    # Only the training transcripts are changed: the others are also scored (see Corpus.alignable).
+    train, unsayable = resolve_missing_words(splits[TRAIN], lexicon, options.on_missing_words, options.map_to)
+    gone[TRAIN] += unsayable
+    check_shares(gone, {**splits, TRAIN: train}, options.max_bad_share)
+    if not train:
+        reasons = [culprit.reason for culprit in unsayable]
+        raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
+    lexicon = _chosen_words(lexicon, options.vocabulary, train, everything, progress)
+    known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
+    held_out |= {word: known.pronunciations[word] for word in known_words}
+    held_out_listed += "".join(
+        f"{word} {' '.join(phones)} # of the dictionary, but not of the vocabulary\n"
+        for word in known_words
+        for phones in known.pronunciations[word]
+    )
+    return _Words(lexicon, train, guesses, held_out, held_out_listed)
+
+
+def _leave_out(
+    culprits: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
+) -> None:
+    """Put each down under its split."""
+    split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if culprits else {}
+    for culprit in culprits:
+        gone[split_of[culprit.id]].append(culprit)
 
 
 def change_features(
@@ -301,8 +359,9 @@ def change_features(
     splits[TRAIN] = perturbed(splits[TRAIN], speeds)
     together = [u for utterances in splits.values() for u in utterances]
     store, bad = compute_features(
-        together, data / features.folder, features, progress, audio_folder=data, workers=workers, on_bad=on_bad
-    )
+        together, data / features.folder, features, progress, audio_folder=data, workers=workers, on_bad=on_bad,
+        rate=corpus.sampling_rate if corpus.audio else None,
+    )  # fmt: skip
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}
     for culprit in bad:
@@ -367,21 +426,3 @@ def _chosen_words(
     progress.advance(0, f"{note}; {absent} more have no pronunciation" if absent else note)
     progress.finish()
     return chosen
-
-
-def _one_rate(
-    splits: Mapping[str, list[Utterance]], on_bad: BadPolicy
-) -> tuple[int, dict[str, list[Utterance]], list[LeftOut]]:
-    """The sampling rate of most utterances, those that have it, and those left out because they have another."""
-    everything = [u for utterances in splits.values() for u in utterances]
-    rate = Counter(u.sampling_rate for u in everything).most_common(1)[0][0]
-    off = [
-        LeftOut(
-            u.id, f"{u.id}: {u.path}: sampled at {u.sampling_rate} Hz, most of the corpus at {rate} Hz; resample it"
-        )
-        for u in everything
-        if u.sampling_rate != rate
-    ]
-    if off and on_bad == "error":
-        raise bad_audio(off, len(everything))
-    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in splits.items()}, off

@@ -14,13 +14,14 @@ Without audio, an utterance's `path` is where its features are, and its samples 
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress, Silent
-from roundelay.speech.audio import AudioError, audio_length
+from roundelay.speech.audio import AudioError, audio_length, audio_shape, read_audio
+from roundelay.speech.corpus.checks import channel_remarks
 from roundelay.speech.corpus.kaldi_tables import (
     Stretch,
     Table,
@@ -41,6 +42,7 @@ from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
 _OVERSHOOT = 0.5  # s; what extract-segments allows by default
 _DURATION_SLACK = 0.1  # s; durations are written with two or three decimals, and frames leave out the edges
 _FRAME_SHIFT_MS = 10.0
+_DECODED_SECONDS = 4 * 3600.0  # of audio, that is decoded to find all faults; half a minute's work
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class KaldiOptions:
     pipes: Pipes | None = None  # None: commands are refused
     features: bool = False  # take those of feats.scp though there is wav.scp; without wav.scp they are taken anyway
     frame_shift_ms: float | None = None  # of feats.scp; None: the file `frame_shift` says so, or 10
+    channel: int | None = None  # of recordings with several, where `segments` names none; None: the first
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class DataDir:
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
     matrices: GivenFeatures | None = None  # when features are given
+    remarks: list[str] = field(default_factory=list)  # what is odd, though it can be used
 
 
 @dataclass(frozen=True)
@@ -146,16 +150,51 @@ def read_data_dir_with(
                 assert feats is not None
                 extent = _in_frames(name, places[name], shapes[name][0], shift, feats, files, root)
             _check_duration(name, extent, files, shapes.get(name), shift, feats)
-            utterances.append(_utterance(name, places[name], extent, files))
+            utterances.append(_utterance(name, places[name], extent, files, options.channel))
         except _Unusable as unusable:
             left_out.append(LeftOut(name, f"{name}: {unusable}"))
     if left_out and options.on_bad == "error":
         total = counted(len(files.text.values), "utterance")
+        left_out += _undecodable(utterances, progress) if wav is not None else []
         raise UserError(
             f"{directory}: {len(left_out)} of {total} cannot be used. Mend these entries, or leave them out "
             f"(`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
         )
-    return DataDir(utterances, left_out, matrices)
+    return DataDir(utterances, left_out, matrices, _channels(utterances, places, lengths, options, directory))
+
+
+def _channels(
+    utterances: Sequence[Utterance],
+    places: Mapping[str, Stretch],
+    lengths: Mapping[str, "_Recording | str"],
+    options: KaldiOptions,
+    directory: Path,
+) -> list[str]:
+    """What there is to say of recordings with several channels, when nobody chose one."""
+    if options.channel is not None:
+        return []
+    found = {name: lengths.get(place.recording) for name, place in places.items() if place.channel is None}
+    several = {name: one.channels for name, one in found.items() if isinstance(one, _Recording) and one.channels > 1}
+    return channel_remarks(utterances, several, Path(), str(directory))
+
+
+def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[LeftOut]:
+    """Those of the first hours that look sound but cannot be decoded: looked for when something is to be mended anyway,
+    so that all of it is mended in one round."""
+    found: list[LeftOut] = []
+    seconds = 0.0
+    progress.start("looking for further faults", len(utterances))
+    for u in utterances:
+        if seconds > _DECODED_SECONDS:
+            break
+        seconds += u.duration
+        try:
+            read_audio(u, Path())
+        except AudioError as error:
+            found.append(LeftOut(u.id, str(error)))
+        progress.advance()
+    progress.finish()
+    return found
 
 
 class _Unusable(Exception):
@@ -179,6 +218,7 @@ class _Recording:
     path: str
     rate: int
     samples: int
+    channels: int
 
 
 def _files(directory: Path, problems: list[str]) -> _Files:
@@ -254,7 +294,7 @@ def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) ->
             continue
         path = os.path.abspath(file)
         try:
-            found[recording] = _Recording(path, *audio_length(Path(path)))
+            found[recording] = _Recording(path, *audio_shape(Path(path)))
         except AudioError as error:
             found[recording] = f"its command `{value}`: {error}" if recording in made else str(error)
     return found
@@ -302,7 +342,7 @@ def _in_frames(
     )
 
 
-def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files) -> Utterance:
+def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files, channel: int | None) -> Utterance:
     speaker = files.speakers.values[name]
     return Utterance(
         id=name,
@@ -310,7 +350,7 @@ def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files) -> Utt
         path=extent.path,
         start=extent.first / extent.rate,
         duration=extent.samples / extent.rate,
-        channel=place.channel,
+        channel=place.channel if place.channel is not None else channel or 0,
         sampling_rate=extent.rate,
         num_samples=extent.samples,
         speaker=speaker,

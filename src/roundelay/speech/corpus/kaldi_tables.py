@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from roundelay.core.files import BYTE_ORDER_MARK, not_utf8
+
 _ARCHIVE_POSITION = re.compile(r".*:\d+")
 
 
@@ -17,6 +19,7 @@ class Table:
     path: Path
     values: Mapping[str, str]
     lines: Mapping[str, int]
+    readable: bool = True  # False: there is nothing to compare with other tables
 
     def at(self, key: str) -> str:
         return f"{self.path}:{self.lines[key]}"
@@ -29,24 +32,26 @@ class Stretch:
     recording: str
     start: float = 0.0
     end: float = -1.0
-    channel: int = 0
+    channel: int | None = None  # None: nothing names one
 
 
 def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> Table:
     """Read `KEY REST` lines; faults go to `problems`."""
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
+    data = b""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
+        text = data.decode().removeprefix(BYTE_ORDER_MARK)
     except FileNotFoundError:
         problems.append(f"{path}: no such file")
-        return Table(path, values, lines)
+        return Table(path, values, lines, readable=False)
     except UnicodeDecodeError as error:
-        problems.append(f"{path}: not UTF-8 text (byte {error.start})")
-        return Table(path, values, lines)
+        problems.append(f"{path}:{not_utf8(data, error)}")
+        return Table(path, values, lines, readable=False)
     except OSError as error:
         problems.append(f"{path}: cannot be read ({error.strerror or error})")
-        return Table(path, values, lines)
+        return Table(path, values, lines, readable=False)
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split(maxsplit=1)
         if not fields:
@@ -55,6 +60,12 @@ def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> T
         if "\0" in line:
             problems.append(f"{path}:{number}: {key!r}: a zero byte in the line; this is no text")
             continue
+        if BYTE_ORDER_MARK in line:
+            problems.append(
+                f"{path}:{number}: {line[:60]!r}: a byte order mark (U+FEFF) inside the file; were files joined? "
+                "Remove it"
+            )
+            key, value = key.replace(BYTE_ORDER_MARK, ""), value.replace(BYTE_ORDER_MARK, "")
         if key in values:
             problems.append(f"{path}:{number}: {key} is already on line {lines[key]}")
         elif not value and not may_be_empty:
@@ -92,7 +103,7 @@ def stretches(recordings: Table, segments: Table | None, problems: list[str]) ->
     if segments is None:
         return {name: Stretch(name) for name in recordings.values}
     found = stretches_of(segments, problems)
-    for name, stretch in found.items():
+    for name, stretch in found.items() if recordings.readable else ():
         if stretch.recording not in recordings.values:
             problems.append(
                 f"{segments.at(name)}: {name} is cut from {stretch.recording}, which is not in {recordings.path.name}"
@@ -107,8 +118,8 @@ def stretches_of(segments: Table, problems: list[str]) -> dict[str, Stretch]:
         fields = rest.split()
         try:
             recording, start, end = fields[0], float(fields[1]), float(fields[2])
-            channel = int(fields[3]) if len(fields) > 3 else 0
-            if len(fields) > 4 or start < 0 or channel < 0 or not math.isfinite(start + end):
+            channel = int(fields[3]) if len(fields) > 3 else None
+            if len(fields) > 4 or start < 0 or (channel or 0) < 0 or not math.isfinite(start + end):
                 raise ValueError
         except (ValueError, IndexError):
             problems.append(f"{segments.at(name)}: {name}: not `RECORDING START END [CHANNEL]` but `{rest}`")
@@ -123,7 +134,7 @@ def disagreements(*tables: Table) -> list[str]:
     """Utterances that are not in all of these files."""
     return [
         f"{one.at(name)}: {name} is in {one.path.name} but not in {other.path.name}"
-        for one, other in itertools.permutations(tables, 2)
+        for one, other in itertools.permutations([table for table in tables if table.readable], 2)
         for name in one.values
         if name not in other.values
     ]
@@ -131,7 +142,7 @@ def disagreements(*tables: Table) -> list[str]:
 
 def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
     """Where `spk2utt`, if it is there, is not the inverse of `utt2spk`."""
-    if inverse is None:
+    if inverse is None or not (speakers.readable and inverse.readable):
         return []
     found: dict[str, str] = {}
     problems: list[str] = []

@@ -53,6 +53,7 @@ class Corpus:
     left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
     guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
     held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
+    remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -126,6 +127,7 @@ def load_corpus(folder: Path) -> Corpus:
             "feature_folder": str(summary["features"]),
             "audio": bool(summary.get("audio", True)),
             "guessed": int(summary.get("guessed", 0)),
+            "remarks": [str(remark) for remark in summary.get("remarks", ())],
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
@@ -167,6 +169,7 @@ def write_prepared(corpus: Corpus) -> None:
             "map_to": corpus.map_to,
             "guessed": corpus.guessed,
             "held_out_words": len(corpus.held_out_words),
+            "remarks": corpus.remarks,
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

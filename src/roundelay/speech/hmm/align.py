@@ -139,6 +139,15 @@ def utterance_graph(
     return _with_states(number, links, final, lattice.phone, tying)
 
 
+def phone_loop(tying: Tying) -> UtteranceGraph:
+    """Any phones in any order, by a tying that ignores neighbours: what no words can do better than, but for the cost
+    of silences."""
+    phones = range(1, len(tying.phones) + 1)
+    number = {(phone, EDGE, EDGE): phone - 1 for phone in phones}
+    links = [(source, target, 0.0) for source in (-1, *number.values()) for target in number.values()]
+    return _with_states(number, links, dict.fromkeys(number.values(), 0.0), range(len(tying.phones) + 1), tying)
+
+
 def _with_states(
     number: dict[tuple[int, int, int], int],
     links: Sequence[tuple[int, int, float]],

@@ -55,6 +55,7 @@ class AlignSummary:
         silence_share: of the aligned training frames.
         changed_share: of the frames that both have, how many got another pdf than in the alignment before; None if that
             was tied otherwise.
+        fit: how well utterances fit their transcripts (see fit.Fit.to_json); None: it was not looked at.
     """
 
     made_by: str
@@ -71,6 +72,7 @@ class AlignSummary:
     log_likelihood: float | None
     silence_share: float
     changed_share: float | None = None
+    fit: Mapping[str, Any] | None = None
     version: int = VERSION
     again: bool = field(
         default=False, compare=False

@@ -10,7 +10,7 @@ Legend: T frames of all utterances together, D dimensions, S pdfs.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.hmm.align import Aligned
 from roundelay.speech.hmm.alignment import GMM, LOG, MONO, AlignSummary, silence_share
 from roundelay.speech.hmm.cepstra import all_cepstra
+from roundelay.speech.hmm.fit import FIT_FILE, check_fit
 from roundelay.speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
@@ -53,6 +54,7 @@ class AlignConfig:
         position_dependent: phones know their place in the word (AH_B, AH_I, AH_E, AH_S); their shared trees ask for it.
         silence_states: of silence; more than three give it inner ones that may be left out (see topology).
         failure_share: utterances that may be left out, as a share of all.
+        check_fit: compare every utterance with transcripts of others (see fit); changes no result.
         workers: processes, 0 for as many as there are cores; changes no result.
     """
 
@@ -74,6 +76,7 @@ class AlignConfig:
     retry_beam: float = 200.0
     failure_share: float = 0.1
     seed: int = 0
+    check_fit: bool = field(default=True, compare=False)
     workers: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +109,7 @@ class AlignConfig:
     def deciding(self) -> dict[str, Any]:
         """The fields that decide the result, as align.json holds them."""
         fields = json.loads(json.dumps(asdict(self)))
-        del fields["workers"]
+        del fields["workers"], fields["check_fit"]
         for later, default in (("position_dependent", False), ("silence_states", STATES)):
             if fields[later] == default:  # as in alignments that were made before there was a choice
                 del fields[later]
@@ -157,13 +160,21 @@ def train_alignments(
             what = Pass(school.tree_file(tree, "triphones"), path, config.scale, (config.beam, config.retry_beam))
             task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
             progress.finish()
-        summary = task.summary(
-            labels,
-            tree,
-            contexts_seen=len(statistics.count),
-            gaussians=triphones.components,
-            share=config.failure_share,
-        )
+            summary = task.summary(
+                labels,
+                tree,
+                contexts_seen=len(statistics.count),
+                gaussians=triphones.components,
+                share=config.failure_share,
+            )
+            (out / FIT_FILE).unlink(missing_ok=True)
+            if config.check_fit:
+                fit, table = check_fit(
+                    task, lexicon, config.silence_states, labels, frames, run, scratch, progress,
+                    scale=config.scale, beams=(config.beam, config.retry_beam), seed=config.seed,
+                )  # fmt: skip
+                summary = replace(summary, fit=fit.to_json())
+                write_text(out / FIT_FILE, table)
         save_mixtures(out / MONO, mono)
         save_mixtures(out / GMM, triphones)
         write_text(out / LOG, "".join(json_line(line) + "\n" for line in school.log))

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.cores import cores
 from roundelay.core.files import read_json
-from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, utterance_graph
+from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, phone_loop, utterance_graph
 from roundelay.speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some, rows_of
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.hmm.tree import DecisionTree
@@ -24,6 +25,7 @@ from roundelay.speech.lexicon import Lexicon
 from roundelay.speech.processes import Workers, start_workers
 
 Float32 = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 BATCH = 16  # utterances per task
 EM_JOBS = 8  # tasks that EM is cut into, so that no worker waits long for another
@@ -58,6 +60,33 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class ToScore:
+    """One utterance and transcripts that it is to be compared with (see fit).
+
+    Attributes:
+        mixtures, tree: files; of monophones.
+        scale: of the log-likelihoods.
+        beams: tried in order, in scaled nats.
+    """
+
+    id: str
+    mixtures: Path
+    tree: Path
+    scale: float
+    beams: tuple[float, ...]
+    transcripts: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-likelihoods a frame, in nats: of each transcript (None: it has no path), and of any phones in any order."""
+
+    id: str
+    scores: tuple[float | None, ...]
+    loop: float
+
+
+@dataclass(frozen=True)
 class Material:
     """What a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
 
@@ -87,6 +116,11 @@ class Aligners:
         """
         for outcome in self._workers.in_order(_work, ((batch, what) for batch in _batched(utterances))):
             yield from outcome
+
+    def scored(self, jobs: Iterable[ToScore]) -> Iterator[Scored]:
+        """Compare utterances with transcripts; in the order given."""
+        for found in self._workers.in_order(_score, _batched(jobs)):
+            yield from found
 
     def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
         """EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the workers."""
@@ -120,13 +154,40 @@ class Worker:
         self._mixtures: Mixtures | None = None
         self._rows_file: Path | None = None
         self._rows: list[npt.NDArray[np.int64]] = []
+        self._loop: UtteranceGraph | None = None  # of the present tying
 
     def run(self, batch: Batch, what: Pass) -> Outcome:
         """Align a few utterances."""
-        if what.tree != self._tree:
-            self._tying, self._tree = DecisionTree.from_json(read_json(what.tree)).tying(), what.tree
-            self._graphs = {}
+        self._take(what.tree)
         return [(name, self._align(self._material.spoken[name], loglikes, what)) for name, loglikes in batch]
+
+    def score(self, job: ToScore) -> Scored:
+        """Compare one utterance with transcripts."""
+        tying = self._take(job.tree)
+        if self._loop is None:
+            self._loop = phone_loop(tying)
+        assert self._frames is not None
+        spoken = self._material.spoken[job.id]
+        frames = self._frames[spoken.first : spoken.first + spoken.frames]
+        loglikes = np.float32(job.scale) * self._read(job.mixtures).loglikes(frames)
+
+        def of(graph: UtteranceGraph) -> float | None:
+            found = align(graph, loglikes[:, graph.pdfs], job.beams)
+            return None if found is None else found.acoustic / job.scale / spoken.frames
+
+        graphs = (
+            utterance_graph(words, self._material.lexicon, tying, self._material.silence_probability)
+            for words in job.transcripts
+        )
+        scores, loop = tuple(map(of, graphs)), of(self._loop)
+        return Scored(job.id, scores, float(loglikes.max(1).mean()) / job.scale if loop is None else loop)
+
+    def _take(self, tree: Path) -> Tying:
+        """The tying in a file; graphs are kept while it stays the same."""
+        if tree != self._tree or self._tying is None:
+            self._tying, self._tree = DecisionTree.from_json(read_json(tree)).tying(), tree
+            self._graphs, self._loop = {}, None
+        return self._tying
 
     def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
         """EM for some pdfs."""
@@ -180,9 +241,13 @@ def _work(job: tuple[Batch, Pass]) -> Outcome:
     return _WORKER[0].run(*job)
 
 
-def _batched(utterances: Iterable[tuple[str, Float32 | None]]) -> Iterator[Batch]:
-    batch: Batch = []
-    for item in utterances:
+def _score(jobs: list[ToScore]) -> list[Scored]:
+    return [_WORKER[0].score(job) for job in jobs]
+
+
+def _batched(items: Iterable[T]) -> Iterator[list[T]]:
+    batch: list[T] = []
+    for item in items:
         batch.append(item)
         if len(batch) == BATCH:
             yield batch

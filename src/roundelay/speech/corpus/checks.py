@@ -1,0 +1,216 @@
+"""What a prepared corpus should be told about, though nothing in it is broken: rates, channels, leaks, spelling."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from roundelay.core.errors import UserError
+from roundelay.speech.audio import AudioError, channel_levels
+from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.corpus.prepared import TRAIN
+from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.lexicon import Lexicon, MissingWord, NearWords, bare
+
+_SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
+_SHOWN = 8
+
+
+# sampling rates -------------------------------------------------------------------------------------------------------
+
+
+def one_rate(
+    splits: Mapping[str, Sequence[Utterance]], wanted: int | None, on_bad: BadPolicy
+) -> tuple[int, dict[str, list[Utterance]], list[LeftOut], list[str]]:
+    """The sampling rate of a corpus: the one that is wanted, or that of most training utterances.
+
+    Returns:
+        The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
+        wanted), and remarks on what is resampled.
+
+    Raises:
+        UserError: there are several rates, under `error`; says how many utterances of which split have which.
+    """
+    rates = {split: Counter(u.sampling_rate for u in some) for split, some in splits.items()}
+    kept = {split: list(some) for split, some in splits.items()}
+    if wanted is not None:
+        if not 1000 <= wanted <= 1_000_000:
+            raise UserError(f"--rate {wanted}: give a sampling rate in Hz, 16000 for example.")
+        return wanted, kept, [], _resampling(rates, wanted)
+    # Of several rates equally frequent the lowest: nothing has to be invented then.
+    rate = min(rates[TRAIN].items(), key=lambda item: (-item[1], item[0]))[0]
+    off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
+    if not off:
+        return rate, kept, [], []
+    told = "; ".join(
+        f"{split}: " + ", ".join(f"{counted(n, 'utterance')} at {r:,} Hz" for r, n in found.most_common())
+        for split, found in rates.items()
+    )
+    if on_bad == "error":
+        first = [f"{u.id}: {u.path}: {u.sampling_rate:,} Hz" for u in off]
+        raise UserError(
+            f"The audio of a corpus must be at one sampling rate, and there are several ({told}). Have it resampled as "
+            f"it is read with `--rate {rate}`, or leave out what is not at {rate:,} Hz (`--on-bad-audio skip`):\n"
+            f"{listing(first, shown=_SHOWN)}"
+        )
+    left_out = [
+        LeftOut(u.id, f"{u.id}: {u.path}: sampled at {u.sampling_rate} Hz, most of train at {rate} Hz; see `--rate`")
+        for u in off
+    ]
+    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []
+
+
+def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
+    together: Counter[int] = Counter()
+    for found in rates.values():
+        together.update(found)
+    remarks = []
+    for rate, number in sorted(together.items()):
+        if rate < wanted:
+            remarks.append(
+                f"{counted(number, 'utterance')} at {rate:,} Hz brought up to {wanted:,} Hz: nothing is in them above "
+                f"{rate // 2:,} Hz, which a model hears"
+            )
+    if mixed := [split for split, found in rates.items() if len({rate < wanted for rate in found}) > 1]:
+        remarks.append(f"{', '.join(mixed)}: some audio was brought up to {wanted:,} Hz and some was not")
+    return remarks
+
+
+# channels -------------------------------------------------------------------------------------------------------------
+
+
+def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
+    """What to say of utterances whose recording has several channels and nobody said which is theirs.
+
+    Args:
+        channels: utterance id -> how many its recording has.
+        root: what relative paths are relative to.
+        name: of the data directory.
+    """
+    several = [u for u in utterances if channels.get(u.id, 1) > 1]
+    if not several:
+        return []
+    taken = several[0].channel
+    remarks = [
+        f"{name}: {counted(len(several), 'utterance')} in recordings of {max(channels[u.id] for u in several)} "
+        f"channels (first {several[0].id}): channel {taken} of each is taken, counted from 0; "
+        "`--channel N` takes another, and `segments` may name one for each"
+    ]
+    silent: dict[int, list[str]] = {}
+    for u in several:
+        try:
+            levels = channel_levels(u, root)
+        except AudioError:
+            continue  # said with all other audio that cannot be read
+        loudest = int(np.argmax(levels))
+        if levels[u.channel] < levels[loudest] * 10 ** (-_SILENT_DB / 20):
+            silent.setdefault(loudest, []).append(u.id)
+    remarks += [
+        f"{name}: channel {taken} of {counted(len(found), 'utterance')} is silent, or {_SILENT_DB:g} dB and more below "
+        f"channel {loudest} (first {found[0]}). Is the speech on the other? `--channel {loudest}` takes it"
+        for loudest, found in silent.items()
+    ]
+    return remarks
+
+
+# what training and test sets share ------------------------------------------------------------------------------------
+
+
+def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
+    """Speakers, and recordings by their features, that are in the training split and in another one."""
+    remarks = []
+    train = [u for u in splits[TRAIN] if u.speed == 1]
+    speakers = {u.speaker for u in train}
+    for split, utterances in splits.items():
+        if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
+            of = len({u.speaker for u in utterances})
+            shown = ", ".join(both[:_SHOWN]) + (" ..." if len(both) > _SHOWN else "")
+            remarks.append(
+                f"{len(both)} of {counted(of, 'speaker')} of {split} {'is' if len(both) == 1 else 'are'} in train too "
+                f"({shown}): its error rates are not those of people who were never heard"
+            )
+    heard = _sketches(train, store)
+    for split, utterances in splits.items():
+        if split == TRAIN:
+            continue
+        twice = [(u.id, other) for u in utterances if (other := _same(u.id, heard, store)) is not None]
+        if twice:
+            pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
+            remarks.append(
+                f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
+                f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
+                f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on what it was trained on"
+            )
+    return remarks
+
+
+def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
+    """Length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
+    features = store.get(name)
+    return len(features), features[len(features) // 2].tobytes()
+
+
+def _sketches(utterances: Sequence[Utterance], store: FeatureStore) -> dict[tuple[int, bytes], list[str]]:
+    found: dict[tuple[int, bytes], list[str]] = {}
+    for u in utterances:
+        found.setdefault(_sketch(u.id, store), []).append(u.id)
+    return found
+
+
+def _same(name: str, heard: Mapping[tuple[int, bytes], Sequence[str]], store: FeatureStore) -> str | None:
+    own = store.get(name)
+    return next((other for other in heard.get(_sketch(name, store), ()) if np.array_equal(own, store.get(other))), None)
+
+
+# transcripts and dictionary -------------------------------------------------------------------------------------------
+
+
+def cleaned(
+    splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon
+) -> tuple[dict[str, list[Utterance]], list[str]]:
+    """Transcripts in the dictionary's own words, and a remark on how many words that changed.
+
+    A word the dictionary lacks becomes the one it has that differs by case or by punctuation at its ends alone; if
+    there is none, it loses that punctuation; what is punctuation only goes.
+    """
+    near = NearWords(lexicon)
+    changed: Counter[tuple[str, str]] = Counter()
+
+    def clean(u: Utterance) -> Utterance:
+        words = []
+        for word in u.words:
+            other = word if word in lexicon else near.get(word) or near.in_case(bare(word))
+            if other != word:
+                changed[word, other] += 1
+            words += [other] if other else []
+        text = " ".join(words) or u.text
+        return u if text == u.text else dataclasses.replace(u, text=text)
+
+    made = {split: [clean(u) for u in some] for split, some in splits.items()}
+    if not changed:
+        return made, []
+    shown = ", ".join(f"{word} -> {other or '(nothing)'}" for (word, other), _ in changed.most_common(_SHOWN))
+    number = counted(sum(changed.values()), "word")
+    return made, [f"{number} of the transcripts changed to the dictionary's spelling or rid of punctuation: {shown}"]
+
+
+def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
+    """A remark on words the lexicon has but for case or punctuation."""
+    near = NearWords(lexicon)
+    pairs = [(m, other) for m in missing if (other := near.get(m.word)) is not None]
+    marked = sum(bare(m.word) != m.word and near.get(m.word) is None for m in missing)
+    if not pairs and not marked:
+        return []
+    told = []
+    if pairs:
+        shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
+        told.append(
+            f"{counted(len(pairs), 'word')} of the transcripts {'differs' if len(pairs) == 1 else 'differ'} from words "
+            f"of the dictionary by case or punctuation alone: {shown}{', ...' if len(pairs) > _SHOWN else ''}"
+        )
+    if marked:
+        told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")
+    return [f"{'; '.join(told)}. `--clean-transcripts` writes them as the dictionary does"]
