@@ -70,8 +70,8 @@ class Terms:
     strategy: Strategy
     seed: int
     patience_seconds: float
-    signature: str  # of the module: names, shapes and types
-    tensors: int  # trainable parameters of the module are in so many
+    signature: str = ""  # of the module: names, shapes and types
+    tensors: int = 0  # trainable parameters of the module are in so many
 
 
 @dataclass(frozen=True)

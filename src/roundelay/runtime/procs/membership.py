@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs import termination
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.meetings import Meetings
@@ -63,7 +64,10 @@ class Membership:
 
     def died(self, rank: int, while_: str) -> LearnerDied:
         """The error for whoever needed `rank`."""
-        return LearnerDied(rank, f"{MANNERS[int(self._left[rank])]}, {while_}")
+        manner = int(self._left[rank])
+        if manner == ENDED:
+            termination.asked_too()
+        return LearnerDied(rank, f"{MANNERS[manner]}, {while_}")
 
     @property
     def living(self) -> tuple[int, ...]:

@@ -7,10 +7,12 @@ process at once. Forked children (those of a data loader, say) inherit the handl
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 EXIT_STATUS = 128 + signal.SIGTERM
 """What a shell calls the end by SIGTERM."""
+GRACE_SECONDS = 1.0
 
 
 class _Bell:
@@ -46,6 +48,15 @@ def ignore() -> None:
 
 def asked() -> bool:
     """Has this process been asked to end?"""
+    return _bell.asked
+
+
+def asked_too() -> bool:
+    """The same, when another learner has just ended because it was: the signal that a launcher sends to all may still
+    be on its way."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while _bell.process and not _bell.asked and time.monotonic() < deadline:
+        time.sleep(0.01)
     return _bell.asked
 
 
