@@ -61,7 +61,8 @@ class Steps:
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
-        terms = dataclasses.replace(terms, signature=parameters.signature, tensors=len(parameters.all))
+        frozen = fingerprint([p for p in module.parameters() if not p.requires_grad], None) or 0
+        terms = dataclasses.replace(terms, signature=parameters.signature, tensors=len(parameters.all), frozen=frozen)
         self.learner = learner = AttachedLearner(world, terms, parameters.flatten(), shown, self._update, self._device)
         kind = Away if learner.where == "on the host, the module elsewhere" else Here
         self._place: Place = kind(learner.me, learner.me.gradient_buffer)

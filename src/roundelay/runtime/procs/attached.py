@@ -71,6 +71,7 @@ class Terms:
     seed: int
     patience_seconds: float
     signature: str = ""  # of the module: names, shapes and types
+    frozen: int = 0  # a fingerprint of the parameters that are not trained
     tensors: int = 0  # trainable parameters of the module are in so many
 
 
@@ -220,6 +221,7 @@ class AttachedLearner:
     def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
         return {
             "strategy": repr(self.strategy), "seed": self._terms.seed, "module": self._terms.signature,
+            "values of frozen parameters": self._terms.frozen,
             "parameters": initial.numel(), "shown": shown.numel(),
         }  # fmt: skip
 
