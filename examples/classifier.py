@@ -82,7 +82,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()
-                session.step(len(labels))  # <- not optimizer.step()
+                optimizer.step()  # the session's, from attach to close
             scheduler.step()
             with session.consensus():  # <-
                 loss_there, accuracy = evaluate(model, test, device)

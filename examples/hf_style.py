@@ -123,7 +123,7 @@ def main() -> None:
                 loss.backward()
                 if number % every == 0:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                    session.step()  # <- not optimizer.step()
+                    optimizer.step()  # the session's, from attach to close
                     scheduler.step()
                     optimizer.zero_grad()
             with session.consensus():  # <-

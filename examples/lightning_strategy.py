@@ -2,14 +2,13 @@
 
     roundelay launch -n 2 examples/lightning_strategy.py --strategy adpsgd
 
-Lightning believes that it trains on one device; the learners are the processes of the launcher. Validation sees the
-model that all learners have in common. An epoch is as many batches as the data loader's length says, also for a learner
-that could take more.
+Lightning believes that it trains on one device; the learners are the processes of the launcher. The optimizer's step is
+the session's, whoever calls it. Validation sees the model that all learners have in common. An epoch is as many batches
+as the data loader's length says, also for a learner that could take more.
 """
 
 import argparse
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -49,10 +48,6 @@ class RoundelayStrategy(SingleDeviceStrategy):
     def is_global_zero(self) -> bool:
         return self.global_rank == 0
 
-    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        assert self.session is not None
-        return super().optimizer_step(_Handing(optimizer, self.session), closure, model, **kwargs)
-
     def on_validation_start(self) -> None:
         if self.session is not None:
             self._consensus = self.session.consensus()
@@ -70,22 +65,6 @@ class RoundelayStrategy(SingleDeviceStrategy):
     def on_exception(self, exception: BaseException) -> None:
         if self.session is not None:
             self.session.abandon()
-
-
-class _Handing:
-    """The optimizer, but its step hands the gradient to the session. Forward, backward and clipping are in the
-    closure."""
-
-    def __init__(self, optimizer: Any, session: roundelay.Session) -> None:
-        self._optimizer, self._session = optimizer, session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
-
-    def step(self, closure: Callable[[], Any]) -> Any:
-        loss = closure()
-        self._session.step()
-        return loss
 
 
 class Classifier(lightning.LightningModule):

@@ -12,11 +12,11 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.launch import launch
-from support import attached_deaths
+from support import attached_deaths, attached_terms
 from support.launched import reports, run_learners
 from support.until import until
 
-KILLED = 128 + signal.SIGKILL
+KILLED, TERMED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(("victim", "rows"), [(2, ""), (2, "mapped"), (0, "mapped")])
@@ -50,6 +50,35 @@ def test_synchronous_learners_name_the_dead() -> None:
     assert list(found) == [0]
     assert found[0]["error"].startswith("LearnerDied: learner 1 died:")
     assert found[0]["again"] == found[0]["error"]
+
+
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
+def test_learners_that_are_all_asked_to_end_end_between_two_steps(strategy: str) -> None:
+    """Nobody is told that another died: all leave with the status of SIGTERM, whoever comes to the end of a step
+    first."""
+    done = run_learners(2, str(attached_terms.__file__), strategy, "both", expect=TERMED)
+    found = reports(done.stdout)["term"]
+    assert sorted(found) == [0, 1]
+    assert [found[rank]["error"] for rank in range(2)] == ["", ""]
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("was sent SIGTERM and ends") == 2
+    assert found[0]["steps"] == 6
+
+
+def test_one_that_is_asked_to_end_is_named_as_such() -> None:
+    done = run_learners(2, str(attached_terms.__file__), "ssgd", "one", expect=TERMED)
+    found = reports(done.stdout)["term"]
+    assert found[1]["error"] == ""
+    assert found[0]["error"].startswith("learner 1 died: it was asked to end (SIGTERM), while others needed it")
+
+
+@pytest.mark.parametrize("strategy", ["bsp", "adpsgd"])
+def test_loops_that_look_meet_once_more(strategy: str) -> None:
+    """Asked at different steps, they leave their loops, and have the same model in the end."""
+    done = run_learners(2, str(attached_terms.__file__), strategy, "looks")
+    found = reports(done.stdout)["term"]
+    assert found[0]["values"] == found[1]["values"]
+    assert [found[rank]["steps"] for rank in range(2)] == ([9, 9] if strategy != "adpsgd" else [6, 9])
 
 
 def test_a_learner_that_never_comes_is_named_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Two lines for anybody's training loop: `roundelay.attach`. Speech is not needed, nor is anything of a run's files."""
+"""One line for anybody's training loop: `roundelay.attach`. Speech is not needed, nor is anything of a run's files."""
 
 from roundelay.attached.sampler import SharedSampler
 from roundelay.attached.session import Session, attach

@@ -1,17 +1,23 @@
 """Somebody else's module as one flat vector, without taking it away from its optimizer.
 
-Legend: P trainable parameters, p one of them, B bytes of all buffers.
+The row is float32, whatever the module's types. A parameter of float32 is a view of the vector the module looks at.
+One of bfloat16 or float16 has a rounded copy of its own, and its part of the row is the float32 master that the
+optimizer updates (Micikevicius et al. 2018, "Mixed precision training", section 3.1).
+
+Legend: P trainable parameters, T tensors they are in, p one of these.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
+
+ROUNDED = (torch.bfloat16, torch.float16)
+"""Types of parameters that have a float32 master."""
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
@@ -45,20 +51,23 @@ class Parameters:
         if not named:
             raise UserError(f"rank {rank}: the module has no parameter that requires a gradient: nothing to train.")
         for name, p in named:
-            if p.dtype != torch.float32 or p.layout != torch.strided:
+            if p.dtype not in (torch.float32, *ROUNDED) or p.layout != torch.strided:
                 raise UserError(
-                    f"rank {rank}: parameter {name} is {p.dtype}, {p.layout}: trainable parameters must be dense "
-                    "float32. For less precision in forward and backward use torch.autocast."
+                    f"rank {rank}: parameter {name} is {p.dtype}, {p.layout}: trainable parameters must be dense, and "
+                    "float32, bfloat16 or float16, for the row they are averaged in is float32."
                 )
         self.all = [p for _, p in named]
-        self._names = [name for name, _ in named]
+        self.names = [name for name, _ in named]
+        self.rounded: list[Tensor | None] = [None if p.dtype == torch.float32 else _contiguous(p) for p in self.all]
+        """(T) What the module looks at in place of a float32 view."""
+        self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
-        text = repr([(name, tuple(p.shape)) for name, p in named])
+        text = repr([(name, tuple(p.shape), str(p.dtype)) for name, p in named])
         self.signature = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def flatten(self) -> Tensor:
-        """A copy of all values, (P,)."""
-        return torch.cat([p.detach().reshape(-1) for p in self.all])
+        """A copy of all values, (P,) float32."""
+        return torch.cat([p.detach().reshape(-1).float() for p in self.all])
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """`vector` (P,) cut into the shapes of the parameters."""
@@ -66,99 +75,65 @@ class Parameters:
         return [part.view(p.shape) for part, p in zip(parts, self.all, strict=True)]
 
     def show(self, views: Sequence[Tensor]) -> None:
-        """Make the module look at `views`, which are nobody's copy: what is written there is in the module."""
-        for p, view in zip(self.all, views, strict=True):
-            p.data = view
+        """Make the module look at `views`, which are nobody's copy where they are float32: what is written there is in
+        the module. Of others it shows them rounded, as they are now."""
+        for p, view, rounded in zip(self.all, views, self.rounded, strict=True):
+            p.data = view if rounded is None else rounded.copy_(view)
 
-    def shows(self, views: Sequence[Tensor]) -> bool:
-        """Does it look there?"""
-        return all(p.data_ptr() == view.data_ptr() for p, view in zip(self.all, views, strict=True))
+    def shown(self, views: Sequence[Tensor]) -> list[Tensor]:
+        """(T) The tensors that it looks at after `show(views)`, if nobody has changed that."""
+        pairs = zip(views, self.rounded, strict=True)
+        return [view if rounded is None else rounded for view, rounded in pairs]
 
-    def take_gradients(self, views: Sequence[Tensor]) -> None:
-        """Copy the gradients into `views`; zeros where there is none.
+    def take_gradients(self, views: Sequence[Tensor], which: Sequence[int]) -> list[int]:
+        """Copy the gradients of the parameters numbered `which` into `views`; of which of them there was one.
 
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        for name, p, view in zip(self._names, self.all, views, strict=True):
-            if p.grad is None:
-                view.zero_()
-            elif p.grad.layout != torch.strided:
-                raise UserError(f"the gradient of {name} is sparse: use dense gradients (sparse=False).")
-            else:
-                view.copy_(p.grad)
+        found = []
+        for number in which:
+            gradient = self.all[number].grad
+            if gradient is None:
+                continue
+            if gradient.layout != torch.strided:
+                raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
+            views[number].copy_(gradient)
+            found.append(number)
+        return found
+
+    def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
+        """Scale `views`, taken from the gradients of the parameters so numbered, and these too, where they have the
+        range of float32."""
+        for view, number in zip(views, numbers, strict=True):
+            view.mul_(factor)
+            gradient = self.all[number].grad
+            if gradient is not None and gradient.dtype != torch.float16:
+                gradient.mul_(factor)
+
+    def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
+        """Which of the trainable parameters these are; others are left out."""
+        return [number for p in parameters if (number := self._number.get(id(p))) is not None]
 
     @contextmanager
-    def lent(self, gradients: Sequence[Tensor]) -> Iterator[None]:
-        """Other gradients, for a moment."""
+    def updated(self, rows: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+        """For a moment, show the row itself, in float32, and these gradients: an optimizer is about to step. Show
+        something else afterwards; the own gradients are back then, but where the step has done away with them."""
         own = [p.grad for p in self.all]
-        for p, gradient in zip(self.all, gradients, strict=True):
+        for p, row, gradient in zip(self.all, rows, gradients, strict=True):
+            p.grad = None
+            p.data = row
             p.grad = gradient
         try:
             yield
         finally:
-            for p, kept in zip(self.all, own, strict=True):
-                p.grad = kept
+            lost = [gradient is not None and p.grad is None for p, gradient in zip(self.all, gradients, strict=True)]
+            for p, kept, rounded, gone in zip(self.all, own, self.rounded, lost, strict=True):
+                p.grad = None
+                if rounded is not None:
+                    p.data = rounded
+                p.grad = None if gone else kept
 
 
-class Buffers:
-    """The buffers of a module (running statistics, mostly) as bytes that others can read.
-
-    The rule: buffers are no part of the row; no strategy averages them. Each learner keeps its own while it trains. In
-    the model to evaluate, buffers of floating point are the mean over living learners, others are those of the lowest
-    living rank.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.bytes = self.pack().numel()
-
-    def pack(self) -> Tensor:
-        """All of them, (B,) uint8.
-
-        Raises:
-            UserError: they were not as large when the session began.
-        """
-        parts = [_bytes(buffer).cpu() for buffer in self._module.buffers()]
-        packed = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
-        if packed.numel() != getattr(self, "bytes", packed.numel()):
-            raise UserError(
-                f"the module's buffers take {packed.numel()} bytes, and took {self.bytes} when it was attached: attach "
-                "a module whose buffers keep their sizes."
-            )
-        return packed
-
-    def unpack(self, packed: Tensor) -> None:
-        """Copy (B,) back into the module."""
-        offset = 0
-        with torch.no_grad():
-            for buffer in self._module.buffers():
-                size = buffer.numel() * buffer.element_size()
-                buffer.copy_(_values(packed[offset : offset + size], buffer))
-                offset += size
-
-    def mean(self, packed: Sequence[Tensor]) -> Tensor:
-        """By the rule, of what the living have packed, (B,) each, by rank."""
-        means, offset = [], 0
-        for buffer in self._module.buffers():
-            end = offset + buffer.numel() * buffer.element_size()
-            each = [_values(one[offset:end], buffer) for one in packed]
-            if buffer.is_floating_point():
-                means.append(_bytes(torch.stack(each).double().mean(0).to(buffer.dtype)))
-            elif buffer.is_complex():
-                means.append(_bytes(torch.stack(each).to(torch.complex128).mean(0).to(buffer.dtype)))
-            else:
-                means.append(packed[0][offset:end].clone())
-            offset = end
-        return torch.cat(means) if means else torch.empty(0, dtype=torch.uint8)
-
-
-def _bytes(buffer: Tensor) -> Tensor:
-    flat: Any = buffer.detach().reshape(-1).clone()
-    return torch.view_as_real(flat).reshape(-1).view(torch.uint8) if flat.is_complex() else flat.view(torch.uint8)
-
-
-def _values(raw: Tensor, like: Tensor) -> Tensor:
-    if like.is_complex():
-        return torch.view_as_complex(raw.clone().view(like.real.dtype).view(-1, 2)).view(like.shape)
-    return raw.clone().view(like.dtype).view(like.shape)
+def _contiguous(p: Tensor) -> Tensor:
+    return p.detach().contiguous().clone()

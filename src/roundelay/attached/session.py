@@ -1,18 +1,15 @@
 """A strategy in anybody's training loop.
 
-    session = roundelay.attach(model, optimizer, strategy="adpsgd")      # before the loop
-    ...
-    session.step()                                                       # in the place of optimizer.step()
+    session = roundelay.attach(model, optimizer, strategy="adpsgd")      # before the loop; `optimizer.step()` stays
 
-The module's parameters show the snapshot at which the next gradient is to be taken; `step` hands the gradient to the
-strategy, which in its own time lets the user's optimizer update the public row by it, or by a mean of everybody's.
+What a user calls is here: attach, a session's meetings and what it says. Its steps are in steps.py.
 
 Legend: P trainable parameters.
 """
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -21,13 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from roundelay.attached.parameters import Buffers, Parameters, device_of
-from roundelay.attached.places import Away, Here, Place
+from roundelay.attached.buffers import Buffers
+from roundelay.attached.parameters import device_of
 from roundelay.attached.sampler import SharedSampler, size_of
+from roundelay.attached.stepping import unwrapped
+from roundelay.attached.steps import Steps
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import LearnerDied, staleness_summary
-from roundelay.runtime.procs.attached import AttachedLearner, Terms
-from roundelay.runtime.procs.pinned import pinned
+from roundelay.runtime.base import staleness_summary
+from roundelay.runtime.procs import termination
+from roundelay.runtime.procs.attached import Terms
+from roundelay.runtime.procs.membership import FAILED
 from roundelay.runtime.procs.world import read_world
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
@@ -37,21 +37,23 @@ log = logging.getLogger("roundelay")
 
 def attach(
     module: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     strategy: str | Strategy = "adpsgd",
     *,
     seed: int = 0,
     patience: float = 300.0,
     **options: Any,
 ) -> "Session":
-    """Train `module` together with the other learners of this host.
+    """Train `module` together with the other learners of this host. `optimizer.step()` is the session's from now on.
 
     All learners (started by `torchrun` or `roundelay launch`; one, if by neither) call this in the same order. They
     begin from rank 0's parameters and buffers.
 
     Args:
-        module: float32 parameters, all on the CPU or all on one GPU. Those that require a gradient now are trained.
-        optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups.
+        module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
+            a gradient now are trained.
+        optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
+            several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, or a Strategy.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
@@ -69,7 +71,8 @@ def attach(
         chosen = make_strategy(strategy, options)
     if not patience > 0:
         raise UserError(f"patience is {patience}: give seconds above 0.")
-    return Session(module, optimizer, chosen, seed, patience)
+    several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
+    return Session(module, [unwrapped(one) for one in several], chosen, seed, patience)
 
 
 class Session:
@@ -80,60 +83,59 @@ class Session:
     strategy whose learners wait for each other, those who come early take part with empty minibatches until all have
     come; nobody hangs, and an empty minibatch changes no mean.
 
-    Every method that waits for others may raise
+    Every method that waits for others, `optimizer.step` among them, may raise
 
         LearnerDied    the strategy cannot go on without somebody who died; names the rank
         TimeoutError   somebody did not come within the patience; says who waits for whom
+        UserError      learners came to different meetings; names both
+        SystemExit     143, at the end of a step: the process was sent SIGTERM; see `stopping`
     """
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer, strategy: Strategy, seed: int, patience: float) -> None:
+    def __init__(
+        self, module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy, seed: int, patience: float
+    ) -> None:
+        self.module, self.strategy, self.optimizers = module, strategy, tuple(optimizers)
         world = read_world()
-        self.module, self.optimizer, self.strategy = module, optimizer, strategy
-        self._device = device_of(module, world.rank)
-        self._parameters, self._buffers = Parameters(module, world.rank), Buffers(module)
-        _check_optimizer(module, optimizer, world.rank)
-        terms = Terms(strategy, seed, patience, self._parameters.signature)
-        initial = self._parameters.flatten()
-        self._learner = learner = AttachedLearner(
-            world, terms, initial, self._buffers.pack(), self._update, self._device
-        )
+        device = device_of(module, world.rank)
+        self._buffers = Buffers(module)
+        terms = Terms(strategy, seed, patience)
+        self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
+        self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
-        self._seed, self._samplers = seed, 0
-        kind = Away if learner.where == "on the host, the module elsewhere" else Here
-        self._place: Place = kind(learner.me, learner.me.gradient_buffer)
-        places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
-        self._home, self._row, self._gradient, self._spare = (self._parameters.views(vector) for vector in places)
+        self._samplers = 0
         if not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
             self._buffers.unpack(learner.arena.shown(self.rank))
-        self._parameters.show(self._home)
-        self._evaluating, self._open = False, True
-        self._failure: BaseException | None = None
-        hook = BeforeForward(self)
-        self._hooks = [part.register_forward_pre_hook(hook) for part in _owners(module)]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The first, or the only one."""
+        return self.optimizers[0]
 
     # Training ---------------------------------------------------------------------------------------------------------
 
-    def step(self, examples: float = 1) -> None:
-        """Hand in the gradient that lies in the parameters' `.grad`, in the place of `optimizer.step()`.
+    @property
+    def examples(self) -> float:
+        """What gradients weigh against others' where a mean is taken: the number of examples one is the mean of, if
+        that differs between learners; 1 at first. Set it before `optimizer.step()`; `step(examples)` says it for one
+        step."""
+        return self._steps.examples
+
+    @examples.setter
+    def examples(self, examples: float) -> None:
+        if not (isinstance(examples, int | float) and examples > 0):
+            raise UserError(f"session.examples = {examples!r}: give a number above 0.")
+        self._steps.examples = examples
+
+    def step(self, examples: float | None = None) -> None:
+        """Hand in the gradient that lies in the parameters' `.grad`: the same as `optimizer.step()`, of all optimizers.
 
         Call it when the gradient is ready: accumulated, unscaled, clipped. `.grad` is left as it is.
 
         Args:
-            examples: what this gradient weighs against others' where a mean is taken: the number of examples it is the
-                mean of, if that differs between learners.
+            examples: what this gradient weighs against others' where a mean is taken; `self.examples` by default.
         """
-        self._check_open("step")
-        if self._evaluating:
-            raise UserError("session.step() inside session.consensus(): train outside, it holds the model to evaluate.")
-        if not (isinstance(examples, int | float) and examples > 0):
-            raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
-        with self._failing():
-            self.begin_step()
-            self._parameters.take_gradients(self._gradient)
-            self._place.hand_in()
-            self._learner.answer(float(examples), float(self.optimizer.param_groups[0]["lr"]))
-            self._parameters.show(self._home)
+        self._steps.step(examples)
 
     def begin_step(self) -> None:
         """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
@@ -142,49 +144,27 @@ class Session:
         Called by itself before the first forward of a step that records gradients. Call it yourself where parameters
         are used without calling a module that holds them (torch.func.functional_call, say).
         """
-        self._check_open("begin_step")
-        if self._learner.begun:
-            return
-        with self._failing():
-            point = self._learner.begin_step()
-            if not self._parameters.shows(self._home):
-                raise UserError(
-                    f"rank {self.rank}: the module's parameters were replaced after it was attached (module.to, "
-                    ".data = ...). Do that first, then attach."
-                )
-            if point.data_ptr() != self._home[0].data_ptr():
-                self._parameters.show(self._parameters.views(point))
+        self._steps.begin_step()
 
     @property
     def wants_to_begin(self) -> bool:
         """Does the next forward that records gradients begin a step?"""
-        return self._open and not self._evaluating and self._failure is None and not self._learner.begun
+        return self._steps.wants_to_begin
 
-    def _update(self, gradient: Tensor, own: bool) -> bool:
-        """The strategy's local update, under the row's lock: the user's optimizer on the row as it is now. True: and
-        the snapshot is as the row is."""
-        self._place.begin_update()
-        self._parameters.show(self._row)
-        try:
-            if own:  # it still lies in the parameters; where there was none there still is none
-                self.optimizer.step()
-            else:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
-                self._place.spare.copy_(pinned(gradient))
-                with self._parameters.lent(self._spare):
-                    self.optimizer.step()
-            return self._place.end_update()
-        except BaseException:
-            self._place.snapshot.copy_(self._learner.me.x)
-            raise
-        finally:
-            self._parameters.show(self._home)
+    @property
+    def stopping(self) -> bool:
+        """Has this process been sent SIGTERM? A loop that reads this ends by itself: it leaves its loop, and comes to
+        `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step, by
+        SystemExit(143)."""
+        self._steps.loop_looks = True
+        return termination.asked()
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
     def meet(self) -> None:
         """Wait for all learners, and nothing else. The strategy ends what it has under way: a block of bsp or bmuf, for
         example, is averaged early."""
-        self._meet(lambda: None)
+        self._meet("meet()", lambda: None)
 
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
@@ -193,7 +173,7 @@ class Session:
         Parameters are the mean of all learners' rows, or the centre where the strategy has one. Buffers of floating
         point are the mean over living learners, others are those of the lowest living rank.
         """
-        parameters, buffers = self._consensus()
+        parameters, buffers = self._consensus("consensus()")
         with self._holding(parameters, buffers):
             yield self.module
 
@@ -204,7 +184,7 @@ class Session:
         learners. The rest is this learner's own.
         """
         state: dict[str, Any] = {}
-        parameters, buffers = self._consensus(lambda: state.update(self._learner.state()))
+        parameters, buffers = self._consensus("state_dict()", lambda: state.update(self._learner.state()))
         with self._holding(parameters, buffers):
             model = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
         return {
@@ -225,39 +205,47 @@ class Session:
                     f"rank {self.rank}: this state has {name} {state[name]}, the session {value}. To begin anew from "
                     "its model, call module.load_state_dict(state['model']) before attach."
                 )
-        if state["row"].numel() != self._parameters.count:
+        if state["row"].numel() != self._steps.parameters.count:
             raise UserError(
                 f"rank {self.rank}: this state has {state['row'].numel()} trainable parameters, the module "
-                f"{self._parameters.count}: it is of another module."
+                f"{self._steps.parameters.count}: it is of another module."
             )
-        self._meet(lambda: self._learner.load(dict(state)))
+        self._meet("load_state_dict()", lambda: self._learner.load(dict(state)))
         self._buffers.unpack(state["buffers"])
 
     def close(self) -> None:
         """Meet for the last time. The module is left with the model to evaluate, and is the user's again. Safe to call
         twice."""
-        if not self._open:
+        if not self.open:
             return
-        if self._failure is None:
-            with self._failing():
-                parameters, buffers = self._consensus()
-                self._release(parameters)
-                self._buffers.unpack(buffers)
+        if self._steps.failure is None:
+            try:
+                parameters, buffers = self._consensus("close()")
+            except UserError:
+                self.abandon()
+                raise
+            self._steps.release(parameters)
+            self._buffers.unpack(buffers)
         else:
-            self._release(self._place.snapshot.clone())
+            self._steps.release(None, FAILED)
 
     def abandon(self) -> None:
         """Leave at once, waiting for nobody; the module keeps this learner's own parameters. What a `with` does when an
         exception ends it."""
-        if self._open:
-            self._release(self._parameters.flatten())
+        if self.open:
+            self._steps.release(self._steps.parameters.flatten(), FAILED)
 
     # What happened ----------------------------------------------------------------------------------------------------
 
     @property
+    def open(self) -> bool:
+        """Neither closed nor abandoned."""
+        return self._steps.open
+
+    @property
     def steps(self) -> int:
         """Steps of this learner, empty ones included."""
-        return self._learner.me.steps
+        return self._learner.steps
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -267,7 +255,7 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all learners;
         and in words where this one's row is."""
-        counts = self._learner.arena.counts.copy()
+        counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
             "steps": counts.steps.tolist(), "exchanges": counts.exchanges.tolist(),
@@ -290,17 +278,18 @@ class Session:
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
-    def _meet(self, read: Callable[[], None]) -> None:
-        self._check_open("a meeting")
-        if self._evaluating:
+    def _meet(self, kind: str, read: Callable[[], None]) -> None:
+        self._steps.check_open("a meeting")
+        if self._steps.evaluating:
             raise UserError("inside session.consensus() learners cannot meet again: end the `with` first.")
-        with self._failing():
-            self._learner.meet(read, self._buffers.pack())
-            self._parameters.show(self._home)
+        self._steps.settle()
+        with self._steps.failing():
+            self._learner.meet(kind, read, self._buffers.pack())
+        self._steps.met()
 
-    def _consensus(self, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
+    def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
         """(parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
-        parameters, buffers = torch.empty(self._parameters.count), self._buffers.pack()
+        parameters, buffers = torch.empty(self._steps.parameters.count), self._buffers.pack()
 
         def read() -> None:
             self._learner.consensus_into(parameters)
@@ -308,50 +297,19 @@ class Session:
             if also is not None:
                 also()
 
-        self._meet(read)
+        self._meet(kind, read)
         return parameters, buffers
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:
         own = self._buffers.pack()
-        self._evaluating = True
-        self._parameters.show(self._parameters.views(self._there(parameters)))
         self._buffers.unpack(buffers)
         try:
-            yield
+            with self._steps.showing(parameters):
+                yield
         finally:
-            self._evaluating = False
-            if self._open:
-                self._parameters.show(self._home)
+            if self.open:
                 self._buffers.unpack(own)
-
-    def _there(self, vector: Tensor) -> Tensor:
-        """Where the module is."""
-        return vector if self._device is None else vector.to(self._device)
-
-    def _release(self, parameters: Tensor) -> None:
-        """Give the module back, with these parameters (P,) in memory of its own."""
-        self._open = False
-        for hook in self._hooks:
-            hook.remove()
-        self._parameters.show(self._parameters.views(self._there(parameters)))
-        self._learner.leave()
-
-    def _check_open(self, what: str) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if not self._open:
-            raise UserError(f"session.{what} after session.close(): attach again to go on.")
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """What a strategy cannot go on after, it cannot go on after later either."""
-        try:
-            yield
-        except (LearnerDied, TimeoutError) as error:
-            self._failure = error
-            self._learner.leave()  # those who wait for this learner need not
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -363,42 +321,3 @@ class Session:
             self.close()
         else:
             self.abandon()
-
-
-class BeforeForward:
-    """Begins a step. Copied or pickled with its module it does nothing: a copy is not attached."""
-
-    def __init__(self, session: Session | None = None) -> None:
-        self._session = session
-
-    def __call__(self, module: nn.Module, inputs: object) -> None:
-        if self._session is not None and torch.is_grad_enabled() and self._session.wants_to_begin:
-            self._session.begin_step()
-
-    def __deepcopy__(self, memo: object) -> "BeforeForward":
-        return BeforeForward()
-
-    def __reduce__(self) -> tuple[type["BeforeForward"], tuple[()]]:
-        return BeforeForward, ()
-
-
-def _owners(module: nn.Module) -> list[nn.Module]:
-    """The modules whose calls use parameters: the hook sits there, so that whatever part is called first finds them
-    right. Of a compiled module only the root, whose hook is not compiled."""
-    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-        return [module]
-    return [module, *(part for part in module.modules() if part is not module and part._parameters)]
-
-
-def _check_optimizer(module: nn.Module, optimizer: Optimizer, rank: int) -> None:
-    known = {id(p) for p in module.parameters()}
-    strangers = sum(id(p) not in known for group in optimizer.param_groups for p in group["params"])
-    if strangers:
-        raise UserError(
-            f"rank {rank}: the optimizer has {strangers} parameters that are not in the module: attach the module that "
-            "holds all of them, or give the others an optimizer of their own."
-        )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UserError(
-            f"rank {rank}: LBFGS evaluates the model inside its step, which attach cannot do: choose another."
-        )

@@ -16,9 +16,10 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,18 +29,20 @@ from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Minibatch
-from roundelay.runtime.base import Cluster, LearnerDied
+from roundelay.runtime.base import Cluster, Counts
 from roundelay.runtime.learner_state import Row
-from roundelay.runtime.procs import passes
+from roundelay.runtime.procs import inputs, meetings, passes, votes
 from roundelay.runtime.procs.arena import NONE, Layout, create_file
 from roundelay.runtime.procs.device_rows import DeviceRows
 from roundelay.runtime.procs.devices import reach_each_other, visible
+from roundelay.runtime.procs.inputs import Inputs
 from roundelay.runtime.procs.keeper import Handles, Keeper, NotKept, Wanted, mapped
 from roundelay.runtime.procs.local_rendezvous import LocalRendezvous
 from roundelay.runtime.procs.means import MemberLost
-from roundelay.runtime.procs.membership import Membership
+from roundelay.runtime.procs.membership import CLOSED, Membership
 from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.performer import ByHand, Performer, RowsAre
+from roundelay.runtime.procs.performer import ByHand, Performer
+from roundelay.runtime.procs.votes import Vote
 from roundelay.runtime.procs.worker import WorkerSpec
 from roundelay.runtime.procs.world import World
 from roundelay.strategies.base import Strategy
@@ -49,8 +52,16 @@ log = logging.getLogger("roundelay")
 EMPTY = 1e-30
 """What an empty minibatch weighs: where all are empty, a mean is still one."""
 
+MANY = 100
+"""Empty minibatches, one after the other, after which a learner says what it waits for."""
+
+NEEDED = "while others needed it to go on"
+
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
+
+
+Update = Callable[[Tensor, bool, Sequence[bool]], bool]
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,9 @@ class Terms:
     strategy: Strategy
     seed: int
     patience_seconds: float
-    signature: str  # of the module: names and shapes
+    signature: str = ""  # of the module: names, shapes and types
+    frozen: int = 0  # a fingerprint of the parameters that are not trained
+    tensors: int = 0  # trainable parameters of the module are in so many
 
 
 @dataclass(frozen=True)
@@ -81,8 +94,9 @@ class AttachedLearner:
     Args:
         initial: where training begins, (P,) float32; rank 0's counts.
         shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
-        update: `update(gradient, own)` changes the row by a gradient (P,), which is `own` if it is the one given to
-            `answer` and not a mean of several. True: and the snapshot is as the row is.
+        update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
+            to `answer` and not a mean of several; `given` says of which parameters it is one. True: and the snapshot is
+            as the row is.
         device: of the module, where snapshots are to be; None: in the memory of the host.
 
     Raises:
@@ -90,12 +104,14 @@ class AttachedLearner:
     """
 
     def __init__(
-        self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Callable[[Tensor, bool], bool],
+        self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Update,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
-        self._update, self._examples, self._device = update, 0.0, device
+        self._update: Update | None = update
+        self._examples, self._device, self._nothing = 0.0, device, Vote((False,) * terms.tensors)
+        self._vote, self._gone = self._nothing, False
         self._role: Coroutine[Effect[Any], Any, None] | None = None
         self._pending: Draw | Grad | GradMean | None = None
         self._segment = 1
@@ -136,17 +152,25 @@ class AttachedLearner:
                         rendezvous.tell(rank, {**mine, "rows": None if kept is None else kept[rank]}, arena_file)
             finally:
                 os.close(arena_file)  # it is mapped, and on its way to the others
+            self.where = performer.where
+            """Where rows are."""
+            # Before the others may train: from then on they write this row too.
+            mine_there = self.arena.vector("row", self.rank).cpu()
+            same_bits = torch.equal(initial.cpu().view(torch.int32), mine_there.view(torch.int32))
+            self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
+            """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)
         performer.move_in()
-        same_bits = torch.equal(initial.cpu().view(torch.int32), self.me.x.cpu().view(torch.int32))
-        self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
-        """Did this learner come with rank 0's weights and buffers?"""
+        self.inputs = Inputs(self.arena, self.rank)
         performer.begin(self.me.everyone)
         self.me.snapshot()
 
     def _layout(self, facts: dict[str, Any]) -> Layout:
-        one = (self.learners,)
-        extra = (("met", one), ("joined", one), ("present", one), *passes.tables(self.learners))
+        one, learners = (self.learners,), self.learners
+        extra = (
+            ("met", one), ("joined", one), ("present", one), ("left", one), *passes.tables(learners),
+            *meetings.tables(learners), *votes.tables(learners, self._terms.tensors), *inputs.tables(learners),
+        )  # fmt: skip
         return Layout(
             self.learners, facts["parameters"], self.strategy.memory, self.strategy.traits.model == "centre",
             extra=extra, shown_bytes=facts["shown"],
@@ -207,6 +231,7 @@ class AttachedLearner:
     def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
         return {
             "strategy": repr(self.strategy), "seed": self._terms.seed, "module": self._terms.signature,
+            "values of frozen parameters": self._terms.frozen,
             "parameters": initial.numel(), "shown": shown.numel(),
         }  # fmt: skip
 
@@ -222,19 +247,14 @@ class AttachedLearner:
 
     @property
     def living(self) -> tuple[int, ...]:
-        """Ranks that live, as far as anybody has noticed."""
+        """Ranks that live, as far as anybody has noticed; none once this learner has left."""
         self._look()
-        return self._members.living
+        return () if self.left else self._members.living
 
     @property
     def begun(self) -> bool:
         """Is a gradient being waited for?"""
         return isinstance(self._pending, Grad | GradMean)
-
-    @property
-    def where(self) -> RowsAre:
-        """Where rows are."""
-        return self._performer.where
 
     @property
     def _members(self) -> Membership:
@@ -259,27 +279,69 @@ class AttachedLearner:
         assert isinstance(self._pending, Grad | GradMean)
         return self._pending.at.vector
 
-    def answer(self, examples: float, learning_rate: float) -> None:
+    def answer(self, examples: float, learning_rate: float, vote: Vote) -> None:
         """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`: go on, up to
-        the next minibatch."""
+        the next minibatch.
+
+        Raises:
+            LearnerDied, TimeoutError: as for `begin_step`.
+            UserError: in a mean of gradients, another learner's parameters were changed by hand and these were not.
+        """
         assert isinstance(self._pending, Grad | GradMean)
         assert isinstance(self._pending.batch, _Late)
         self._look()
         self.me.learning_rate = learning_rate
         self._pending.batch.size[0] = self._examples = examples
-        with _deaths():
+        self._vote = vote
+        votes.cast(self.arena, self.rank, self._round, vote)
+        with self._deaths():
             reply = self._performer.perform(self._pending)
         self._drive(reply)
         self.me.snapshot()
 
-    def _answer_nothing(self) -> None:
+    def answer_nothing(self, skip: bool = False) -> None:
+        """An empty minibatch. With `skip`, a minibatch whose gradient overflowed: where a mean of gradients is taken,
+        all skip the update."""
         self.me.gradient_buffer.zero_()
-        self.answer(EMPTY, self.me.learning_rate)
+        self.answer(EMPTY, self.me.learning_rate, Vote(self._nothing.given, skip))
+
+    @property
+    def _round(self) -> int:
+        return int(self.arena.table("round")[self.rank])
 
     def _update_row(self, gradient: Gradient) -> bool:
-        own = gradient.vector is self.me.gradient_buffer
-        weight = self._examples if own else self._performer.means.total
-        return weight >= 2 * EMPTY * self.learners and self._update(gradient.vector, own)
+        """The strategy's local update. A gradient that is not this learner's own is the mean that was just taken, or
+        one that was begun in the round before."""
+        assert self._update is not None
+        if gradient.vector is self.me.gradient_buffer:
+            return self._examples >= 2 * EMPTY and self._update(gradient.vector, True, self._vote.given)
+        if self._performer.means.total < 2 * EMPTY * self.learners:
+            return False
+        late = not isinstance(self._pending, GradMean)
+        group = self.me.everyone if late else self._pending.group  # type: ignore[union-attr]
+        round_ = self._round - late
+        if not round_:  # of the segment before
+            return self._update(gradient.vector, False, (True,) * self._terms.tensors)
+        together = votes.count(self.arena, group, round_, self._terms.tensors)
+        self._check_changes(group, round_)
+        return not together.skip and self._update(gradient.vector, False, together.given)
+
+    def _check_changes(self, group: Sequence[int], round_: int) -> None:
+        changes = votes.changes(self.arena, group, round_)
+        if len(set(changes.values())) > 1:
+            changed = [rank for rank, what in changes.items() if what]
+            raise UserError(
+                f"rank {self.rank}: of learners {list(changes)}, whose gradients {self.strategy.name} averages, "
+                f"{changed} changed parameters by hand after the last step (clamped, loaded or initialised them, for "
+                "example), and the others did not, or otherwise: they would train different models from here on. Make "
+                "the same change on every learner."
+            )
+
+    def change_row(self, change: Callable[[Tensor], None]) -> None:
+        """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
+        with self.me.row.writing():
+            change(self.me.x)
+        self.me.snapshot()
 
     def _start(self) -> None:
         if self._role is None:
@@ -289,7 +351,7 @@ class AttachedLearner:
     def _drive(self, reply: Any) -> None:
         """Run the coroutine up to its next minibatch or gradient, or to its end."""
         assert self._role is not None
-        with _deaths():
+        with self._deaths():
             while True:
                 try:
                     effect = self._role.send(reply)
@@ -305,14 +367,16 @@ class AttachedLearner:
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
-    def meet(self, read: Callable[[], None], shown: Tensor | None = None) -> None:
-        """End the segment together with all that live. `read` is called when nobody writes: all rows are what they are,
-        and what learners have `shown` is there. It may write what is this learner's own.
+    def meet(self, kind: str, read: Callable[[], None], shown: Tensor | None = None) -> None:
+        """End the segment together with all that live, in a meeting of this kind. `read` is called when nobody writes:
+        all rows are what they are, and what learners have `shown` is there. It may write what is this learner's own.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
+            MeetingsDiffer: somebody has come to a meeting of another kind.
         """
         members, arena, synchronous = self._members, self.arena, self.strategy.traits.synchronous
+        members.meetings.begin(kind)
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
@@ -334,15 +398,18 @@ class AttachedLearner:
         """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
         self._start()
         if self.begun:  # a minibatch whose gradient never came
-            self._answer_nothing()
+            self.answer_nothing()
         rounds, joined, mine = self.arena.table("round"), self.arena.table("joined"), self.rank
-        comrades = self._comrades()
+        comrades, empty = self._comrades(), 0
         joined[mine] = self._segment
         while True:
             everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
                 self.begin_step()
-                self._answer_nothing()
+                self.answer_nothing()
+                empty += 1
+                if empty == MANY:
+                    self._members.meetings.say_long([rank for rank in comrades if joined[rank] < self._segment])
             elif everybody:
                 break
             else:
@@ -365,7 +432,7 @@ class AttachedLearner:
                     return
                 for rank in missing:
                     if not alive[rank] and joined[rank] < self._segment:
-                        _died(rank)
+                        raise self._members.died(rank, NEEDED)
                 check()
                 time.sleep(pause)
                 pause = min(2 * pause, 2e-3)
@@ -415,16 +482,42 @@ class AttachedLearner:
             index = passes.draw(self.arena, self.rank, key, pieces)
         return index
 
-    def leave(self) -> None:
-        """Nobody is to wait for this learner any more, and it uses the arena no more."""
-        if not self.left:
-            self._members.leave()
-            self.arena.close()
-
     @property
     def left(self) -> bool:
-        """Has it left?"""
-        return self.arena.descriptor < 0
+        """Has it left? In a forked child (a data loader's, say) it was never there."""
+        return self._gone or self.arena.descriptor < 0
+
+    @property
+    def steps(self) -> int:
+        """Local updates of this learner."""
+        return self._final[1] if self._gone else self.me.steps
+
+    @property
+    def counts(self) -> Counts:
+        """What all learners have counted so far; once this one has left, until then."""
+        return self._final[0] if self._gone else self.arena.counts.copy()
+
+    def leave(self, manner: int = CLOSED) -> None:
+        """Nobody is to wait for this learner any more, and it uses the arena no more, whose memory is given back as
+        soon as nobody else holds a vector of it."""
+        if self.left:
+            return
+        self._final, self._gone = (self.counts, self.steps), True
+        self._members.leave(manner)
+        self.arena.close()
+        if self._role is not None:
+            with suppress(ValueError):  # in the middle of a step, whose end frees it
+                self._role.close()
+        self.me.update_row = self._update = self._role = self._pending = self._membership = None
+        del self.me, self.arena, self.inputs, self._performer, self._patience
+
+    @contextmanager
+    def _deaths(self) -> Iterator[None]:
+        """Whoever dies in a mean is named to the user."""
+        try:
+            yield
+        except MemberLost as error:
+            raise self._members.died(error.rank, NEEDED) from None
 
 
 def _shared(layout: Layout) -> tuple[str, ...]:
@@ -444,17 +537,3 @@ def _write(row: Row, vector: Tensor) -> None:
 def _copy(vector: Tensor) -> Tensor:
     """In the memory of the host."""
     return vector.to("cpu", copy=True)
-
-
-def _died(rank: int) -> NoReturn:
-    raise LearnerDied(rank, "it was killed, or left before session.close(), while others needed it to go on")
-
-
-class _deaths:
-    """Whoever dies in a mean is named to the user."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, MemberLost):
-            _died(error.rank)

@@ -15,13 +15,23 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs import termination
 from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.locks import FLOCK, ByteLock
+from roundelay.runtime.procs.meetings import Meetings
 from roundelay.runtime.procs.patience import Patience
 
 LOOK_SECONDS = 0.1
 """How often somebody who waits looks whether the others live."""
 GONE, HERE = 0, 1
+DIED, CLOSED, ENDED, FAILED = range(4)
+"""How somebody left who is not there any more."""
+MANNERS = {
+    DIED: "it was killed, or left before session.close()", CLOSED: "it has left by session.close()",
+    ENDED: "it was asked to end (SIGTERM)", FAILED: "it could not go on, and says why itself",
+}  # fmt: skip
+LONG_SECONDS = 30.0
+"""A learner that has waited so long in a meeting says so, once."""
 
 
 class Membership:
@@ -34,22 +44,30 @@ class Membership:
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, bury: Callable[[int], None]) -> None:
         self._arena, self.rank, self._patience, self._bury = arena, rank, patience, bury
-        self._alive, self._met = arena.table("alive"), arena.table("met")
+        self._alive, self._met, self._left = (arena.table(name) for name in ("alive", "met", "left"))
+        self.meetings = Meetings(arena, rank)
         self._first_byte = arena.layout.rows + 1  # behind the locks of rows and queue
         self._life = ByteLock(arena.descriptor, self._first_byte + rank, f"the life of learner {rank}", patience)
         self._next_look = 0.0
-        reference = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _forget(reference))
+        _here.add(self)
 
     def enter(self) -> None:
         """From now on the others may count on this learner."""
         self._life.acquire()
         self._alive[self.rank] = HERE
 
-    def leave(self) -> None:
-        """Nobody is to wait for this learner any more."""
+    def leave(self, manner: int) -> None:
+        """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
+        self._left[self.rank] = manner
         self._alive[self.rank] = GONE
         self._life.release()
+
+    def died(self, rank: int, while_: str) -> LearnerDied:
+        """The error for whoever needed `rank`."""
+        manner = int(self._left[rank])
+        if manner == ENDED:
+            termination.asked_too()
+        return LearnerDied(rank, f"{MANNERS[manner]}, {while_}")
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -97,23 +115,32 @@ class Membership:
                 raise LearnerDied(rank, "it ended before all learners had attached")
 
     def meet(self, what: str, needed: bool) -> None:
-        """Until all that live have come as often as this learner.
+        """Until all that live have come as often as this learner, and to the same meeting.
 
         Raises:
+            MeetingsDiffer: somebody has come to another; says who to which.
             LearnerDied: somebody died and is `needed`.
             TimeoutError: somebody did not come; says who.
         """
-        self._met[self.rank] += 1
-        number, pause = self._met[self.rank], 50e-6
-        everybody = self.living
-        with self._patience.waiting_for(what) as check:
-            while missing := [rank for rank in everybody if self._met[rank] < number]:
+        number, pause = int(self._met[self.rank]) + 1, 50e-6
+        everybody, started, said = self.living, time.monotonic(), False  # who lives now is asked what it came to
+        self.meetings.announce(number)
+        self._met[self.rank] = number
+        with self._patience.waiting_for(f"{what}, in {self.meetings.now}") as check:
+            while True:
+                missing = [rank for rank in everybody if self._met[rank] < number]
+                self.meetings.check(number, [rank for rank in everybody if rank not in missing])
+                if not missing:
+                    return
                 for rank in missing:
                     if not self._alive[rank] and self._met[rank] < number:
                         if needed:
-                            raise LearnerDied(rank, f"the others waited for it: {what}")
+                            raise self.died(rank, f"while the others waited for it: {what}")
                         everybody = tuple(r for r in everybody if r != rank)
                 self._check(check, missing)
+                if not said and time.monotonic() - started > LONG_SECONDS:
+                    said = True
+                    self.meetings.say_long(missing)
                 time.sleep(pause)
                 pause = min(2 * pause, 2e-3)
 
@@ -129,7 +156,12 @@ class Membership:
         self._arena.close()
 
 
-def _forget(reference: "weakref.ref[Membership]") -> None:
-    membership = reference()
-    if membership is not None:
+_here: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for membership in list(_here):
         membership.forget()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,91 @@
+"""Before a module's forward: the session begins a step, and sees what the module is called with."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+TENSORS, BYTES, DEPTH = 4, 2**20, 4
+"""Of a module's inputs, so many tensors are looked at, so many bytes of each, in lists and dicts so deep."""
+
+
+class Begins(Protocol):
+    """What a hook tells of a forward."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def before_forward(self, inputs: object) -> None: ...
+
+
+class BeforeForward:
+    """A forward pre-hook. Copied or pickled with its module it does nothing: a copy is not attached."""
+
+    def __init__(self, session: Begins | None = None) -> None:
+        self.session = session
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self.session is not None:
+            self.session.before_forward((arguments, named))
+
+    def __deepcopy__(self, memo: object) -> "BeforeForward":
+        return BeforeForward()
+
+    def __reduce__(self) -> tuple[type["BeforeForward"], tuple[()]]:
+        return BeforeForward, ()
+
+
+def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle]:
+    """Put the hook where calls use parameters, so that whatever part is called first finds them right. Of a compiled
+    module only the root has it, whose hook is not compiled."""
+    hook = BeforeForward(session)
+    return [part.register_forward_pre_hook(hook, with_kwargs=True) for part in _owners(module)]
+
+
+def other_session(module: nn.Module) -> bool:
+    """Is the module, or a part of it, attached already?"""
+    hooks = (hook for part in module.modules() for hook in part._forward_pre_hooks.values())
+    return any(isinstance(hook, BeforeForward) and hook.session is not None and hook.session.open for hook in hooks)
+
+
+def _owners(module: nn.Module) -> list[nn.Module]:
+    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        return [module]
+    return [module, *(part for part in module.modules() if part is not module and part._parameters)]
+
+
+def fingerprint(inputs: object, most: int | None = TENSORS) -> int | None:
+    """A number for what a module is called with, equal for equal tensors, 63 bits; None: there is no tensor in it. At
+    most so many tensors are looked at; None: all."""
+    digest, found = hashlib.blake2b(digest_size=8), 0
+    for tensor in _tensors(inputs, DEPTH):
+        flat = tensor.detach().reshape(-1)[: BYTES // max(1, tensor.element_size())].cpu().contiguous()
+        digest.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(_bytes(flat))
+        found += 1
+        if found == most:
+            break
+    return int.from_bytes(digest.digest(), "little") >> 1 if found else None
+
+
+def _bytes(flat: Tensor) -> bytes:
+    if not flat.numel():
+        return b""
+    if flat.is_complex():
+        flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def _tensors(found: object, depth: int) -> Iterator[Tensor]:
+    if isinstance(found, Tensor):
+        if found.layout == torch.strided and not found.is_quantized and found.device.type != "meta":
+            yield found
+    elif depth and isinstance(found, Mapping):
+        for value in found.values():
+            yield from _tensors(value, depth - 1)
+    elif depth and isinstance(found, list | tuple):
+        for value in found:
+            yield from _tensors(value, depth - 1)

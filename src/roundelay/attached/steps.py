@@ -1,0 +1,347 @@
+"""The steps of a session: from the gradients that the user's loop has computed to the update of the learner's row.
+
+The module's parameters show the snapshot at which the next gradient is to be taken. A step hands the gradient to the
+strategy, which in its own time lets the user's optimizers update the public row by it, or by a mean of everybody's.
+
+Legend: P trainable parameters, T tensors they are in.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from roundelay.attached.forward import fingerprint, hook_into, other_session
+from roundelay.attached.parameters import Parameters
+from roundelay.attached.places import Away, Here, Place
+from roundelay.attached.stepping import Stepper, check_optimizers
+from roundelay.attached.watch import Changes, Watch, some
+from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs import termination
+from roundelay.runtime.procs.attached import AttachedLearner, Terms
+from roundelay.runtime.procs.inputs import FIRST
+from roundelay.runtime.procs.membership import CLOSED, ENDED, FAILED
+from roundelay.runtime.procs.pinned import pinned
+from roundelay.runtime.procs.votes import Vote
+from roundelay.runtime.procs.world import World
+
+log = logging.getLogger("roundelay")
+
+
+class Steps:
+    """Of one learner, over a module and its optimizers.
+
+    Args:
+        device: of the module; None: the memory of the host.
+        shown: what is shown to the other learners at the start, (n,) uint8.
+    """
+
+    examples: float = 1
+    """What gradients weigh; see `Session`."""
+
+    def __init__(
+        self, module: nn.Module, optimizers: Sequence[Optimizer], device: torch.device | None, world: World,
+        terms: Terms, shown: Tensor,
+    ) -> None:  # fmt: skip
+        refuse_wrapped(module, world.rank)
+        if other_session(module):
+            raise UserError(
+                f"rank {world.rank}: the module, or a part of it, is attached already. Give all optimizers of a module "
+                "to one roundelay.attach(module, [first, second]), or close the other session first."
+            )
+        self._device, self.rank = device, world.rank
+        self.parameters = parameters = Parameters(module, world.rank)
+        idle = check_optimizers(module, optimizers, world.rank)
+        if idle:
+            log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
+        frozen = fingerprint([p for p in module.parameters() if not p.requires_grad], None) or 0
+        terms = dataclasses.replace(terms, signature=parameters.signature, tensors=len(parameters.all), frozen=frozen)
+        self.learner = learner = AttachedLearner(world, terms, parameters.flatten(), shown, self._update, self._device)
+        kind = Away if learner.where == "on the host, the module elsewhere" else Here
+        self._place: Place = kind(learner.me, learner.me.gradient_buffer)
+        places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
+        self._home, self._row, self._gradient, self._spare = (parameters.views(vector) for vector in places)
+        self._watch = Watch(module, parameters, self.rank, self._place.snapshot)
+        self.show_home()
+        self.open, self.evaluating = True, False
+        self.failure: BaseException | None = None
+        self._given: set[int] = set()  # parameters by number whose gradients the step under way has
+        self._asked: set[int] = set()  # optimizers by number that have been asked for it
+        self._skip, self._handed_in_by, self._fingerprint = False, "", 0
+        self._late: Changes | None = None  # made since this step began
+        self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
+        self._hooks = hook_into(module, self)
+        self.loop_looks, self._checking_inputs = False, learner.learners > 1
+        termination.listen()
+
+    # One step ---------------------------------------------------------------------------------------------------------
+
+    def step(self, examples: float | None = None) -> None:
+        """`session.step(examples)`: of all optimizers."""
+        self._check_step("session.step()")
+        if not (examples is None or (isinstance(examples, int | float) and examples > 0)):
+            raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
+        for number, stepper in enumerate(self._steppers):
+            if number not in self._asked:
+                stepper.called()
+                self._take(number)
+        self._complete(examples)
+        self._handed_in_by = "session.step()"
+        self._end_if_asked()
+
+    def begin_step(self) -> None:
+        """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
+        does so.
+
+        Called by itself before the first forward of a step that records gradients. Call it yourself where parameters
+        are used without calling a module that holds them (torch.func.functional_call, say).
+        """
+        self.check_open("begin_step")
+        if self._asked:
+            self._complete()
+        if self.learner.begun:
+            return
+        self._take_over()
+        with self.failing():
+            point = self.learner.begin_step()
+        self._handed_in_by = ""
+        if point.data_ptr() == self._home[0].data_ptr():
+            self.show_home()
+        else:
+            self._watch.show(point, self.parameters.views(point))
+
+    @property
+    def wants_to_begin(self) -> bool:
+        """Does the next forward that records gradients begin a step?"""
+        return self.open and not self.evaluating and self.failure is None and not self.learner.begun
+
+    def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
+        """`optimizer.step(closure)` of that optimizer."""
+        self._check_step("optimizer.step()")
+        if number in self._asked:
+            self._complete()
+        loss = None
+        if closure is not None:
+            self.begin_step()
+            with torch.enable_grad():
+                loss = closure()
+        self._take(number)
+        if len(self._asked) == len(self._steppers):
+            self._complete()
+            self._handed_in_by = "optimizer.step()"
+            self._end_if_asked()
+        return loss
+
+    def _take(self, number: int) -> None:
+        """The gradients of one optimizer."""
+        stepper = self._steppers[number]
+        which = self.parameters.numbers(stepper.parameters)
+        if not self._asked:
+            self.begin_step()
+            self._place.gradient.zero_()
+        found = self.parameters.take_gradients(self._gradient, which)
+        self._asked.add(number)
+        self._given.update(found)
+        self._skip |= stepper.overflowed
+        if (factor := stepper.unscaling) is not None and found:
+            self.parameters.multiply_gradients([self._gradient[n] for n in found], found, factor)
+
+    def _complete(self, examples: float | None = None) -> None:
+        """Those optimizers that have been asked are all that will be: the step is taken."""
+        try:
+            self._watch.check()
+            self._note_late_changes()
+            given = tuple(n in self._given for n in range(len(self.parameters.all)))
+            with self.failing():
+                if self._skip:
+                    self.learner.answer_nothing(skip=True)
+                else:
+                    self._place.hand_in()
+                    rate = float(self._steppers[0].optimizer.param_groups[0]["lr"])
+                    weight = float(self.examples if examples is None else examples)
+                    self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint))
+                self._carry_over(self._late)
+        finally:
+            self._given, self._asked, self._skip = set(), set(), False
+            self._late, self._fingerprint = None, 0
+        self.show_home()
+
+    def _update(self, gradient: Tensor, own: bool, given: Sequence[bool]) -> bool:
+        """The strategy's local update, under the row's lock: the user's optimizers on the row as it is now. True: and
+        the snapshot is as the row is."""
+        place = self._place
+        place.begin_update()
+        if self._late is not None:
+            self._late.add_to(place.row)
+            self._late = None
+        if own:
+            there = self._gradient
+        else:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
+            place.spare.copy_(pinned(gradient))
+            there = self._spare
+        lent = [view if has else None for view, has in zip(there, given, strict=True)]
+        try:
+            with self.parameters.updated(self._row, lent):
+                for number, stepper in enumerate(self._steppers):
+                    if number in self._asked or any(given[n] for n in self.parameters.numbers(stepper.parameters)):
+                        stepper.step()
+            return place.end_update()
+        except BaseException:
+            place.snapshot.copy_(self.learner.me.x)
+            raise
+        finally:
+            self.parameters.show(self._home)
+
+    # What others do to the module -------------------------------------------------------------------------------------
+
+    def before_forward(self, inputs: object) -> None:
+        """A module is about to be called; not in `consensus`, and not when nothing can be done any more."""
+        if not self.open or self.evaluating or self.failure is not None:
+            return
+        if self._asked:  # a forward wants the parameters that the step leads to
+            self._complete()
+        if torch.is_grad_enabled() and self.wants_to_begin:
+            refuse_reducer(self.rank)
+            self.begin_step()
+            if self._checking_inputs:
+                self._check_inputs(inputs)
+
+    def _check_inputs(self, inputs: object) -> None:
+        """Are this learner's first minibatches those of another?"""
+        seen = self.learner.inputs
+        if seen.wanted and (found := fingerprint(inputs)) is not None:
+            seen.note(found)
+        self._say_same_inputs()
+
+    def _say_same_inputs(self) -> None:
+        same = self.learner.inputs.same_as()
+        if same is not None:
+            log.warning(
+                "rank %d trains on the same minibatches as rank %d (its first %d inputs are equal): the learners do "
+                "the same work. Share the examples out, by DataLoader(dataset, batch_sampler=session.sampler(dataset, "
+                "batch_size)), or draw them by a seed that differs from rank to rank.", self.rank, same, FIRST,
+            )  # fmt: skip
+        self._checking_inputs = same is None and not self.learner.inputs.settled
+
+    def show_home(self) -> None:
+        """Make the module look at the snapshot."""
+        self._watch.show(self._place.snapshot, self._home)
+
+    def _take_over(self) -> None:
+        """What was changed by hand since the module was shown its parameters is in the row from now on."""
+        self._watch.check()
+        changes = self._watch.changes()
+        if changes is not None:
+            self._fingerprint = changes.fingerprint
+            self._carry_over(changes)
+
+    def _carry_over(self, changes: Changes | None) -> None:
+        if changes is not None:
+            self.learner.change_row(changes.add_to)
+
+    def _note_late_changes(self) -> None:
+        """What was changed since the step began (renormalised in the forward, say) goes into the row with the update,
+        for the strategy may overwrite it before."""
+        self._late = self._watch.changes()
+        if self._late is not None:
+            self._fingerprint ^= self._late.fingerprint
+
+    # Between steps, and the end ---------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Before a meeting: nothing is half done, and what was changed by hand is in the row."""
+        if self._asked:
+            self._complete()
+        self._watch.check_all()
+        self._take_over()
+        self._fingerprint = 0
+
+    def met(self) -> None:
+        """After it: the module looks at the learner's own parameters again."""
+        self._handed_in_by = ""
+        self.show_home()
+        if self._checking_inputs:
+            self._say_same_inputs()
+
+    @contextmanager
+    def showing(self, parameters: Tensor) -> Iterator[None]:
+        """For a while, the model to evaluate, (P,)."""
+        there = self._there(parameters)
+        self.evaluating = True
+        self._watch.show(there, self.parameters.views(there))
+        try:
+            yield
+        finally:
+            self.evaluating = False
+            if self.open:
+                self._watch.drop()
+                self.show_home()
+
+    def _end_if_asked(self) -> None:
+        """SIGTERM ends the process here, between two steps, unless the loop looks for itself."""
+        if termination.asked() and not self.loop_looks:
+            self._end()
+
+    def _end(self) -> None:
+        log.warning("rank %d was sent SIGTERM and ends, after %d steps.", self.rank, self.learner.steps)
+        self.release(self.parameters.flatten(), ENDED)
+        raise SystemExit(termination.EXIT_STATUS)
+
+    def release(self, parameters: Tensor | None, manner: int = CLOSED) -> None:
+        """Give the module back, with these `parameters` (P,) or the snapshot's in memory of its own, and the
+        optimizers. Nothing of the arena is held any more. Others are told in which of the manners of membership.py this
+        learner left."""
+        self.open = False
+        termination.ignore()
+        for hook in self._hooks:
+            hook.remove()
+        for stepper in self._steppers:
+            stepper.remove()
+        vector = self._place.snapshot.clone() if parameters is None else self._there(parameters)
+        self.parameters.show(self.parameters.views(vector))
+        self.learner.leave(manner)
+        self._hooks, self._steppers, self._late = [], [], None
+        del self._place, self._home, self._row, self._gradient, self._spare, self._watch
+
+    def _there(self, vector: Tensor) -> Tensor:
+        """Where the module is."""
+        return vector if self._device is None else vector.to(self._device)
+
+    def check_open(self, what: str) -> None:
+        if self.failure is not None:
+            if isinstance(self.failure, LearnerDied | TimeoutError | UserError):
+                raise self.failure
+            raise UserError(
+                f"rank {self.rank}: the session ended with {type(self.failure).__name__}: {self.failure}"
+            ) from self.failure
+        if not self.open:
+            raise UserError(f"session.{what} after session.close(): attach again to go on.")
+
+    def _check_step(self, by: str) -> None:
+        self.check_open("step")
+        if self.evaluating:
+            raise UserError(f"{by} inside session.consensus(): train outside, it holds the model to evaluate.")
+        if self._handed_in_by not in ("", by) and not self.learner.begun:
+            raise UserError(
+                f"rank {self.rank}: {self._handed_in_by} has taken this step, and now {by} would take it again: both "
+                "are the session's step, so leave one of them out."
+            )
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What a strategy cannot go on after, it cannot go on after later either."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
+                self._end()  # the others were sent SIGTERM too
+            self.failure = error
+            self.learner.leave(FAILED)  # those who wait for this learner need not
+            raise

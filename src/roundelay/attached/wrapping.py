@@ -1,0 +1,45 @@
+"""What else may average a module's gradients or keep its parameters: refused, since both would do it.
+
+Known by the names of classes, so that nothing is imported that the user does not use.
+"""
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from roundelay.core.errors import UserError
+
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+REMEDY = (
+    "it would average or shard what the session averages. Attach the module itself (`ddp.module` of a wrapper) and "
+    "train that one, without the wrapper. Of a framework that wraps by itself, switch its distributed training off: "
+    "each learner is to believe that it is alone."
+)
+
+
+def refuse_wrapped(module: nn.Module, rank: int) -> None:
+    """Is the module, or a part of it, wrapped or sharded?
+
+    Raises:
+        UserError: it is; names the part and the wrapper.
+    """
+    for name, part in module.named_modules():
+        if wrapper := _among(cls.__name__ for cls in type(part).__mro__):
+            raise UserError(f"rank {rank}: {name or 'the module'} is a {wrapper}: {REMEDY}")
+    for name, p in module.named_parameters():
+        if type(p).__name__ == "DTensor" or type(p.data).__name__ == "DTensor":
+            raise UserError(f"rank {rank}: parameter {name} is a DTensor (fully_shard, tensor parallelism): {REMEDY}")
+
+
+def refuse_reducer(rank: int) -> None:
+    """To be called in a forward: does DistributedDataParallel, made around the module later, run it?
+
+    Raises:
+        UserError: it does.
+    """
+    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+        raise UserError(f"rank {rank}: the attached module is run by a DistributedDataParallel around it: {REMEDY}")
+
+
+def _among(names: Iterable[str]) -> str | None:
+    return next((name for name in names if name in WRAPPERS), None)

@@ -1,0 +1,341 @@
+"""`optimizer.step()` is the session's step: in a loop that keeps it, in closures, schedules, scalers; with several
+optimizers, and with parameters in 16 bits. One learner must go where plain training goes."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import roundelay
+from roundelay.core.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no false alarm of a schedule, of torch, of anybody
+        yield
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).to(dtype)
+
+
+def batches(count: int = 6, dtype: torch.dtype = torch.float32) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield torch.randn(8, 4, generator=generator).to(dtype), torch.randint(2, (8,), generator=generator)
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x).float(), y)
+
+
+Loop = Callable[[nn.Sequential, list[torch.optim.Optimizer]], list[float]]
+
+
+def plainly(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    losses = []
+    for x, y in batches():
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        torch.autograd.backward(loss)
+        losses.append(loss.item())
+        for optimizer in optimizers:
+            optimizer.step()
+    return losses
+
+
+def by_closures(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    losses = []
+    for x, y in batches():
+
+        def closure(x: Tensor = x, y: Tensor = y) -> float:
+            optimizers[0].zero_grad()
+            loss = loss_of(model, x, y)
+            torch.autograd.backward(loss)
+            return loss.item()
+
+        loss = optimizers[0].step(closure)
+        assert loss is not None
+        losses.append(loss)
+    return losses
+
+
+def by_a_disabled_scaler(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for x, y in batches():
+        optimizers[0].zero_grad()
+        torch.autograd.backward(scaler.scale(loss_of(model, x, y)))
+        scaler.step(optimizers[0])
+        scaler.update()
+    return []
+
+
+def with_zeros_between(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    for x, y in batches():
+        torch.autograd.backward(loss_of(model, x, y))
+        for optimizer in reversed(optimizers):
+            optimizer.step()
+            optimizer.zero_grad()
+    return []
+
+
+def by_turns(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """One after the other, with a forward between, as in alternating minimisation; the last is stepped last."""
+    for x, y in batches():
+        for optimizer in optimizers:
+            for every in optimizers:
+                every.zero_grad()
+            torch.autograd.backward(loss_of(model, x, y))
+            optimizer.step()
+    return []
+
+
+def now_and_then(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """The second one every other time."""
+    for number, (x, y) in enumerate(batches()):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        torch.autograd.backward(loss_of(model, x, y))
+        optimizers[0].step()
+        if number % 2:
+            optimizers[1].step()
+    return []
+
+
+def one(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    return [torch.optim.AdamW(model.parameters(), lr=0.01)]
+
+
+def two(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    return [
+        torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
+        torch.optim.AdamW(model[2].parameters(), lr=0.01),
+    ]
+
+
+def muon(model: nn.Sequential) -> list[torch.optim.Optimizer]:
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    return [
+        torch.optim.Muon(matrices, lr=0.01),
+        torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=0.01),
+    ]
+
+
+LOOPS: list[tuple[Loop, Callable[[nn.Sequential], list[torch.optim.Optimizer]]]] = [
+    (plainly, one), (by_closures, one), (by_a_disabled_scaler, one), (plainly, two), (plainly, muon),
+    (with_zeros_between, two), (by_turns, two), (now_and_then, two),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "bsp"])
+@pytest.mark.parametrize(("loop", "make"), LOOPS)
+def test_the_loop_stays_as_it_is(
+    loop: Loop, make: Callable[[nn.Sequential], list[torch.optim.Optimizer]], strategy: str
+) -> None:
+    """Bit for bit the plain loop, loss by loss, with no line changed but `attach`."""
+    plain, model = network(), network()
+    losses = loop(plain, make(plain))
+    optimizers = make(model)
+    with roundelay.attach(model, optimizers, strategy) as session:
+        assert loop(model, optimizers) == losses
+        assert session.steps >= 6
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("how", ["made before", "made after"])
+@pytest.mark.parametrize("strategy", ["adpsgd", "delayed-gradient"])
+def test_schedules_count_the_optimizer_s_steps(how: str, strategy: str) -> None:
+    """Torch warns of a schedule that is stepped before its optimizer: not here, not even where a strategy's first
+    update is nothing; and it goes on when the session is closed."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2) if how == "made before" else None
+    session = roundelay.attach(model, optimizer, strategy)
+    schedule = schedule or torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for by in (optimizer.step, session.step):
+        torch.autograd.backward(loss_of(model, *next(batches())))
+        by()
+        schedule.step()
+    assert schedule.get_last_lr() == [pytest.approx(0.01)]
+    session.close()
+    before = [p.detach().clone() for p in model.parameters()]
+    torch.autograd.backward(loss_of(model, *next(batches())))
+    optimizer.step()
+    schedule.step()
+    assert not torch.equal(before[0], next(model.parameters()))
+
+
+def test_the_optimizer_is_the_user_s_again_after_close() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = dict(vars(optimizer))
+    session = roundelay.attach(model, optimizer)
+    torch.autograd.backward(loss_of(model, *next(batches())))
+    optimizer.step()
+    session.close()
+    after = vars(optimizer)
+    assert after.keys() - before.keys() <= {"_opt_called"}
+    assert not after["_optimizer_step_pre_hooks"]
+    assert "step" not in after
+
+
+def test_a_step_taken_twice_is_refused() -> None:
+    """The loop has kept `optimizer.step()` and got a `session.step()` as well."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for first, second in ((0, 1), (1, 0)):
+        with roundelay.attach(model, optimizer) as session:
+            steps = (optimizer.step, session.step)
+            torch.autograd.backward(loss_of(model, *next(batches())))
+            steps[first]()
+            with pytest.raises(UserError, match=r"has taken this step, and now .* would take it again"):
+                steps[second]()
+            torch.autograd.backward(loss_of(model, *next(batches())))
+            steps[second]()  # by turns it is another step
+            assert session.steps == 2
+
+
+def test_a_step_around_the_session_is_refused() -> None:
+    """It would update a copy that nobody keeps."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = optimizer.step
+    with roundelay.attach(model, optimizer):
+        torch.autograd.backward(loss_of(model, *next(batches())))
+        with pytest.raises(UserError, match=r"step of SGD was called around the session.*Attach before"):
+            step()
+
+
+def test_a_wrapped_optimizer_is_unwrapped() -> None:
+    """As Accelerate wraps it."""
+
+    class Wrapped(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        def step(self, closure: Any = None) -> Any:
+            return self.optimizer.step(closure)
+
+    model, plain = network(), network()
+    plainly(plain, one(plain))
+    wrapped = Wrapped(one(model)[0])
+    with roundelay.attach(model, wrapped):
+        for x, y in batches():
+            wrapped.optimizer.zero_grad()
+            torch.autograd.backward(loss_of(model, x, y))
+            wrapped.step()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+def scaled(model: nn.Module, optimizer: torch.optim.Optimizer, unscale: bool) -> list[float]:
+    """With a scale that overflows float16, and falls."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18, growth_interval=2)
+    scales = []
+    for number, (x, y) in enumerate(batches(12)):
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        if number % 5 == 3:
+            loss = loss * float("inf")
+        torch.autograd.backward(scaler.scale(loss))
+        if unscale:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd", "bmuf"])
+def test_a_scaler_skips_what_overflows(strategy: str, fused: bool, unscale: bool) -> None:
+    """Bit for bit the plain loop, with the scale it finds, also with an optimizer that unscales by itself."""
+    plain, model = network(), network()
+    expected = scaled(plain, torch.optim.AdamW(plain.parameters(), lr=0.01, fused=fused), unscale)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    with roundelay.attach(model, optimizer, strategy, **({"period": 3} if strategy == "bmuf" else {})):
+        assert scaled(model, optimizer, unscale) == expected
+    assert len(set(expected)) > 2
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+        assert strategy == "bmuf" or torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
+def test_parameters_in_16_bits_have_masters(dtype: torch.dtype, strategy: str) -> None:
+    """By hand: the gradient at the rounded model, the update of a model in float32."""
+    rounded, masters, model = network(dtype), network(dtype).float(), network(dtype)
+    theirs = torch.optim.AdamW(masters.parameters(), lr=1e-4)
+    for x, y in batches(dtype=dtype):
+        rounded.zero_grad()
+        torch.autograd.backward(loss_of(rounded, x, y))
+        for p, master in zip(rounded.parameters(), masters.parameters(), strict=True):
+            assert p.grad is not None
+            master.grad = p.grad.float()
+        theirs.step()
+        with torch.no_grad():
+            for p, master in zip(rounded.parameters(), masters.parameters(), strict=True):
+                p.copy_(master)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with roundelay.attach(model, optimizer, strategy) as session:
+        for number, (x, y) in enumerate(batches(dtype=dtype)):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss_of(model, x, y))
+            optimizer.step()
+            if number == 2:  # a checkpoint loaded in the middle is one, though torch loads state in 16 bits
+                optimizer.load_state_dict(optimizer.state_dict())
+        row = session.state_dict()["row"]
+    assert row.dtype == torch.float32
+    torch.testing.assert_close(
+        row, torch.cat([p.detach().reshape(-1) for p in masters.parameters()]), rtol=0, atol=2e-6
+    )
+    assert all(p.dtype == dtype for p in model.parameters())
+
+
+def test_mixed_types_in_one_module() -> None:
+    model = network()
+    model[2].to(torch.bfloat16)
+
+    def forward(x: Tensor) -> Tensor:
+        out: Tensor = model[2](model[1](model[0](x)).bfloat16())
+        return out.float()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer, "ssgd"):
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            x, y = next(batches())
+            loss = nn.functional.cross_entropy(forward(x), y)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True)
+    assert [p.dtype for p in model.parameters()] == [torch.float32] * 2 + [torch.bfloat16] * 2
+
+
+def test_optimizers_that_cannot_be_are_refused() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UserError, match="LBFGS evaluates"):
+        roundelay.attach(model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(UserError, match="needs an optimizer"):
+        roundelay.attach(model, [])
+    with pytest.raises(UserError, match="given twice"):
+        roundelay.attach(model, [optimizer, optimizer])
+    with (
+        roundelay.attach(model, optimizer),
+        pytest.raises(UserError, match=r"attached already. Give all optimizers .* to one"),
+    ):
+        roundelay.attach(model[0], torch.optim.SGD(model[0].parameters(), lr=0.1))
+    roundelay.attach(model, optimizer).close()

@@ -1,0 +1,427 @@
+"""What changes a module behind the session's back is taken over, or refused by name; what would average it twice is
+refused; nothing of the arena outlives a session."""
+
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+import roundelay
+from roundelay.attached.forward import fingerprint
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.inputs import FIRST, Inputs, tables
+from roundelay.runtime.procs.meetings import Meetings
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
+
+
+def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+
+
+def clamp_data(model: nn.Sequential) -> None:
+    for p in model.parameters():
+        p.data.clamp_(-0.2, 0.2)
+
+
+def clamp_in_place(model: nn.Sequential) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.clamp_(-0.2, 0.2)
+
+
+def clamp_elsewhere(model: nn.Sequential) -> None:
+    for p in model.parameters():
+        p.data = p.data.clamp(-0.2, 0.2)
+
+
+def initialise(model: nn.Sequential) -> None:
+    nn.init.constant_(model.get_parameter("0.weight"), 0.1)
+
+
+def load(model: nn.Sequential) -> None:
+    model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+
+
+def step_by_hand(model: nn.Sequential) -> None:
+    """An optimizer that nobody attached."""
+    torch.optim.SGD([model.get_parameter("2.bias")], lr=0.1).step()
+
+
+CHANGES = [clamp_data, clamp_in_place, clamp_elsewhere, initialise, load, step_by_hand]
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "dpsgd", "bsp", "delay-by-one"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_by_hand_are_taken_over(
+    change: Callable[[nn.Sequential], None], strategy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After every step, the last one too: the plain loop bit for bit; said once, by name."""
+    plain, model = network(), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches():
+        optimizer.zero_grad()
+        backward(plain, x, y)
+        optimizer.step()
+        change(plain)
+    with roundelay.attach(model, theirs, strategy), caplog.at_level(logging.WARNING):
+        for x, y in batches():
+            theirs.zero_grad()
+            backward(model, x, y)
+            theirs.step()
+            change(model)
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert sum("were changed by hand" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "delay-by-one"])
+def test_what_a_forward_changes_is_kept(strategy: str) -> None:
+    """An embedding that renormalises the rows it looks up."""
+
+    def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 3, max_norm=0.5), nn.Linear(3, 2))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+        for number in range(6):
+            optimizer.zero_grad()
+            found: Tensor = model(torch.tensor([number % 5, (number + 2) % 5]))
+            torch.autograd.backward(found.square().sum())
+            optimizer.step()
+
+    plain, attached = make(), make()
+    train(*plain)
+    with roundelay.attach(*attached, strategy):
+        train(*attached)
+    for a, b in zip(plain[0].parameters(), attached[0].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_weights_swapped_for_an_evaluation_are_no_change(inside: bool, caplog: pytest.LogCaptureFixture) -> None:
+    plain, model = network(), network()
+    for one in (plain, model):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        session = roundelay.attach(one, optimizer) if one is model else None
+        average = AveragedModel(one)
+        for number, (x, y) in enumerate(batches()):
+            optimizer.zero_grad()
+            backward(one, x, y)
+            optimizer.step()
+            average.update_parameters(one)
+            if one is model and number % 2:
+                own = [p.detach().clone() for p in one.parameters()]
+                for p, mean in zip(one.parameters(), average.parameters(), strict=True):
+                    p.data.copy_(mean)
+                with torch.no_grad():
+                    one(x)
+                for p, mine in zip(one.parameters(), own, strict=True):
+                    p.data.copy_(mine)
+        if session is not None and inside:
+            with session.consensus():
+                model.get_parameter("0.bias").data.zero_()
+        if session is not None:
+            session.close()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    assert [("changed inside session.consensus()" in text) for text in caplog.messages] == [True] * inside
+
+
+def test_what_is_frozen_later_is_left_alone_and_what_is_unfrozen_refused() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    with roundelay.attach(model, optimizer, "ssgd") as session:
+        model[2].bias.requires_grad_(False)
+        before = model.get_parameter("2.bias").detach().clone()
+        for x, y in batches():
+            optimizer.zero_grad()
+            backward(model, x, y)
+            optimizer.step()
+        assert torch.equal(before, model.get_parameter("2.bias"))
+        model[0].requires_grad_(True)
+        with pytest.raises(UserError, match=r"0.weight requires a gradient now, .*attach again"):
+            backward(model, x, y)
+        session.abandon()
+    with roundelay.attach(model, optimizer, "ssgd"):
+        backward(model, x, y)
+        optimizer.step()
+
+
+def replace_one(model: nn.Sequential) -> None:
+    model[0].weight = nn.Parameter(torch.zeros(6, 4))
+
+
+def parametrize(model: nn.Sequential) -> None:
+    nn.utils.parametrizations.weight_norm(model[0])
+
+
+def add_one(model: nn.Sequential) -> None:
+    model.append(nn.Linear(2, 2))
+
+
+def assign(model: nn.Sequential) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def halve(model: nn.Sequential) -> None:
+    model.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (replace_one, r"parameter 0.weight was replaced"), (parametrize, r"parameter 0.weight was replaced"),
+        (assign, r"parameter 0.weight was replaced by another .*assign=True"),
+        (add_one, r"3.weight, 3.bias were added"),
+        (halve, r"0.weight is torch.bfloat16 on cpu now, and was torch.float32"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_taken_over_is_refused_by_name(what: Callable[[nn.Sequential], None], says: str) -> None:
+    model = network()
+    session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    backward(model, *next(batches()))
+    session.step()
+    what(model)
+    with pytest.raises(UserError, match=says):
+        session.meet()
+    session.abandon()
+
+
+def test_parameters_in_no_optimizer_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = network()
+    with roundelay.attach(model, torch.optim.SGD(model[2].parameters(), lr=0.1)):
+        before = model.get_parameter("0.weight").detach().clone()
+        backward(model, *next(batches()))
+    assert torch.equal(before, model.get_parameter("0.weight"))
+    assert any("0.weight, 0.bias are in no optimizer" in text for text in caplog.messages)
+
+
+@pytest.fixture
+def _group() -> Iterator[None]:
+    distributed: Any = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_module_that_somebody_else_averages_is_refused() -> None:
+    model = network()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UserError, match=r"the module is a DistributedDataParallel: .*ddp.module"):
+        roundelay.attach(wrapped, optimizer)
+    with pytest.raises(UserError, match=r"0 is a DistributedDataParallel"):
+        roundelay.attach(nn.Sequential(wrapped), optimizer)
+    x, y = next(batches())
+    session = roundelay.attach(model, optimizer)
+    backward(model, x, y)
+    optimizer.step()
+    later = nn.parallel.DistributedDataParallel(model)
+    with pytest.raises(UserError, match=r"is run by a DistributedDataParallel around it"):
+        backward(later, x, y)
+    session.abandon()
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_module_that_is_sharded_is_refused() -> None:
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = roundelay.attach(model, optimizer)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(UserError, match=r"fully_shard"):
+        session.meet()
+    session.abandon()
+    with pytest.raises(UserError, match=r"the module is a FSDPModule: "):
+        roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+# What is left ---------------------------------------------------------------------------------------------------------
+
+
+def arenas() -> int:
+    """Mappings and descriptors of arenas in this process."""
+    here = Path("/proc/self")
+    links = [os.readlink(link) for link in (here / "fd").iterdir() if link.is_symlink()]
+    return (here / "maps").read_text().count("roundelay-arena") + sum("roundelay-arena" in link for link in links)
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "bmuf", "asgd", "hadpsgd"])
+def test_nothing_of_the_arena_outlives_a_session(strategy: str) -> None:
+    """At once, not when the garbage is collected: descriptors and memory stay flat over many sessions."""
+    gc.collect()
+    gc.disable()
+    try:
+        before, descriptors, kept = arenas(), len(os.listdir("/proc/self/fd")), []
+        for number in range(5):
+            model = network()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            session = roundelay.attach(model, optimizer, strategy)
+            sampler = session.sampler(16, 4)
+            for x, y in batches(3):
+                backward(model, x, y)
+                optimizer.step()
+            with session.consensus():
+                model(x)
+            assert arenas() > before
+            session.close() if number % 2 else session.abandon()
+            kept.append((session, sampler, model, optimizer))
+            assert arenas() == before
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    finally:
+        gc.enable()
+
+
+# SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_the_loop_at_the_end_of_a_step() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    done = []
+    with pytest.raises(SystemExit) as ended, roundelay.attach(model, optimizer) as session:  # noqa: PT012
+        for number, (x, y) in enumerate(batches()):
+            backward(model, x, y)
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("goes on")
+            optimizer.step()
+            done.append("stepped")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert done == ["stepped", "stepped", "goes on"]
+    assert session.steps == 3
+    assert not session.open
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_loop_that_looks_ends_by_itself() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with roundelay.attach(model, optimizer) as session:
+        for number, (x, y) in enumerate(batches()):
+            if session.stopping:
+                break
+            backward(model, x, y)
+            optimizer.step()
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+    assert session.steps == 3
+    with roundelay.attach(model, optimizer) as again:
+        assert not again.stopping
+
+
+def test_a_handler_of_the_user_s_own_stays() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with roundelay.attach(model := network(), torch.optim.SGD(model.parameters(), lr=0.1)) as session:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not session.stopping
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
+def test_a_forked_child_is_ended_by_it() -> None:
+    model = network()
+    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        if not (child := os.fork()):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+# Inputs and meetings --------------------------------------------------------------------------------------------------
+
+
+class _Tables:
+    """As an arena has them."""
+
+    def __init__(self, *shapes: tuple[str, tuple[int, ...]]) -> None:
+        self._tables = {name: np.zeros(shape, np.int64) for name, shape in shapes}
+
+    def table(self, name: str) -> Any:
+        return self._tables[name]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], True), ([1, 2, 3, 4], [1, 2, 3, 5], False), ([1, 2, 3, 4], [4, 3, 2, 1], False),
+        ([7, 7, 7, 7], [7, 7, 7, 7], False), ([1, 2, 3], [1, 2, 3], False),
+    ],
+)  # fmt: skip
+def test_equal_inputs_of_several_steps_are_an_alarm(first: list[int], second: list[int], same: bool) -> None:
+    """Not one that repeats: a mask, or all examples in every step."""
+    arena: Any = _Tables(*tables(2))
+    learners = [Inputs(arena, rank) for rank in range(2)]
+    for learner, seen in zip(learners, (first, second), strict=True):
+        for number in seen:
+            assert learner.wanted
+            learner.note(number)
+    assert learners[0].same_as() is None
+    assert learners[1].same_as() == (0 if same else None)
+    assert learners[1].settled == (len(first) == FIRST)
+
+
+def test_a_fingerprint_is_of_the_tensors() -> None:
+    x = torch.randn(4, 3)
+    assert fingerprint(((x,), {})) == fingerprint(((x.clone(),), {}))
+    assert fingerprint(((), {"ids": x, "more": [x]})) == fingerprint(((), {"ids": x.clone(), "more": (x,)}))
+    others = [
+        x + 1,
+        x.reshape(3, 4),
+        x.double(),
+        x.to(torch.bfloat16),
+        x.bool(),
+        torch.view_as_complex(x[:, :2].clone()),
+    ]
+    found = {fingerprint(((other,), {})) for other in [x, *others]}
+    assert len(found) == 1 + len(others)
+    assert fingerprint((("text", 3), {})) is None
+    assert fingerprint((torch.empty(0),)) is not None
+
+
+def test_meetings_are_named_and_numbered(caplog: pytest.LogCaptureFixture) -> None:
+    arena: Any = _Tables(("meeting_kind", (2, 2)), ("meeting_nth", (2, 2)))
+    ranks = [Meetings(arena, rank) for rank in range(2)]
+    for number in (1, 2):
+        ranks[0].begin("consensus()")
+        ranks[0].announce(number)
+    ranks[1].begin("close()")
+    ranks[1].announce(2)
+    for one in ranks:
+        with pytest.raises(UserError, match=r"^rank 0 is in its 2nd consensus\(\), rank 1 in close\(\): "):
+            one.check(2, [0, 1])
+    ranks[0].say_long([1])
+    assert "rank 0 waits in its 2nd consensus() for learners [1]" in caplog.messages[0]
