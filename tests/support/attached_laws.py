@@ -308,6 +308,27 @@ def rounded() -> None:
     report(law="rounded", rank=session.rank, row=row, values=values(model))
 
 
+def block_momentum() -> None:
+    """A gradient that is always the same: how far learners with a minibatch each go, once momentum is there."""
+    for name in ("bmuf", "bmuf-fairseq", "slowmo", "diloco", "bsp"):
+        model = nn.Linear(1, 1, bias=False).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        gone, one = [], torch.ones(1, 1, device=DEVICE)
+        with roundelay.attach(model, optimizer, name, patience=PATIENCE, period=4) as session:
+            for steps in (160, 40):
+                for _ in range(steps):
+                    optimizer.zero_grad()
+                    torch.autograd.backward(model(one).sum())
+                    session.step()
+                with session.consensus():
+                    gone.append(values(model)[0])
+        report(law=f"block momentum {name}", rank=session.rank, steps=(gone[0] - gone[1]) / (0.01 / (1 - 0.9)))
+    try:
+        attached(mlp(), "SGD", "bmuf", local_momentum="average")
+    except UserError as error:
+        report(law="average", rank=session.rank, error=str(error))
+
+
 def forward_without_step() -> None:
     """Somebody looks at a training loss just before a meeting: no step is taken for it."""
     model = mlp()
@@ -339,6 +360,7 @@ def main() -> None:
     other_weights()
     samplers()
     going_on()
+    block_momentum()
     forward_without_step()
     overflow()
     unused("ssgd")

@@ -56,6 +56,11 @@ class LocalOptimizer(ABC):
         """Names, among `memory`, of running means of gradients (first moments)."""
         return ()
 
+    def reset_momentum(self, memory: Mapping[str, Tensor]) -> None:
+        """Set the first moments, in `memory` (P,) by name, to zero."""
+        for name in self.momentum_vectors:
+            memory[name].zero_()
+
     def share_after_reset(self, steps: int) -> float:
         """Distance that `steps` steps move under a constant gradient after the first moments were set to zero, as a
         share of what they would have moved with the moments kept: above 0, up to 1, which it is without momentum."""

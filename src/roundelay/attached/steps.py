@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from roundelay.attached.forward import fingerprint, hook_into, other_session
+from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters
 from roundelay.attached.places import Away, Here, Place
-from roundelay.attached.stepping import Stepper, check_optimizers
+from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
@@ -31,6 +32,7 @@ from roundelay.runtime.procs.membership import CLOSED, ENDED, FAILED
 from roundelay.runtime.procs.pinned import pinned
 from roundelay.runtime.procs.votes import Vote
 from roundelay.runtime.procs.world import World
+from roundelay.strategies.periodic import Periodic
 
 log = logging.getLogger("roundelay")
 
@@ -63,7 +65,15 @@ class Steps:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
         frozen = fingerprint([p for p in module.parameters() if not p.requires_grad], None) or 0
         terms = dataclasses.replace(terms, signature=parameters.signature, tensors=len(parameters.all), frozen=frozen)
-        self.learner = learner = AttachedLearner(world, terms, parameters.flatten(), shown, self._update, self._device)
+        if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
+            raise UserError(
+                f"rank {world.rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
+                "an optimizer's state is not shared between attached learners. Choose reset or keep."
+            )
+        theirs = UsersOptimizers([unwrapped(optimizer) for optimizer in optimizers])
+        self.learner = learner = AttachedLearner(
+            world, terms, parameters.flatten(), shown, self._update, theirs, self._device
+        )
         kind = Away if learner.where == "on the host, the module elsewhere" else Here
         self._place: Place = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)

@@ -289,8 +289,7 @@ class LearnerState(Me):
         return {name: self._memory[name] for name in self._optimizer.momentum_vectors}
 
     def reset_momentum(self) -> None:
-        for vector in self.momentum.values():
-            vector.zero_()
+        self._optimizer.reset_momentum(self._memory)
 
     def share_after_reset(self, steps: int) -> float:
         return self._optimizer.share_after_reset(steps)

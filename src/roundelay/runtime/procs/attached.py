@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
@@ -97,6 +97,7 @@ class AttachedLearner:
         update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
             to `answer` and not a mean of several; `given` says of which parameters it is one. True: and the snapshot is
             as the row is.
+        optimizer: does what `update` says, and answers for its momentum.
         device: of the module, where snapshots are to be; None: in the memory of the host.
 
     Raises:
@@ -105,11 +106,12 @@ class AttachedLearner:
 
     def __init__(
         self, world: World, terms: Terms, initial: Tensor, shown: Tensor, update: Update,
-        device: torch.device | None = None,
+        optimizer: LocalOptimizer, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._update: Update | None = update
+        self._optimizer = optimizer
         self._examples, self._device, self._nothing = 0.0, device, Vote((False,) * terms.tensors)
         self._vote, self._gone = self._nothing, False
         self._role: Coroutine[Effect[Any], Any, None] | None = None
@@ -218,7 +220,7 @@ class AttachedLearner:
 
     def _open(self, layout: Layout, arena_file: int, on_devices: DeviceRows | None) -> Performer:
         task = ByHand(layout.parameters, self._device)
-        cluster = Cluster(self.strategy, task, Sgd(), self.learners, self._terms.seed)
+        cluster = Cluster(self.strategy, task, self._optimizer, self.learners, self._terms.seed, shared_minibatch=False)
         path = f"/proc/self/fd/{arena_file}"  # opened anew: locks belong to an open file description
         try:
             return Performer(
