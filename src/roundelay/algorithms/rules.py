@@ -16,6 +16,8 @@ from roundelay.algorithms.elastic import Pull, set_centre_
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Rule
 
+EXACT = 1 << 53
+"""The largest whole number up to which all are exact as a float, which is what vectors are multiplied by."""
 RULES: dict[str, Callable[..., Any]] = {}
 """Functions, and dataclasses that make one of their numbers."""
 
@@ -80,7 +82,6 @@ def find(description: Any, private: int, aged: bool) -> Rule:
 
 
 def _is_number(value: object) -> bool:
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
-        return False
+    if isinstance(value, int):
+        return abs(value) <= EXACT
+    return isinstance(value, float) and math.isfinite(value)
