@@ -1,16 +1,43 @@
 """What a person at a terminal sees: bars, tables, errors. Logs and pipes get plain lines."""
 
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
+from rich.text import Text
 
-console = Console(highlight=False, soft_wrap=True)
+_JOINERS = "\u200c\u200d"  # invisible, but letters of Persian and Indic words need them
+
+
+def visible(text: str) -> str:
+    """Text from files, with everything a terminal would obey, or not show, written out: `\\x1b[2J`, `\\ufeff`.
+
+    Line ends and tabs stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or not _acts(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _acts(character: str) -> bool:
+    """Control characters, invisible ones, those that turn the direction of writing, and halves of characters."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _JOINERS
+
+
+class _Shown(Console):
+    """Prints text as text: what is in files of other people is shown, never obeyed."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+console: Console = _Shown(highlight=False, soft_wrap=True)
 
 
 class Bar:
@@ -29,17 +56,17 @@ class Bar:
         self._what, self._note = what, ""
         if console.is_terminal and total is not None:
             self._bars = RichProgress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"), console=console, transient=True,
+                TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+                TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False), console=console, transient=True,
             )  # fmt: skip
             self._bars.start()
             Bar._drawn.add(self._bars)
-            self._task = self._bars.add_task(what, total=total, note="")
+            self._task = self._bars.add_task(visible(what), total=total, note="")
 
     def advance(self, n: int = 1, note: str = "") -> None:
         self._note = note or self._note
         if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, advance=n, note=self._note)
+            self._bars.update(self._task, advance=n, note=visible(self._note))
 
     def finish(self) -> None:
         if self._bars is not None:
@@ -67,11 +94,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
     for row in rows:
-        table.add_row(*row)
-    wide = Console(highlight=False, width=max(console.width, 200)) if not console.is_terminal else console
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    wide = _Shown(highlight=False, width=max(console.width, 200)) if not console.is_terminal else console
     wide.print(table)
 
 
 def complain(message: str) -> None:
     """An error, on standard error."""
-    print(f"roundelay: {message}", file=sys.stderr)
+    print(f"roundelay: {visible(message)}", file=sys.stderr)

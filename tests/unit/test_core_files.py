@@ -1,18 +1,20 @@
 """A file is whole or absent, whatever happens while it is written."""
 
 import errno
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, json_line, read_json, write_json, write_text
+from roundelay.core.files import atomic_write, json_line, read_json, read_text, write_json, write_text
 
 
 def run_python(program: str, *args: Path) -> subprocess.CompletedProcess[str]:
@@ -148,3 +150,24 @@ def test_broken_json_names_file_and_place(tmp_path: Path, content: bytes, messag
 def test_missing_json_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.json: no such file"):
         read_json(tmp_path / "nothing.json")
+
+
+def test_packed_text_is_unpacked_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(50_000_000)))
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"bomb\.gz: unpacks to more than 1,000,000 bytes"):
+        read_text(path, "a text", most=1_000_000)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfword"))
+    assert read_text(path, "a text", most=7) == "word"
+    (tmp_path / "plain").write_text("four\n" * 10)
+    with pytest.raises(UserError, match="plain: has more than 49 bytes"):
+        read_text(tmp_path / "plain", "a text", most=49)
+
+
+def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes("one\ntwo caf\xe9\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"t:2: not UTF-8 text \(byte 0xe9, at byte 7 of the line\)"):
+        read_text(tmp_path / "t", "a text")

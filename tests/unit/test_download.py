@@ -327,3 +327,33 @@ def test_what_is_wanted() -> None:
         wanted("librispeech", ["train-clean-1000"])
     with pytest.raises(UserError, match="switchboard is not free"):
         wanted("switchboard")
+
+
+def test_a_file_without_a_published_checksum_is_said_to_be_trusted(server: OddServer, tmp_path: Path) -> None:
+    class Noted(Silent):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def start(self, what: str, total: int | None = None) -> None:
+            self.said.append(what)
+
+        def advance(self, n: int = 1, note: str = "") -> None:
+            self.said.append(note)
+
+    noted = Noted()
+    server.answers = [whole(DATA)]
+    path = fetch(Remote(server.url()), tmp_path, noted)
+    told = " ".join(noted.said)
+    assert "no checksum is published, and it came unencrypted (http)" in told
+    assert f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in told
+    again = Noted()
+    fetch(Remote(server.url()), tmp_path, again)
+    assert "no checksum" not in " ".join(again.said)
+
+
+def test_what_is_loaded_comes_encrypted_or_is_said_not_to() -> None:
+    for corpus in ("fsdd", "an4", "librispeech", "mini-librispeech"):
+        found = wanted(corpus)
+        for remote in (*found.archives, *([found.lexicon] if found.lexicon else [])):
+            assert remote.url.startswith("https:") or corpus == "an4"
+            assert "/master/" not in remote.url  # a branch moves

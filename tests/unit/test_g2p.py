@@ -203,6 +203,8 @@ def test_a_file_gives_the_same_guesses(model: G2p, tmp_path: Path) -> None:
         lambda value: value | {"nodes": [[len(value["nodes"][0]) - 1] * len(value["nodes"][0]), *value["nodes"][1:]]},
         lambda value: value | {"nodes": value["nodes"][:2]},
         lambda value: [value],
+        lambda value: value | {"arcs": [[2**70] * len(part) for part in value["arcs"]]},
+        lambda value: value | {"nodes": [[-(2**70)], *value["nodes"][1:]]},
     ],
 )
 def test_a_broken_file_is_refused(model: G2p, tmp_path: Path, damage: object) -> None:

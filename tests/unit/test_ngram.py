@@ -1,5 +1,6 @@
 """n-gram models: sums of probabilities, back-off arithmetic by hand, ARPA files that say where they are broken."""
 
+import gzip
 import itertools
 import math
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.decode.arpa_file import read_arpa, to_text, write_arpa
+from roundelay.speech.decode.arpa_file import LONGEST_LINE, read_arpa, to_text, write_arpa
 from roundelay.speech.decode.estimate import estimate
 from roundelay.speech.decode.ngram import BEGIN, END, restrict
 
@@ -201,3 +202,11 @@ def test_bad_requests(data: list[list[str]], vocabulary: list[str], order: int, 
 def test_text_is_sorted_and_repeatable() -> None:
     data = [["B", "A"], ["A"]]
     assert to_text(estimate(data, ["A", "B"])) == to_text(estimate(list(reversed(data)), {"B", "A"}))
+
+
+def test_a_line_without_an_end_is_refused_and_not_held(tmp_path: Path) -> None:
+    """A small packed file may hold one endless line."""
+    path = tmp_path / "lm.arpa.gz"
+    path.write_bytes(gzip.compress(b"\\data\\\n" + b"a" * (LONGEST_LINE + 2)))
+    with pytest.raises(UserError, match=r"lm\.arpa\.gz:2: a line of more than 16,777,216 characters"):
+        read_arpa(path)

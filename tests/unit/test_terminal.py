@@ -20,3 +20,36 @@ def test_a_bar_cut_short_gives_the_cursor_back(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x\x1b[2J\x1b]0;PWNED\x07", "x\\x1b[2J\\x1b]0;PWNED\\x07"),
+        ("\ufeffan4-1", "\\ufeffan4-1"),
+        ("a\u202egnp.exe", "a\\u202egnp.exe"),
+        ("one\r\x9b2Ktwo\u2028three", "one\\r\\x9b2Ktwo\\u2028three"),
+        ("caf\u00e9 \u4f60\u597d\n\tthere", "caf\u00e9 \u4f60\u597d\n\tthere"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
+    ],
+)
+def test_foreign_text_is_shown_and_never_obeyed(
+    text: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In sentences, tables, bars and errors alike; brackets are no markup."""
+    assert terminal.visible(text) == shown
+    written = io.StringIO()
+    monkeypatch.setattr(terminal, "console", type(terminal.console)(file=written, width=200, soft_wrap=True))
+    bar = terminal.Bar()
+    bar.start(text)
+    bar.advance(0, text)
+    bar.finish()
+    terminal.console.print(text, markup=False)
+    terminal.print_table(["label"], [[f"[red]{text}"]])
+    terminal.complain(text)
+    captured = capsys.readouterr()
+    assert "[red]" in written.getvalue() + captured.out
+    for out in (written.getvalue(), captured.out + captured.err):
+        assert "\x1b" not in out
+        assert "\ufeff" not in out
+        assert "\u202e" not in out

@@ -8,7 +8,6 @@ which, and the best sequence whose letters are those of the word is searched for
 import dataclasses
 import gzip
 import hashlib
-import io
 import json
 import math
 import unicodedata
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
+from roundelay.core.files import MOST_TEXT, atomic_write, read_packed
 from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
 from roundelay.speech.letter_phone import Pair, align_letters
@@ -217,8 +216,7 @@ def load_g2p(path: Path) -> G2p:
         UserError: no such file, or not such a file.
     """
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(path.read_bytes())) as packed:
-            value = json.loads(packed.read())
+        value = json.loads(read_packed(path, MOST_TEXT))
         if value["version"] != VERSION:
             raise ValueError("of another version of Roundelay")
         pairs = tuple((str(letters), tuple(str(p) for p in phones)) for letters, phones in value["pairs"])
@@ -232,7 +230,10 @@ def load_g2p(path: Path) -> G2p:
         return G2p(str(value["trained_on"]), pairs, automaton)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError,
+        OverflowError, RecursionError,
+    ) as error:  # fmt: skip
         raise UserError(f"{path}: not a pronunciation model ({error}). Delete it; it is made again.") from error
 
 

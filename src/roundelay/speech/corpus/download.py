@@ -94,9 +94,19 @@ def fetch(
                     )
             record.keep(path, part.path, found)
             part.finish()
+            if remote.digest is None and wanted is None:
+                _say_trusted(remote, found, progress)
     except OSError as error:
         raise unwritable(path, error) from error
     return path
+
+
+def _say_trusted(remote: Remote, found: str, progress: Progress) -> None:
+    """Nobody published a checksum, so the first download is taken on trust; say so, and by what to check it."""
+    plain = ", and it came unencrypted (http)" if remote.url.startswith("http:") else ""
+    progress.start(f"{remote.name}: no checksum is published{plain}; kept, and held to from now on")
+    progress.advance(0, found)
+    progress.finish()
 
 
 def extract(archive: Path, folder: Path, progress: Progress) -> None:
@@ -236,6 +246,12 @@ def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: flo
     request = urllib.request.Request(remote.url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=stall_seconds) as response:
+            if remote.digest is None and remote.url.startswith("https:") and response.url.startswith("http:"):
+                raise UserError(
+                    f"{remote.url}: leads to {response.url}, which is not encrypted, and no checksum is published: "
+                    "anybody on the way could alter it. Load it by hand, see that it is right, and put it at "
+                    f"{part.final}."
+                )
             total = _begin(part, response, begin)
             progress.start(f"downloading {remote.name} (MB)", None if total is None else _megabytes(total))
             progress.advance(_megabytes(part.size))

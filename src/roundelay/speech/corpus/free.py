@@ -9,7 +9,8 @@ from roundelay.core.progress import Progress
 from roundelay.speech.corpus.download import Remote, extract, fetch
 
 # Checksums: OpenSLR publishes md5 sums; those of LibriSpeech here are the sha256 sums that torchaudio's loader carries,
-# and that of FSDD is the one of TensorFlow Datasets. Where there is none, the first download's is kept and held to.
+# and that of FSDD is the one of TensorFlow Datasets; CMUdict is that of one commit. Where there is none, the first
+# download's is kept and held to, which is trust on first use, and said so. AN4 is published by http.
 _LIBRISPEECH: Mapping[str, str] = {
     "train-clean-100": "sha256:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2",
     "train-clean-360": "sha256:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf",
@@ -29,7 +30,10 @@ _FSDD = Remote(
     "sha256:8bc44cde129d505cbbb6b365c09f80c663f2aa77578afc634e6141a2f87100c0",
 )
 _AN4 = Remote("http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz")
-_CMUDICT = Remote("https://raw.githubusercontent.com/cmusphinx/cmudict/master/cmudict.dict")
+_CMUDICT = Remote(
+    "https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
+    "sha256:81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
+)
 _LIBRISPEECH_LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
 
 DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")

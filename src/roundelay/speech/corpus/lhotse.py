@@ -24,7 +24,7 @@ from typing import Any
 import soundfile
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
+from roundelay.core.files import BYTE_ORDER_MARK, atomic_write
 from roundelay.speech.audio import AudioError, audio_length
 from roundelay.speech.corpus.manifest import Utterance, problems_of, repeated
 from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
@@ -150,7 +150,7 @@ def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any
                 if not line.strip():
                     continue
                 try:
-                    record = json.loads(line.decode())
+                    record = json.loads(line.decode().removeprefix(BYTE_ORDER_MARK))
                 except UnicodeDecodeError as error:
                     faults.append(f"{path}:{number}: not UTF-8 text (byte {error.start} of the line)")
                     continue

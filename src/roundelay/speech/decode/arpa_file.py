@@ -24,6 +24,8 @@ from roundelay.core.files import atomic_write
 from roundelay.speech.decode.ngram import BEGIN, END, Arpa, Floats, Ints, build
 
 _GZIP = b"\x1f\x8b"
+LONGEST_LINE = 1 << 24
+"""Characters of a line of text, at most; a whole book has a few million."""
 
 
 def arpa_lines(model: Arpa) -> Iterator[str]:
@@ -63,17 +65,18 @@ def _blocks(lines: Iterator[str], size: int = 4096) -> Iterator[list[str]]:
 
 
 @contextmanager
-def open_text(path: Path, missing: str) -> Iterator[IO[str]]:
-    """Open UTF-8 text, plain or gzipped.
+def open_text(path: Path, missing: str) -> Iterator[Iterator[str]]:
+    """The lines of UTF-8 text, plain or gzipped, without a byte order mark.
 
     Raises:
-        UserError: no such file (`missing` says what to do), not text, a damaged or cut gzip file; also while read.
+        UserError: no such file (`missing` says what to do), not text, a line of more than LONGEST_LINE characters, a
+            damaged or cut gzip file; also while read.
     """
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == _GZIP
-        with gzip.open(path, "rt", encoding="utf-8") if packed else open(path, encoding="utf-8") as text:
-            yield text
+        with gzip.open(path, "rt", encoding="utf-8-sig") if packed else open(path, encoding="utf-8-sig") as text:
+            yield _lines(path, text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. {missing}") from None
     except IsADirectoryError:
@@ -82,6 +85,16 @@ def open_text(path: Path, missing: str) -> Iterator[IO[str]]:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block): {error.reason}.") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}). Copy it again.") from error
+
+
+def _lines(path: Path, text: IO[str]) -> Iterator[str]:
+    """Line by line; a file of one endless line, which may be small when packed, is not read into memory."""
+    number = 0
+    while line := text.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters; is it the right file?")
+        yield line
 
 
 def read_arpa(path: Path) -> Arpa:
