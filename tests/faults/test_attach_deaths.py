@@ -62,7 +62,7 @@ def test_learners_that_are_all_asked_to_end_end_between_two_steps(strategy: str)
     assert [found[rank]["error"] for rank in range(2)] == ["", ""]
     assert "Traceback" not in done.stderr
     assert done.stderr.count("was sent SIGTERM and ends") == 2
-    assert found[0]["steps"] == 6
+    assert found[0]["steps"] in (5, 6)  # the other may have heard of it a step earlier
 
 
 def test_one_that_is_asked_to_end_is_named_as_such() -> None:
@@ -85,6 +85,12 @@ def test_a_learner_that_never_comes_is_named_at_once() -> None:
     """The launcher knows; nobody sits out the patience."""
     done = run_learners(2, str(attached_deaths.__file__), "absent", "1", expect=7)
     assert "rank 0: learner 1 ended with status 7 before all had attached" in done.stderr
+
+
+def test_frozen_parameters_that_differ_are_refused() -> None:
+    """Nobody averages them, so learners would train different models."""
+    done = run_learners(2, str(attached_deaths.__file__), "frozen", "1", expect=1)
+    assert "rank 1 attaches with values of frozen parameters" in done.stderr
 
 
 def test_the_launcher_says_the_first_failure_and_lets_the_others_end(tmp_path: Path) -> None:

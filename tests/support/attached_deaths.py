@@ -24,6 +24,10 @@ def main(strategy: str, victim: int) -> None:
     rank = roundelay.rank()
     if strategy == "absent" and rank == victim:
         sys.exit(7)
+    if strategy == "frozen":  # seeded differently, and never compared as trained ones are
+        torch.manual_seed(rank)
+        parts = nn.Sequential(nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1))
+        roundelay.attach(parts, torch.optim.SGD(parts[1].parameters(), lr=1e-3), patience=60)
     note = Path(tempfile.gettempdir()) / f"roundelay-{os.environ['ROUNDELAY_JOB'][:16]}"
     data = TensorDataset(torch.arange(EXAMPLES))
     model = nn.Linear(1, 1)

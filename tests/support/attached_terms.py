@@ -25,7 +25,7 @@ def main(strategy: str, how: str) -> None:
     note = Path(tempfile.gettempdir()) / f"roundelay-terms-{os.getppid()}"  # which process is rank 1
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    if os.environ["RANK"] == "1":
+    if roundelay.rank() == 1:
         note.write_text(str(os.getpid()))
     session = roundelay.attach(model, optimizer, strategy, patience=60)
     rank, error = session.rank, ""
