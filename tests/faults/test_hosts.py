@@ -196,17 +196,17 @@ def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
     still: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the reason: here the conductor's book forgets what they say."""
-    settle = Leases.settle
+    settle, forgotten = Leases.settle, set(still)
 
     def forget(self: Leases, host: int, trained: Collection[int]) -> None:
-        if host not in still:
+        if host not in forgotten:
             settle(self, host, trained)
 
     monkeypatch.setattr(Leases, "settle", forget)
     hosts = Hosts("adpsgd", (1, 1), slow=0.01)
     with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         runtime._terms = dataclasses.replace(runtime._terms, patience_seconds=4.0)  # all have come by now
-        story = Story((lambda glance: glance.frames > 0 and glance.learners_alive == 1, nothing))
+        story = Story((lambda glance: glance.frames > 0 and glance.learners_alive == 1, forgotten.clear))
         if still == (1,):
             outcome = runtime.segment(plan(ENDLESS, 2), story)
             assert outcome.hosts_lost[0].ranks == (1,)
