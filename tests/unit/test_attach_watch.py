@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import roundelay
 from roundelay.attached.forward import fingerprint
+from roundelay.attached.watch import CLOSE
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.inputs import FIRST, Inputs, tables
 from roundelay.runtime.procs.meetings import Meetings
@@ -94,6 +95,40 @@ def test_changes_by_hand_are_taken_over(
             backward(model, x, y)
             theirs.step()
             change(model)
+    for a, b in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert sum("were changed by hand" in text for text in caplog.messages) == 1
+
+
+def write_one_element(model: nn.Sequential) -> None:
+    with torch.no_grad():
+        model.get_parameter("0.weight")[3, 1] = 0.7
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "delay-by-one"])
+@pytest.mark.parametrize("change", [*CHANGES, write_one_element])
+@pytest.mark.parametrize("until", [2, 100])
+def test_changes_that_come_late_are_taken_over_too(
+    change: Callable[[nn.Sequential], None], strategy: str, until: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After dozens of steps that changed nothing: twice, or in every step from then on."""
+    plain, model = network(), network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    quiet = CLOSE + 10  # steps, each of which shows the module something once or twice
+    for number, (x, y) in enumerate(batches(quiet + 5)):
+        optimizer.zero_grad()
+        backward(plain, x, y)
+        optimizer.step()
+        if quiet <= number < quiet + until:
+            change(plain)
+    with roundelay.attach(model, theirs, strategy), caplog.at_level(logging.WARNING):
+        for number, (x, y) in enumerate(batches(quiet + 5)):
+            theirs.zero_grad()
+            backward(model, x, y)
+            theirs.step()
+            if quiet <= number < quiet + until:
+                change(model)
     for a, b in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert sum("were changed by hand" in text for text in caplog.messages) == 1

@@ -155,7 +155,6 @@ class Steps:
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
             self.begin_step()
-            self._place.gradient.zero_()
         found = self.parameters.take_gradients(self._gradient, which)
         self._asked.add(number)
         self._given.update(found)
@@ -169,6 +168,9 @@ class Steps:
             self._watch.check()
             self._note_late_changes()
             given = tuple(n in self._given for n in range(len(self.parameters.all)))
+            for view, there in zip(self._gradient, given, strict=True):
+                if not there:
+                    view.zero_()
             with self.failing():
                 if self._skip:
                     self.learner.answer_nothing(skip=True)

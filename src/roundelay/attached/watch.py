@@ -6,9 +6,14 @@
                  new value afterwards
     refused      a parameter replaced by another, moved, cast, or unfrozen: it is no part of the row
 
-What the module was made to show is kept, one more vector of the module's size, and compared before a step and after it:
-version counters of tensors do not see what is written through `.data`, as most clamping is. A value that is changed and
-changed back in between (an average of weights swapped in for an evaluation) is no change.
+Version counters of tensors do not see what is written through `.data`, as most clamping is. So for the first `CLOSE`
+times that the module is made to show something, and from the first change on, all of it is kept, and compared before a
+step and after it: that finds every change, and what it was. It costs some passes over the parameters a step, so a loop
+that has changed nothing so far is watched by less: the version counters, and `SAMPLED` values of every tensor. What is
+found in that way is taken over as it is, whatever the row has become meanwhile; it is watched closely from then on.
+
+A value that is changed and changed back in between (an average of weights swapped in for an evaluation) is no change to
+a close watch.
 
 Legend: P trainable parameters, T tensors they are in, p one of these.
 """
@@ -26,6 +31,10 @@ from roundelay.core.errors import UserError
 log = logging.getLogger("roundelay")
 NAMED = 3
 """So many parameters a message names."""
+CLOSE = 40
+"""Times that the module is made to show something, two a step at most, before it is watched by less."""
+SAMPLED = 16
+"""Values of each tensor that are looked at then, evenly spaced."""
 
 ATTACH_AGAIN = "Call session.close(), make the change, and attach again: the optimizer keeps its state."
 
@@ -35,9 +44,14 @@ class Watch:
 
     def __init__(self, module: nn.Module, parameters: Parameters, rank: int, vector: Tensor) -> None:
         self._module, self._parameters, self._rank, self._said = module, parameters, rank, False
-        self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row
+        self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row; of a close watch
         self._kept_views = parameters.views(self._kept)
         self._at: list[Tensor] = []  # (T) what the module looks at
+        self._vector, self._shown, self._close = vector, 0, True  # what it looks at, where it is not rounded
+        self._always = any(rounded is not None for rounded in parameters.rounded)
+        self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
+        self._sampled = torch.empty(0)
+        self._versions: list[int] = []
         self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self._places = [
             (f"{prefix}{'.' * bool(prefix)}{name}", part._parameters, name, p)
@@ -49,8 +63,14 @@ class Watch:
     def show(self, vector: Tensor, views: Sequence[Tensor]) -> None:
         """Make the module look at `vector` (P,), cut into `views`, and remember what it shows."""
         self._parameters.show(views)
-        self._at = self._parameters.shown(views)
-        self._kept.copy_(vector)
+        self._at, self._vector = self._parameters.shown(views), vector
+        self._shown += 1
+        self._close = self._always or self._said or self._shown <= CLOSE
+        if self._close:
+            self._kept.copy_(vector)
+        else:
+            self._sampled = vector[self._sample]
+            self._versions = [p._version for p in self._parameters.all]
 
     def check(self) -> None:
         """Are the parameters those that were attached?
@@ -103,45 +123,72 @@ class Watch:
                 "rank %d: parameters %s were changed by hand, not by the optimizer attached; such changes are taken "
                 "over into this learner's row.", self._rank, some([self._parameters.names[n] for n in found]),
             )  # fmt: skip
-        return Changes(self._parameters, self._kept, found)
+        return Changes(self._parameters, self._kept_views, found)
 
     def drop(self) -> None:
         """What was changed since `show` is not taken over; say so."""
-        found = self._differences()
+        found = self._differences(counters=False)  # a change that was taken back leaves a counter higher
         if found:
             log.warning(
                 "rank %d: parameters %s were changed inside session.consensus(), which holds the model to evaluate: "
                 "the change is dropped. Make it outside.", self._rank, some([self._parameters.names[n] for n in found]),
             )  # fmt: skip
 
-    def _differences(self) -> "Differences":
+    def _differences(self, counters: bool = True) -> "Differences":
         values = [
             at if p.data_ptr() == at.data_ptr() else p.detach()
             for p, at in zip(self._parameters.all, self._at, strict=True)
         ]
+        if not self._close:
+            return {number: (values[number].clone(), None) for number in self._suspects(values, counters)}
         before = [kept.to(value.dtype) for kept, value in zip(self._kept_views, values, strict=True)]
         pairs = enumerate(zip(values, before, strict=True))
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
 
+    def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
+        """Parameters that look elsewhere, were written to by name, or differ where they are sampled."""
+        found = {number for number, at in enumerate(self._at) if values[number] is not at}
+        if counters:
+            now = [p._version for p in self._parameters.all]
+            found |= {number for number, before in enumerate(self._versions) if now[number] != before}
+        sample = self._vector[self._sample]
+        if not _same_bits(sample, self._sampled):
+            different = sample.view(torch.int32) != self._sampled.view(torch.int32)
+            found |= set(self._owner[different.nonzero().flatten().cpu()].tolist())
+        return sorted(found)
 
-Differences = dict[int, tuple[Tensor, Tensor]]
-"""By a parameter's number: as it is, and as it was shown."""
+
+Differences = dict[int, tuple[Tensor, Tensor | None]]
+"""By a parameter's number: as it is, and as it was shown; None: that is not known."""
+
+
+def _spread(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Places in a vector of parameters of these sizes, `SAMPLED` of each at most, and whose they are."""
+    first, places, owner = 0, [], []
+    for number, size in enumerate(sizes):
+        count = min(size, SAMPLED)
+        places.append(first + torch.arange(count) * size // max(1, count))
+        owner.append(torch.full((count,), number))
+        first += size
+    return torch.cat(places).to(device), torch.cat(owner)
 
 
 class Changes:
     """Parameters by number, as they are now and as they were shown."""
 
-    def __init__(self, parameters: Parameters, kept: Tensor, by_number: Differences) -> None:
+    def __init__(self, parameters: Parameters, kept: Sequence[Tensor], by_number: Differences) -> None:
         self._parameters, self._by_number = parameters, by_number
-        views = parameters.views(kept)
-        self._kept = {number: views[number].clone() for number in by_number}
+        self._kept = {number: kept[number].clone() for number, (_, before) in by_number.items() if before is not None}
 
     def add_to(self, row: Tensor) -> None:
         """Take them over into `row` (P,)."""
         views = self._parameters.views(row)
         for number, (now, before) in self._by_number.items():
-            view, kept = views[number], self._kept[number].to(row.device)
-            there, was = now.to(row.device, torch.float32), before.to(row.device, torch.float32)
+            view, there = views[number], now.to(row.device, torch.float32)
+            if before is None:
+                view.copy_(there)
+                continue
+            kept, was = self._kept[number].to(row.device), before.to(row.device, torch.float32)
             added = torch.where(view == kept, there, view + (there - was))
             view.copy_(torch.where(there == was, view, added))
 
