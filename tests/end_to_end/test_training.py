@@ -171,7 +171,15 @@ def test_a_run_directory_is_complete(tmp_path: Path) -> None:
     results = run(job("adpsgd", TASK), tmp_path / "exp")
     assert results is not None
     files = {path.name for path in (tmp_path / "exp").iterdir()}
-    assert files == {"recipe.yaml", "events.jsonl", "checkpoints", "tensorboard", "model.safetensors", "results.json"}
+    assert files == {
+        "recipe.yaml",
+        "place.json",
+        "events.jsonl",
+        "checkpoints",
+        "tensorboard",
+        "model.safetensors",
+        "results.json",
+    }
     stored = read_json(tmp_path / "exp" / "results.json")
     assert Results.from_json(stored) == results
     for key in (

@@ -140,7 +140,8 @@ class Run:
         said = {"doing": [[2], [0], [17]], "round": [3], "published": [0], "versions": [8]}
         lost = {"rank": 1, "reason": "killed", "replaced": True, "torn": [1]}
         messages: dict[str, dict[str, Any]] = {
-            "want": {"part": part, "wanted": 2}, "report": report, "interrupt": {}, "sing": {},
+            "want": {"part": part, "wanted": 2}, "report": report, "interrupt": {"signal": "SIGTERM"},
+            "sing": {},
             "done": {
                 **report, "problem": "", "text": "", "rank": -1, "redrawn": 1, "lost": [lost],
                 "joined": [{"rank": 1, "copied": None}],

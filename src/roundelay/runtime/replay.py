@@ -275,6 +275,7 @@ class _Performer:
         self.me = _State(
             self, rank, cluster.learners, cluster.seed, self.row, torch.empty(size), torch.empty(size),
             cluster.optimizer, memory, command.steps, command.counts, command.scalars[rank],
+            cluster.minibatches_a_round,
         )  # fmt: skip
         self.waiting: tuple[Exchange, Handle[int | None]] | None = None
         self.means = 0  # numbers my means and mixes
