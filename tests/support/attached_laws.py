@@ -206,7 +206,9 @@ def block_momentum() -> None:
         model = nn.Linear(1, 1, bias=False).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         gone, one = [], torch.ones(1, 1, device=DEVICE)
-        options = {"local_momentum": "keep"} if name == "diloco" else {}  # else its rate is cut at the paper's
+        options: dict[str, Any] = (
+            {"local_momentum": "keep"} if name == "diloco" else {}
+        )  # else its rate is cut at the paper's
         with roundelay.attach(model, optimizer, name, patience=PATIENCE, period=4, **options) as session:
             for steps in (160, 40):
                 for _ in range(steps):
