@@ -11,6 +11,7 @@ from roundelay.core.live import Live, read_live
 from roundelay.core.parsing import parse_json, parse_yaml
 from roundelay.core.records import read_events
 from roundelay.core.strategy_text import parse_strategy
+from roundelay.recipes.kept import kept_recipe
 from roundelay.run_directory import EVENTS, cut
 from roundelay.runtime.trace import Recorder, read_entries
 from roundelay.speech.hmm.boundaries import read_phone_times
@@ -84,3 +85,12 @@ def test_a_damaged_line_of_the_log_does_not_keep_a_run_from_going_on(tmp_path: P
     log.write_text(f'{{"kind": "x"}}\n{DEEP}\n')
     cut(tmp_path, len('{"kind": "x"}\n'))
     assert log.read_text() == '{"kind": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    "text", ["name: x\ncorpsu: data\n", "name: [1\n", "name: x\ncorpus: data\nmodel: {widht: 3}\n"]
+)
+def test_a_damaged_recipe_of_a_run_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(UserError, match=str(tmp_path / "recipe.yaml")):
+        kept_recipe(tmp_path, ["decode.beam=9"])
