@@ -111,7 +111,10 @@ def load_corpus(folder: Path) -> Corpus:
         raise UserError(
             f"{folder}: {what}. Make it with `roundelay prepare` (`roundelay prepare --help` lists the corpora)."
         )
-    summary = read_checked(folder / CORPUS, "Run `roundelay prepare` again.")
+    summary = read_checked(
+        folder / CORPUS,
+        f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
+    )
     try:
         if summary["version"] != VERSION:
             raise UserError(
