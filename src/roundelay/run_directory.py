@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import platform
 import subprocess
@@ -20,6 +19,7 @@ from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, unwritable, write_json, write_text
+from roundelay.core.parsing import parse_json
 from roundelay.core.records import (
     LASTING,
     Record,
@@ -185,7 +185,7 @@ def cut(exp: Path, size: int) -> None:
 
 def _lasting(line: bytes) -> bool:
     try:
-        return line.endswith(b"\n") and isinstance(from_mapping(json.loads(line)), LASTING)
+        return line.endswith(b"\n") and isinstance(from_mapping(parse_json(line)), LASTING)
     except (ValueError, TypeError, AttributeError):
         return False
 

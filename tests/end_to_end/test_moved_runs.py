@@ -11,6 +11,7 @@ import yaml
 from roundelay.cli import main
 from roundelay.recipes.kept import kept_recipe
 from support.beeps import write_beeps
+from support.damage import forget_checksums
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +151,7 @@ def test_another_corpus_is_heard_with_the_runs_own_words(
 def test_words_changed_since_are_said(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lexicon = moved / "data/lexicon.txt"
     lexicon.write_text(lexicon.read_text().replace("STAY", "STAYED"))
+    forget_checksums(moved / "data/corpus.json")  # it is meant
     main(["decode", str(moved / "exp/one"), "--out", "out"])
     out = " ".join(capsys.readouterr().out.split())
     assert "has changed since the model was trained: the lexicon (4 words then, 4 now)" in out

@@ -213,6 +213,10 @@ def test_broken_stores_are_refused(tmp_path: Path, some: list[Utterance]) -> Non
     (folder / "features.npy").write_bytes(whole[:-40])
     with pytest.raises(UserError, match="broken features"):
         FeatureStore.open(folder)
+    for damaged in (b"", whole[:5], whole[:10] + b"(" * 118 + whole[128:]):
+        (folder / "features.npy").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"broken features \(features\.npy"):
+            FeatureStore.open(folder)
     np.save(folder / "features.npy", np.zeros((5, 12), np.float32))
     with pytest.raises(UserError, match="do not belong together"):
         FeatureStore.open(folder)

@@ -12,6 +12,7 @@ from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
 from roundelay.speech.corpus.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, recorded, write_lines
+from support.damage import forget_checksums
 
 SPLITS = {"train": "train", "dev": "dev", "test": "test"}
 TEXTS = {
@@ -64,6 +65,24 @@ def test_what_was_prepared_is_loaded(source: Path, data: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("file", ["train.jsonl", "dev.jsonl", "lexicon.txt", "corpus.json"])
+@pytest.mark.parametrize("how", ["a line is lost", "a letter is another", "empty", "missing"])
+def test_a_damaged_file_is_named(file: str, how: str, source: Path, data: Path) -> None:
+    """Also where what is left could be read: fewer utterances, other words, other phones."""
+    prepare(source, data)
+    path = data / file
+    whole = path.read_bytes()
+    changed = {"a line is lost": whole[: whole[:-1].rfind(b"\n") + 1], "a letter is another": whole.replace(b"O", b"Q")}
+    if file == "corpus.json":
+        changed["a letter is another"] = whole.replace(b"toy", b"tox")
+    assert changed.get(how) != whole
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(changed.get(how, b""))
+    with pytest.raises(UserError, match=rf"({file}|{data}: not a prepared corpus).*roundelay prepare"):
+        load_corpus(data)
+
+
 def test_the_summary(source: Path, data: Path) -> None:
     prepare(source, data)
     summary = json.loads((data / "corpus.json").read_text())
@@ -96,6 +115,7 @@ def test_features_of_other_utterances_are_refused(source: Path, data: Path) -> N
     prepare(source, data)
     lines = (data / "dev.jsonl").read_text()
     (data / "dev.jsonl").write_text(lines.replace('"id":"s3-a"', '"id":"s3-z"'))
+    forget_checksums(data / "corpus.json")  # a folder of an earlier version
     with pytest.raises(UserError, match=r"no features of 1 utterances(.|\n)*s3-z"):
         load_corpus(data).features()
 

@@ -219,7 +219,8 @@ def test_a_second_rank_0_and_a_missing_one_are_named(world: World) -> None:
 @pytest.mark.parametrize(
     "noise",
     [b"", b"GET / HTTP/1.1\r\n\r\n", LENGTH.pack(1 << 40), LENGTH.pack(2) + b"[]", LENGTH.pack(2) + b"\xff{",
-     LENGTH.pack(13) + b'{"rank": "1"}', LENGTH.pack(11) + b'{"rank": 9}'],
+     LENGTH.pack(13) + b'{"rank": "1"}', LENGTH.pack(11) + b'{"rank": 9}', LENGTH.pack(14) + b'{"rank": true}',
+     LENGTH.pack(100_000) + b"[" * 100_000],
 )  # fmt: skip
 def test_who_is_no_learner_is_shown_out(world: World, noise: bytes) -> None:
     thread, done = start(lambda: collect(replace(world, learners=2)))

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_yaml
 
 C = TypeVar("C")
 
@@ -23,11 +22,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: no such file, not YAML (names line and column), or not a mapping.
     """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: a recipe is a mapping of sections, this is {type(value).__name__}.")
     return value
@@ -39,11 +40,9 @@ def override(mapping: dict[str, Any], assignment: str) -> None:
     if not equals or not key:
         raise UserError(f"override {assignment!r}: write it as section.key=value, for example schedule.max_epochs=5.")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(
-            f"override {assignment!r}: {text!r} is not a value ({' '.join(str(error).split())})."
-        ) from error
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"override {assignment!r}: {text!r} is not a value ({error}).") from error
     *sections, last = key.split(".")
     for section in sections:
         mapping = mapping.setdefault(section, {})

@@ -5,7 +5,6 @@ Written anew a few times a minute, never read by the run itself, gone when it ha
 """
 
 import dataclasses
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_json
 from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
@@ -94,7 +94,7 @@ def read_live(exp: Path) -> Live | None:
     """
     path = exp / Live.FILE
     try:
-        return Live.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Live.from_json(parse_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError) as error:

@@ -9,7 +9,6 @@ as NaN wherever a field must be a number.
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
+from roundelay.core.parsing import parse_json
 
 SCHEMA = 1
 
@@ -279,8 +279,8 @@ def read_events(path: Path) -> list[Record]:
 def _parse(path: Path, lines: list[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         try:
-            record = from_mapping(json.loads(line))
-        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            record = from_mapping(parse_json(line))
+        except (ValueError, TypeError, AttributeError) as error:
             if number == len(lines):
                 return
             raise UserError(

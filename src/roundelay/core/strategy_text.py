@@ -7,9 +7,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_yaml
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -57,8 +56,8 @@ def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
         if key in options:
             raise UserError(f"{how}; {key} is given twice.")
         try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            options[key] = parse_yaml(value)
+        except ValueError:
             raise UserError(f"{how}; {value!r} is not a value.") from None
     return name, options
 

@@ -32,6 +32,10 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:
             that is none.
     """
     mapping = read_kept(exp)
+    try:
+        build(Recipe, mapping)  # before overrides, so that an error is known to be the file's
+    except UserError as error:
+        raise UserError(f"{exp / RECIPE}: {error}") from None
     origin = read_origin(exp)
     for holder, key in _paths(mapping):
         holder[key] = str(_found(exp, origin, Path(str(holder[key])), key))

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
+from roundelay.core.parsing import parse_yaml
 from roundelay.core.records import (
     SCHEMA,
     Decoded,
@@ -254,8 +253,8 @@ def _decoded(records: list[Record]) -> dict[str, WordErrors]:
 @lru_cache(maxsize=256)
 def _settings(recipe: str) -> Mapping[str, Any]:
     try:
-        value = yaml.safe_load(recipe)
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
+        value = parse_yaml(recipe)
+    except ValueError:
         return {}
     return dict(_flat(value, "")) if isinstance(value, dict) else {}
 

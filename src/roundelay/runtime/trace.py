@@ -12,7 +12,6 @@ Legend: P parameters, L learners.
 """
 
 import hashlib
-import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from safetensors.torch import load, save
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
+from roundelay.core.parsing import parse_json
 from roundelay.runtime.base import ClusterState
 
 VERSION = 1
@@ -193,7 +193,7 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path}: not a trace: not UTF-8 text (byte {error.start}). Restore the file.") from error
     for number, line in enumerate(lines[:-1], 1):
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             entry["what"]
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{path}:{number}: not an entry of a trace.") from None

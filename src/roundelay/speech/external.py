@@ -6,7 +6,6 @@ utterance, or a folder of ID.npy. Nothing is unpickled.
 Legend: T frames of an utterance, F features.
 """
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.archive import ArchiveError, parse_location, read_archive, read_matrix, read_scp
+from roundelay.speech.arrays import BROKEN
 
 Float32 = npt.NDArray[np.float32]
 
@@ -89,5 +89,5 @@ class Matrices:
                     return held
             path = self.source / f"{utterance}.npy"
             return np.load(path, allow_pickle=False) if path.is_file() else None
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        except BROKEN as error:
             raise ExternalError(f"{utterance}: {self.source}: cannot be read ({error})") from None

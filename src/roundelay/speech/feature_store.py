@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
+from roundelay.speech.arrays import BROKEN, map_array
 
 FEATURES = "features.npy"
 SPEAKERS = "speakers.npz"
@@ -93,7 +94,7 @@ class FeatureStore:
         try:
             ids, frames = index["utterances"], np.array(index["frames"], dtype=np.int64)
             speaker_indices = np.array(index["speakers"], dtype=np.int32)
-            array = np.load(folder / FEATURES, mmap_mode="r", allow_pickle=False)
+            array = map_array(folder / FEATURES)
             with np.load(folder / SPEAKERS, allow_pickle=False) as stats:
                 speakers = SpeakerStats(tuple(stats["names"].tolist()), stats["mean"], stats["std"], stats["frames"])
             offsets = np.concatenate([[0], np.cumsum(frames)]).astype(np.int64)
@@ -112,7 +113,7 @@ class FeatureStore:
             rate = int(index["sampling_rate"])
             shift = float(index.get("frame_shift", config.get("frame_shift_ms", 10.0) / 1000))
             length = float(index.get("frame_length", config.get("frame_length_ms", 25.0) / 1000))
-        except (KeyError, TypeError, ValueError, OSError) as error:
+        except BROKEN as error:
             raise UserError(
                 f"{folder}: broken features ({error}). Delete this folder and run `roundelay prepare` again."
             ) from error

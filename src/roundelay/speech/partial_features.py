@@ -20,6 +20,7 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, unwritable
+from roundelay.core.parsing import parse_json
 from roundelay.speech.feature_store import (
     FEATURES,
     INDEX,
@@ -160,8 +161,8 @@ class Partial:
 def _parsed(line: bytes, offset: int) -> tuple[str, Entry] | None:
     """The utterance and entry of a line of the journal; None when it is not a whole one."""
     try:
-        name, key, frames, width, checksum, reason = json.loads(line)
-    except ValueError:
+        name, key, frames, width, checksum, reason = parse_json(line)
+    except (ValueError, TypeError):
         return None
     if not line.endswith(b"\n") or not all(isinstance(n, int) and n >= 0 for n in (frames, width)):
         return None

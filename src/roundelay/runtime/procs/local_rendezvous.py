@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_json
 from roundelay.runtime.procs.peers import peer_user
 from roundelay.runtime.procs.world import World
 
@@ -86,7 +87,7 @@ class LocalRendezvous:
                 fact, descriptors = _receive(connection)
                 _close(descriptors)
                 rank = fact.pop("rank", None)
-                if isinstance(rank, int) and 0 < rank < self._world.learners:
+                if type(rank) is int and 0 < rank < self._world.learners:
                     return rank, fact
         except (OSError, EOFError, ValueError):
             pass
@@ -224,7 +225,7 @@ def _receive(connection: socket.socket) -> tuple[Fact, list[int]]:
         (length,) = LENGTH.unpack(head)
         if length > MESSAGE_BYTES:
             raise ValueError(f"a message of {length:,} bytes")
-        fact = json.loads(_receive_exactly(connection, length))
+        fact = parse_json(_receive_exactly(connection, length))
         if not isinstance(fact, dict):
             raise ValueError("a message that is no object")
     except BaseException:

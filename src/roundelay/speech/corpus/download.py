@@ -9,7 +9,6 @@ published one or that of the first download, so that a file that changes later i
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from typing import Any, BinaryIO
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, unwritable, write_json
+from roundelay.core.parsing import parse_json
 from roundelay.core.progress import Progress
 
 RECORD = "downloads.json"
@@ -180,8 +180,8 @@ class _Part:
         if not self.note.is_file():
             return {}
         try:
-            found = json.loads(self.note.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError):
+            found = parse_json(self.note.read_text(encoding="utf-8"))
+        except ValueError:
             return {}
         return found if isinstance(found, dict) and found.get("url") == self.url else {}
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json
 from roundelay.speech.corpus.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.culprits import LeftOut, listing
 from roundelay.speech.feature_store import FeatureStore
@@ -111,7 +111,10 @@ def load_corpus(folder: Path) -> Corpus:
         raise UserError(
             f"{folder}: {what}. Make it with `roundelay prepare` (`roundelay prepare --help` lists the corpora)."
         )
-    summary = read_json(folder / CORPUS)
+    summary = read_checked(
+        folder / CORPUS,
+        f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
+    )
     try:
         if summary["version"] != VERSION:
             raise UserError(
@@ -151,7 +154,8 @@ def write_prepared(corpus: Corpus) -> None:
     for name, utterances in corpus.splits.items():
         write_manifest(corpus.folder / f"{name}.jsonl", utterances)
     write_lexicon(corpus.folder / LEXICON, corpus.lexicon)
-    write_json(
+    kept = [*(f"{name}.jsonl" for name in corpus.splits), LEXICON]
+    write_checked(
         corpus.folder / CORPUS,
         {
             "version": VERSION,
@@ -174,6 +178,7 @@ def write_prepared(corpus: Corpus) -> None:
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },
         },
+        [*kept, HELD_OUT_LEXICON] if corpus.held_out_words else kept,
     )
 
 

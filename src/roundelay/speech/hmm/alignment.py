@@ -25,6 +25,7 @@ import numpy.typing as npt
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_json
+from roundelay.speech.arrays import map_array
 from roundelay.speech.hmm.topology import SILENCE, Tying
 from roundelay.speech.hmm.tree import DecisionTree
 
@@ -135,10 +136,8 @@ class Alignment:
             )
         try:
             tree = DecisionTree.from_json(read_json(folder / TREE))
-            pdf, phones, states = (
-                np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (PDFS, PHONES, STATE_FILE)
-            )
-        except (UserError, OSError, ValueError) as error:
+            pdf, phones, states = (map_array(folder / name) for name in (PDFS, PHONES, STATE_FILE))
+        except (UserError, ValueError) as error:
             raise UserError(f"{folder}: broken alignment ({error}). Delete the folder and align again.") from error
         whole = (
             pdf.shape == phones.shape == states.shape == (summary.frames,)

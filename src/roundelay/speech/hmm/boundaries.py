@@ -7,7 +7,6 @@ same are compared.
 Legend: T frames of one utterance.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_json
 from roundelay.speech.corpus.prepared import Corpus
 from roundelay.speech.feature_store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
@@ -118,7 +118,7 @@ def read_phone_times(path: Path) -> Iterator[tuple[str, Begins]]:
         raise UserError(f"{path}: cannot be read ({error}).") from None
     for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line)
+            value = parse_json(line)
             named = [(str(name), float(time)) for name, time in value["phones"]]
             yield str(value["id"]), [(_plain(name), time) for name, time in named if not name.startswith("_")]
         except (ValueError, TypeError, KeyError) as error:

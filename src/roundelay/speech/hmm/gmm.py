@@ -11,7 +11,6 @@ Legend: T frames, D dimensions, S pdfs, G components of all pdfs together.
 """
 
 import itertools
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
+from roundelay.speech.arrays import BROKEN
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -223,6 +223,6 @@ def load_mixtures(path: Path) -> Mixtures:
             fields = {name: file[name] for name in ("weights", "means", "variances", "first", "floor")}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. `roundelay align` writes it.") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except BROKEN as error:
         raise UserError(f"{path}: broken mixtures ({error}). Delete the folder and align again.") from error
     return Mixtures(**fields)
