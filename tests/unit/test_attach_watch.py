@@ -460,3 +460,24 @@ def test_meetings_are_named_and_numbered(caplog: pytest.LogCaptureFixture) -> No
             one.check(2, [0, 1])
     ranks[0].say_long([1])
     assert "rank 0 waits in its 2nd consensus() for learners [1]" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_loop_that_computes_gradients_and_never_steps_is_told_so(
+    stepped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.WARNING), roundelay.attach(model, optimizer, "adpsgd") as session:
+        for x, y in batches():
+            model.zero_grad()
+            backward(model, x, y)
+            if stepped:
+                optimizer.step()
+            else:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        assert p.grad is not None
+                        p.sub_(p.grad, alpha=0.1)
+        session.meet()
+    assert sum("taken no step since roundelay.attach" in text for text in caplog.messages) == (not stepped)

@@ -86,6 +86,7 @@ class Steps:
         self._asked: set[int] = set()  # optimizers by number that have been asked for it
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
         self._late: Changes | None = None  # made since this step began
+        self._stepped, self._kind = False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._hooks = hook_into(module, self)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
@@ -183,6 +184,7 @@ class Steps:
         finally:
             self._given, self._asked, self._skip = set(), set(), False
             self._late, self._fingerprint = None, 0
+        self._stepped = True
         self.show_home()
 
     def _update(self, gradient: Tensor, own: bool, given: Sequence[bool]) -> bool:
@@ -236,9 +238,10 @@ class Steps:
         same = self.learner.inputs.same_as()
         if same is not None:
             log.warning(
-                "rank %d trains on the same minibatches as rank %d (its first %d inputs are equal): the learners do "
-                "the same work. Share the examples out, by DataLoader(dataset, batch_sampler=session.sampler(dataset, "
-                "batch_size)), or draw them by a seed that differs from rank to rank.", self.rank, same, FIRST,
+                "rank %d trains on the same minibatches as rank %d (the first %d inputs of %s are equal): the learners "
+                "do the same work. Share the examples out, by DataLoader(dataset, batch_sampler=session.sampler("
+                "dataset, batch_size)), or draw them by a seed that differs from rank to rank.",
+                self.rank, same, FIRST, self._kind,
             )  # fmt: skip
         self._checking_inputs = same is None and not self.learner.inputs.settled
 
@@ -274,6 +277,16 @@ class Steps:
         self._watch.check_all()
         self._take_over()
         self._fingerprint = 0
+        self._say_no_step()
+
+    def _say_no_step(self) -> None:
+        if not self._stepped and self.learner.begun and any(p.grad is not None for p in self.parameters.all):
+            self._stepped = True  # said once
+            log.warning(
+                "rank %d has computed gradients of %s, and taken no step since roundelay.attach: optimizer.step() of "
+                "an optimizer that was attached is what trains with the others. An update written by hand, or by "
+                "another optimizer, is heard of at meetings only.", self.rank, self._kind,
+            )  # fmt: skip
 
     def met(self) -> None:
         """After it: the module looks at the learner's own parameters again."""
