@@ -101,7 +101,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _tensors(path: Path) -> tuple[Path, ...]:
-    """Where the tensors of the checkpoint are whose JSON is `path`; where they may be, if that cannot be read."""
+    """Files of tensors of the checkpoint whose JSON is `path`; likely ones, if that cannot be read."""
     try:
         meta = read_json(path)
     except UserError:

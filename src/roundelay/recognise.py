@@ -157,7 +157,7 @@ def _voices(
 
 
 def _said(voice: Voice, own: Corpus, corpus: Corpus) -> str:
-    """Whose words and language model are used, where that is not plain."""
+    """A sentence on whose words and language model are used, where that is not plain."""
     changed = voice.model.input.changes(own) if voice.model.input is not None else ""
     if changed:
         changed += "The graph is made of what is there now. "

@@ -34,7 +34,7 @@ from roundelay.core.records import (
 RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
 PLACE = "place.json"
-"""Where the recipe's relative paths begin: see Origin."""
+"""The file that says where the recipe's relative paths begin: see Origin."""
 MANNERS: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
@@ -97,7 +97,7 @@ class Origin:
 
 
 def read_origin(exp: Path) -> Origin | None:
-    """Where the run in `exp` was begun; None for a run of a version that did not say.
+    """The place where the run in `exp` was begun; None for a run of a version that did not say.
 
     Raises:
         UserError: its place.json is damaged.

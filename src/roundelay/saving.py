@@ -27,15 +27,15 @@ from roundelay.runtime.clocks import pause
 
 FOLDER = "checkpoints"
 RETRY_SECONDS = 5.0
-"""How long it is waited before a full disk is tried again."""
+"""Seconds before a full disk is tried again."""
 LOOK_SECONDS = 0.2
-"""How often it is asked meanwhile whether the run is to stop."""
+"""Interval at which it is asked meanwhile whether the run is to stop."""
 T = TypeVar("T")
 
 
 @dataclass
 class Position:
-    """Where a run stands besides its cluster's state; all of it is in every checkpoint."""
+    """Position of a run besides its cluster's state; all of it is in every checkpoint."""
 
     schedule: schedules.Progress
     first: int = 0  # minibatch of the epoch to go on with
@@ -226,7 +226,7 @@ class Listed:
         return dataclasses.asdict(self)
 
     def shown(self) -> str:
-        """What is to be said of it."""
+        """A sentence about it."""
         if self.fault:
             return self.fault
         return ", ".join(text for text, so in (("best", self.best), ("goes on from here", self.next)) if so)

@@ -43,6 +43,19 @@ def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
     torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
 
 
+def train(
+    model: nn.Sequential, optimizer: torch.optim.Optimizer, steps: int, change: Callable[[nn.Sequential], None],
+    when: range,
+) -> None:  # fmt: skip
+    """Somebody's loop, with a change by hand after some of its steps."""
+    for number, (x, y) in enumerate(batches(steps)):
+        optimizer.zero_grad()
+        backward(model, x, y)
+        optimizer.step()
+        if number in when:
+            change(model)
+
+
 def clamp_data(model: nn.Sequential) -> None:
     for p in model.parameters():
         p.data.clamp_(-0.2, 0.2)
@@ -84,17 +97,9 @@ def test_changes_by_hand_are_taken_over(
     plain, model = network(), network()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for x, y in batches():
-        optimizer.zero_grad()
-        backward(plain, x, y)
-        optimizer.step()
-        change(plain)
+    train(plain, optimizer, 6, change, range(6))
     with roundelay.attach(model, theirs, strategy), caplog.at_level(logging.WARNING):
-        for x, y in batches():
-            theirs.zero_grad()
-            backward(model, x, y)
-            theirs.step()
-            change(model)
+        train(model, theirs, 6, change, range(6))
     for a, b in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert sum("were changed by hand" in text for text in caplog.messages) == 1
@@ -116,19 +121,10 @@ def test_changes_that_come_late_are_taken_over_too(
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     quiet = CLOSE + 10  # steps, each of which shows the module something once or twice
-    for number, (x, y) in enumerate(batches(quiet + 5)):
-        optimizer.zero_grad()
-        backward(plain, x, y)
-        optimizer.step()
-        if quiet <= number < quiet + until:
-            change(plain)
+    when = range(quiet, quiet + until)
+    train(plain, optimizer, quiet + 5, change, when)
     with roundelay.attach(model, theirs, strategy), caplog.at_level(logging.WARNING):
-        for number, (x, y) in enumerate(batches(quiet + 5)):
-            theirs.zero_grad()
-            backward(model, x, y)
-            theirs.step()
-            if quiet <= number < quiet + until:
-                change(model)
+        train(model, theirs, quiet + 5, change, when)
     for a, b in zip(plain.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert sum("were changed by hand" in text for text in caplog.messages) == 1

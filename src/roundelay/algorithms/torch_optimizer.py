@@ -238,7 +238,7 @@ def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
 
 
 def _share_after_reset(make: Make, moments: Sequence[str], steps: int) -> float:
-    """How far `steps` steps go after the first moments were set to zero, by how far they go with them kept."""
+    """Distance of `steps` steps after the first moments were set to zero, as a share of it with them kept."""
     gone = []
     for reset in (True, False):
         parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))

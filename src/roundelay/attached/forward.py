@@ -13,7 +13,7 @@ TENSORS, BYTES, DEPTH = 4, 2**20, 4
 
 
 class Begins(Protocol):
-    """What a hook tells of a forward."""
+    """A hook's report of a forward."""
 
     @property
     def open(self) -> bool: ...

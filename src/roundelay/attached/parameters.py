@@ -112,7 +112,7 @@ class Parameters:
                 gradient.mul_(factor)
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Which of the trainable parameters these are; others are left out."""
+        """Numbers of these among the trainable parameters; others are left out."""
         return [number for p in parameters if (number := self._number.get(id(p))) is not None]
 
     @contextmanager

@@ -116,7 +116,7 @@ class Session:
 
     @property
     def examples(self) -> float:
-        """What gradients weigh against others' where a mean is taken: the number of examples one is the mean of, if
+        """Weight of gradients against others' where a mean is taken: the number of examples one is the mean of, if
         that differs between learners; 1 at first. Set it before `optimizer.step()`; `step(examples)` says it for one
         step."""
         return self._steps.examples

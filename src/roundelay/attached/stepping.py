@@ -26,7 +26,7 @@ from roundelay.attached.parameters import ROUNDED
 from roundelay.core.errors import UserError
 
 SCALING = ("grad_scale", "found_inf")
-"""What a GradScaler lays down at the optimizer for the time of its step."""
+"""Attributes that a GradScaler sets on the optimizer for the time of its step."""
 Ask = Callable[[int, Callable[[], Any] | None], Any]
 """`ask(number, closure)`: the step of the optimizer of that number; the loss, if a closure computes one."""
 
@@ -98,7 +98,7 @@ class Stepper:
 
     @property
     def unscaling(self) -> Tensor | None:
-        """What gradients are to be multiplied by; None: nothing, they are what they should be."""
+        """Factor for the gradients; None: they are unscaled already."""
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
         return None if scale is None else scale.double().reciprocal().float()
 
@@ -143,7 +143,7 @@ class Stepper:
 
 
 class _Asking:
-    """What the replaced step looks at: nobody, once the session is closed."""
+    """The stepper that the replaced step asks: none, once the session is closed."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper: Stepper | None = stepper

@@ -46,7 +46,7 @@ class Steps:
     """
 
     examples: float = 1
-    """What gradients weigh; see `Session`."""
+    """Weight of gradients; see `Session`."""
 
     def __init__(
         self, module: nn.Module, optimizers: Sequence[Optimizer], device: torch.device | None, world: World,
@@ -250,7 +250,7 @@ class Steps:
         self._watch.show(self._place.snapshot, self._home)
 
     def _take_over(self) -> None:
-        """What was changed by hand since the module was shown its parameters is in the row from now on."""
+        """Put into the row what was changed by hand since the module was shown its parameters."""
         self._watch.check()
         changes = self._watch.changes()
         if changes is not None:
@@ -262,8 +262,8 @@ class Steps:
             self.learner.change_row(changes.add_to)
 
     def _note_late_changes(self) -> None:
-        """What was changed since the step began (renormalised in the forward, say) goes into the row with the update,
-        for the strategy may overwrite it before."""
+        """Note what was changed since the step began (renormalised in the forward, say): it goes into the row with the
+        update, for the strategy may overwrite it before."""
         self._late = self._watch.changes()
         if self._late is not None:
             self._fingerprint ^= self._late.fingerprint
@@ -361,7 +361,7 @@ class Steps:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What a strategy cannot go on after, it cannot go on after later either."""
+        """Remember an error: the strategy cannot go on after it, now or later."""
         try:
             yield
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What changes a module's parameters beside the optimizer: noticed, and taken over into the row, or refused by name.
+"""Changes of a module's parameters beside the optimizer: taken over into the row, or refused by name.
 
     taken over   values: clamped after the step (WGAN), loaded, initialised anew, renormalised in the forward, stepped
                  by an optimizer that was not attached. Such a change counts as part of the learner's step: it is added
@@ -113,7 +113,7 @@ class Watch:
             )
 
     def changes(self) -> "Changes | None":
-        """What was changed since `show`, to be taken over; None: nothing."""
+        """Changes since `show`, to be taken over; None: there are none."""
         found = self._differences()
         if not found:
             return None
@@ -126,7 +126,7 @@ class Watch:
         return Changes(self._parameters, self._kept_views, found)
 
     def drop(self) -> None:
-        """What was changed since `show` is not taken over; say so."""
+        """Warn of changes since `show`, which are not taken over."""
         found = self._differences(counters=False)  # a change that was taken back leaves a counter higher
         if found:
             log.warning(

@@ -1,4 +1,4 @@
-"""What else may average a module's gradients or keep its parameters: refused, since both would do it.
+"""Wrappers that average a module's gradients or keep its parameters are refused, since both would do it.
 
 Known by the names of classes, so that nothing is imported that the user does not use.
 """

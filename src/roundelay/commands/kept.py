@@ -1,4 +1,4 @@
-"""What is kept on disk, and whether it is whole: checkpoints, verify."""
+"""Commands about files kept on disk, and whether they are whole: checkpoints, verify."""
 
 import argparse
 from pathlib import Path

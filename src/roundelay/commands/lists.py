@@ -1,4 +1,4 @@
-"""What there is to choose from: list. It does not load torch."""
+"""Lists of strategies, topologies, recipes and options: list. It does not load torch."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How a command line is read: slips of the keyboard are named first, before anything that may be missing."""
+"""Parsers of the command line: slips of the keyboard are named first, before anything that may be missing."""
 
 import argparse
 import re

@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Asked(Protocol):
-    """What is told of a signal: training's Interrupt."""
+    """The receiver of a signal: training's Interrupt."""
 
     asked: bool
     why: str

@@ -117,7 +117,7 @@ def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a look at one file has found; `fault` is "" where it is what was written."""
+    """The verdict on one file; `fault` is "" where it is what was written."""
 
     path: Path
     fault: str

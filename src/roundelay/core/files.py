@@ -49,7 +49,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 BYTE_ORDER_MARK = "\ufeff"
-"""What some editors put before UTF-8 text; it shows nowhere, and is no part of the first word."""
+"""U+FEFF, put before UTF-8 text by some editors; it shows nowhere, and is no part of the first word."""
 MOST_TEXT = 1 << 30
 """Bytes of a text that is read as a whole, unpacked; a large dictionary has 10 MB."""
 

@@ -112,7 +112,7 @@ class Me(Protocol):
 
     @property
     def minibatches_a_round(self) -> int:
-        """How many of one learner's minibatches a round of all learners stands for: 1 where they share one
+        """One learner's minibatches that a round of all learners stands for: 1 where they share one
         (`training.minibatch` is the total), L where each has one of its own (attach)."""
         ...
 

@@ -22,7 +22,7 @@ _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/si
 
 
 def describe() -> dict[str, Any]:
-    """What `options/known.json` should say."""
+    """The content of `options/known.json`, from the dataclasses."""
     sections: dict[str, Any] = {}
     _describe(Recipe, sections)
     strategies = {}

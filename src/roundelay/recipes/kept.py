@@ -87,7 +87,7 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
-    """Where a path of the recipe may lead, the likeliest first."""
+    """Places that a path of the recipe may lead to, the likeliest first."""
     given = given.expanduser()
     if origin is None:
         if given.is_absolute():

@@ -1,4 +1,4 @@
-"""Which options recipes and strategies have, of which type: known without loading torch or any model.
+"""Options of recipes and strategies and their types, known without loading torch or any model.
 
 `options/known.json` is taken from the dataclasses that the options are (`python -m roundelay.recipes.describe` writes
 it, and a test holds it to them); `options/explained.yaml` says in plain words what each option is. So a wrong name is
@@ -58,7 +58,7 @@ def about_recipe(name: str) -> str:
 
 
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What the recipe in file `source`, or the packaged one of that name, says, with `section.key=value` applied.
+    """The recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
 
     Raises:
         UserError: no such recipe, not YAML, or an override that is none.

@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def minibatches_a_round(self) -> int:
-        """How many of one learner's minibatches a round of all learners stands for."""
+        """One learner's minibatches that a round of all learners stands for."""
         return 1 if self.shared_minibatch else self.learners
 
     @property

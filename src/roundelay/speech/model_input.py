@@ -1,4 +1,4 @@
-"""What a model was trained on, as model.json keeps it, and whether a corpus gives it the same.
+"""Input that a model was trained on, as model.json keeps it, compared with what a corpus gives.
 
 Frames at another sampling rate, or of other filterbanks, are numbers like any others: the network takes them, and what
 comes out is no speech. So both are compared before anything is decoded.
@@ -53,7 +53,7 @@ class ModelInput:
         )
 
     def changes(self, corpus: Corpus) -> str:
-        """How lexicon and training transcripts differ from those the model was trained on; empty if they do not."""
+        """Differences of lexicon and training transcripts from those the model was trained on; or an empty text."""
         found = []
         if _digest([corpus.lexicon.to_text()]) != self.lexicon:
             found.append(f"the lexicon ({self.words:,} words then, {len(corpus.lexicon.words):,} now)")

@@ -50,7 +50,7 @@ def open_door(place: Place, terms: Terms) -> Door:
 
 
 def do_nothing_with(_: Message) -> None:
-    """What a host says that is refused."""
+    """A message of a host is refused."""
 
 
 class Arrivals:

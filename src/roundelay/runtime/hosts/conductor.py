@@ -368,7 +368,7 @@ class HostsRuntime(Runtime):
             self._hosts.dismiss(remote, f"it lives, but has trained nothing for {seconds:g} s")
 
     def _done(self, host: int, ranks: Sequence[int]) -> int:
-        """How much a host has done: minibatches it has said to be trained, or frames."""
+        """Work that a host has reported: minibatches, or frames."""
         if self._book is not None and not self._synchronous:
             return self._book.settled(host)
         return int(self._arena.counts.frames[list(ranks)].sum())

@@ -1,4 +1,4 @@
-"""How two hosts begin: each proves that it knows the run's secret, and both have keys that nobody else has.
+"""The handshake of two hosts: each proves that it knows the run's secret, and both derive keys that nobody else has.
 
     listener     magic, version, mode, a nonce
     connector    magic, version, mode, a nonce of its own, and a proof
@@ -31,7 +31,7 @@ GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")
 ANSWER = struct.Struct(f"!4sBB{NONCE_BYTES}s{PROOF_BYTES}s")
 VERDICT = struct.Struct(f"!B{PROOF_BYTES}s")
 HEAD = struct.Struct("!4sB")
-"""What every version begins with."""
+"""The first bytes of every version."""
 
 WELCOME, UNPROVED, OTHER_MODE = 0, 1, 2
 """Verdicts."""

@@ -71,7 +71,7 @@ class Leases:
             held.difference_update(trained)
 
     def settled(self, host: int) -> int:
-        """How many minibatches `host` has trained."""
+        """Minibatches that `host` has trained."""
         return self._settled[host]
 
     def give_back(self, host: int) -> int:

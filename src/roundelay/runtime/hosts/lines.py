@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
 BEATS = 10
 """Heartbeats within the patience."""
 LOOK_SECONDS = 0.5
-"""How often a door looks for links that nobody takes."""
+"""Interval at which a listener looks for links that nobody takes."""
 
 Handle = Callable[[Message], None]
 Gone = Callable[[str], None]

@@ -14,7 +14,7 @@ class _Standstill:
 
 
 class Progress:
-    """How long each host has been busy without getting anything done.
+    """Seconds that each host has been busy without getting anything done.
 
     Args:
         patience: seconds after which that is too long.

@@ -16,7 +16,7 @@ Standing = Literal["new", "ready", "in", "gone"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a host says at the end of a part of a segment, of all the segment so far. `problem` is "", "died" (learner
+    """A host's report at the end of a part of a segment, of all the segment so far. `problem` is "", "died" (learner
     `rank`), "timeout" or "error"; `text` is for people."""
 
     problem: str = ""

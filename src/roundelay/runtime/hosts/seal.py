@@ -1,4 +1,4 @@
-"""How bytes between two hosts are sealed: what was changed, left out, repeated or put in on the way is noticed.
+"""Sealed bytes between two hosts: a change, gap, repetition or insertion on the way is noticed.
 
 All that one end sends is cut into records of at most RECORD_BYTES. Each is sealed by AES-256-GCM (NIST SP 800-38D)
 under a key of that direction, with the number of the record as nonce, so a record is good once, and only in its place.

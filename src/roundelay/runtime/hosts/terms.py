@@ -21,7 +21,7 @@ CONTROL, CHAIN, POST, FERRY = ROLES = ("control", "chain", "post", "ferry")
 
 
 def identity(rank: int) -> dict[str, Any]:
-    """What a host says of itself to whoever connects: its lowest rank. Whoever connects looks for just that host."""
+    """A host's identity, told to whoever connects: its lowest rank. Whoever connects looks for just that host."""
     return {"what": "host", "first": rank}
 
 

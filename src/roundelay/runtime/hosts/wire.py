@@ -42,7 +42,7 @@ HANDSHAKE_SECONDS = 10.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 SMALL_BYTES = 1 << 12
-"""What a link keeps for records as long as all are small."""
+"""Buffer of a link for records as long as all are small."""
 REASONS = 8
 """For refusing a connection: so many are kept, for people."""
 
@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def all(self) -> int:
-        """How many there were."""
+        """Links refused or ended, of every kind."""
         return self.strangers + self.malformed + self.tampered
 
     def count_stranger(self, reason: str = "") -> None:

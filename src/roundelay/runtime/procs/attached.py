@@ -155,7 +155,7 @@ class AttachedLearner:
             finally:
                 os.close(arena_file)  # it is mapped, and on its way to the others
             self.where = performer.where
-            """Where rows are."""
+            """Place of the rows."""
             # Before the others may train: from then on they write this row too.
             mine_there = self.arena.vector("row", self.rank).cpu()
             same_bits = torch.equal(initial.cpu().view(torch.int32), mine_there.view(torch.int32))
@@ -496,7 +496,7 @@ class AttachedLearner:
 
     @property
     def counts(self) -> Counts:
-        """What all learners have counted so far; once this one has left, until then."""
+        """Counts of all learners so far; once this one has left, until then."""
         return self._final[0] if self._gone else self.arena.counts.copy()
 
     def leave(self, manner: int = CLOSED) -> None:

@@ -26,9 +26,9 @@ ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 GRACE_SECONDS = 10.0
 """How long learners may take to end after the launcher was told to."""
 PAUSE_SECONDS = 0.05
-"""How often the launcher looks who has ended."""
+"""Interval at which the launcher looks who has ended."""
 FLUSH_SECONDS = 1.0
-"""How long a message of the launcher's own waits for what learners have printed before."""
+"""Seconds that a message of the launcher's own waits for what learners have printed before."""
 
 
 HIDDEN = (

@@ -1,4 +1,4 @@
-"""How learners of one host that somebody else has started find the arena: over a Unix socket, at the start only.
+"""Rendezvous of the learners of one host that somebody else has started: a Unix socket, at the start only.
 
 Learners that share memory run on one host, so none of them needs to listen on a network. Rank 0 listens at an abstract
 Unix socket (no file is left behind) until all have attached; the others connect, say who they are, and are given rank
@@ -30,7 +30,7 @@ PAUSE_SECONDS = 0.02
 MESSAGE_BYTES = 1 << 20
 """Of the longest message."""
 MESSAGE_SECONDS = 10.0
-"""How long the rest of a message may take once it has begun."""
+"""Seconds that the rest of a message may take once it has begun."""
 LENGTH = struct.Struct("<Q")
 ATTACHED = b"\1"
 """The last byte on a connection, of a learner that needs the other no more. Without it, it died."""

@@ -23,7 +23,7 @@ class MeetingsDiffer(UserError):
 
 
 class Meetings:
-    """Which meeting one learner is in, and who is in another."""
+    """The meeting that one learner is in, and those that others are in."""
 
     def __init__(self, arena: Arena, rank: int) -> None:
         self._kind, self._nth = arena.table("meeting_kind"), arena.table("meeting_nth")

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.1
 """How often somebody who waits looks whether the others live."""
 GONE, HERE = 0, 1
 DIED, CLOSED, ENDED, FAILED = range(4)
-"""How somebody left who is not there any more."""
+"""Manners in which a learner leaves."""
 MANNERS = {
     DIED: "it was killed, or left before session.close()", CLOSED: "it has left by session.close()",
     ENDED: "it was asked to end (SIGTERM)", FAILED: "it could not go on, and says why itself",

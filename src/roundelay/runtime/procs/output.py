@@ -1,4 +1,4 @@
-"""What learners print, line by line, with the rank before each line.
+"""Output of learners, line by line, with the rank before each line.
 
 The launcher reads the standard output and standard error of every learner and writes whole lines to its own. Nothing
 here blocks on a learner, and nothing is decoded: a line is bytes up to a newline. A learner is made to wait only when
@@ -20,7 +20,7 @@ DRAIN_BYTES = 1 << 22
 BAR_SECONDS = 10.0
 """How often a line is shown that is written anew again and again, as progress bars are; and when it ends."""
 LAST_SECONDS = 2.0
-"""How long the launcher listens to processes that learners have left behind."""
+"""Seconds that the launcher listens to processes that learners have left behind."""
 
 Show = Callable[[bytes], None]
 
@@ -158,7 +158,7 @@ class _Stream:
         os.set_blocking(source, False)
 
     def read(self, now: float) -> int:
-        """How much was there; -1 at the end of the stream."""
+        """Number of bytes read; -1 at the end of the stream."""
         try:
             data = os.read(self.source, READ_BYTES)
         except BlockingIOError:

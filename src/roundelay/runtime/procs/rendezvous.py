@@ -1,4 +1,4 @@
-"""How hosts that `torchrun` has started find each other: over the store that its agent holds, at the start only.
+"""Rendezvous of hosts that `torchrun` has started: the store that its agent holds, at the start only.
 
 The store is torch.distributed's. Its agent listens on a network and lets anybody read and write, so every fact carries
 a keyed hash (HMAC-SHA256) over the secret of the run, the name of the fact, and where it is said; what has none, or a
@@ -72,7 +72,7 @@ class Rendezvous:
         return fact
 
     def hear_address(self, what: str) -> tuple[str, int]:
-        """What rank 0 says, which is where it listens: {"host": ..., "port": ...}."""
+        """The address at which rank 0 listens: {"host": ..., "port": ...}."""
         fact = self.hear(what)
         host, port = fact.get("host"), fact.get("port")
         if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 1 << 16:

@@ -11,7 +11,7 @@ import time
 from types import FrameType
 
 EXIT_STATUS = 128 + signal.SIGTERM
-"""What a shell calls the end by SIGTERM."""
+"""Exit status of a process ended by SIGTERM, as shells have it."""
 GRACE_SECONDS = 1.0
 
 

@@ -1,4 +1,4 @@
-"""What learners say of a gradient that a mean is taken of, besides its weight.
+"""Votes: facts beside the weight of a gradient that a mean is taken of.
 
     given      of which of the module's parameters there was a gradient. A parameter of which nobody had one has none
                in the mean, as it has none in one process: the optimizer leaves it alone, weight decay included

@@ -164,7 +164,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def learners(environment: Mapping[str, str] = os.environ) -> int:
-    """How many learners have been started; 1 if nobody has started several."""
+    """Number of learners that have been started; 1 if nobody has started several."""
     return _number_or("WORLD_SIZE", 1, environment)
 
 

@@ -1,4 +1,4 @@
-"""What a prepared corpus should be told about, though nothing in it is broken: rates, channels, leaks, spelling."""
+"""Warnings about a corpus in which nothing is broken: rates, channels, leaks, spelling."""
 
 import dataclasses
 from collections import Counter

@@ -52,7 +52,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the utterances of a corpus fit their transcripts.
+    """Fit of the utterances of a corpus to their transcripts.
 
     Attributes:
         fits: fit by id.
@@ -75,7 +75,7 @@ class Fit:
 
 
 def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
-    """What to tell of a `Fit.to_json`; nothing of a corpus that fits."""
+    """Warnings from a `Fit.to_json`; none for a corpus that fits."""
     if not fit or not fit["of"]:
         return []
     found = []

@@ -21,7 +21,7 @@ Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Costs:
-    """What an insertion, a deletion and a substitution cost; an optional word that is left out; an `@` passed over."""
+    """Costs of an insertion, a deletion and a substitution; an optional word that is left out; an `@` passed over."""
 
     ins: int
     del_: int
