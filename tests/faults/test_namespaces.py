@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.namespaces import Hosts, NoNamespaces, why_no_cables, why_not
+from support.namespaces import PATH, Hosts, NoNamespaces, why_no_cables, why_not
 
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
@@ -107,6 +108,19 @@ link.close()
 """
         hosts.start(0, [sys.executable, "-S", "-c", send])
         assert float(receiver.stdout.readline()) > 8 * (1_000_000 - 262_144) / 20e6 * 0.9
+
+
+def test_a_started_command_is_on_its_host_even_if_it_enters_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the end of a test that comes now would miss it: it would live on, and nobody would know."""
+    late = tmp_path / "nsenter"
+    late.write_text(f'#!/bin/sh\nsleep 0.2\nexec {shutil.which("nsenter", path=PATH)} "$@"\n')
+    late.chmod(0o755)
+    with Hosts(1) as hosts:
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{PATH}")
+        monkeypatch.setattr("support.namespaces.PATH", f"{tmp_path}{os.pathsep}{PATH}")
+        assert hosts.start(0, ["sleep", "1000"]).pid in hosts.processes(0)
 
 
 def test_nothing_is_left_of_hosts_whatever_became_of_their_test() -> None:

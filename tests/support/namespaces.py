@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -90,18 +91,16 @@ class _Namespace:
         if done.returncode:
             raise NoNamespaces(f"`{line}`: {done.stderr.strip()}")
 
+    def has(self, process: int) -> bool:
+        """True if a process runs in this network."""
+        with suppress(OSError):
+            return os.stat(f"/proc/{process}/ns/net").st_ino == os.stat(f"/proc/{self.process}/ns/net").st_ino
+        return False
+
     def processes(self) -> list[int]:
         """Everybody in it but its keeper."""
-        try:
-            ours = os.stat(f"/proc/{self.process}/ns/net").st_ino
-        except OSError:
-            return []
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if os.stat(path / "ns/net").st_ino == ours and int(path.name) != self.process:
-                    found.append(int(path.name))
-        return found
+        everybody = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+        return [process for process in everybody if process != self.process and self.has(process)]
 
     def close(self) -> None:
         """Kill everybody in it. Safe to call twice."""
@@ -216,12 +215,17 @@ class Hosts:
         return [*self._hosts[host].enter, *command]
 
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
-        """Start a command on a host, in a session of its own; it is killed with the host."""
+        """Start a command on a host, in a session of its own; it is killed with the host.
+
+        It is on the host when this returns: a keeper that looked before it had entered would not find it.
+        """
         environment = {**_environment(), **options.pop("env", {})}
         process = subprocess.Popen(
             self.command(host, command), env=environment, text=True, start_new_session=True, **options
         )
         self._started.append(process)
+        while process.poll() is None and not self._hosts[host].has(process.pid):
+            time.sleep(0.001)
         return process
 
     def small_disk(self, host: int, folder: Path, size: str) -> None:
