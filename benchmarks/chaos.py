@@ -42,9 +42,16 @@ from support.beeps import prepare_beeps
 
 STRATEGIES = ("adpsgd", "ssgd", "easgd", "bsp", "asgd", "hadpsgd")
 FAULTS = (
-    "kill a learner", "stop a learner", "stop the parent", "kill the parent", "kill all", "TERM", "TERM to all", "INT",
+    "kill a learner",
+    "stop a learner",
+    "stop the parent",
+    "kill the parent",
+    "kill all",
+    "TERM",
+    "TERM to all",
+    "INT",
     "INT to all",
-)  # fmt: skip
+)
 MARK = "ROUNDELAY_BENCHMARK_CHAOS"
 """A variable of the environment that tells the processes of a call from all others."""
 LEAVING = 10.0
@@ -109,10 +116,14 @@ class Chaos:
         said = self.folder / "said.txt"
         with open(said, "w") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "roundelay.cli", *words, "--learners", str(self.learners)], cwd=self.folder,
-                env={**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=file, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "roundelay.cli", *words, "--learners", str(self.learners)],
+                cwd=self.folder,
+                env={**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
         try:
             if fault:
                 self._do(fault, process, mark)
@@ -221,9 +232,14 @@ class Chaos:
 def may_be(fault: str) -> Sequence[int]:
     """Exit statuses of a call to which this has happened, beside 0: the fault may have come too late."""
     return {
-        "kill a learner": (2,), "kill the parent": (-signal.SIGKILL,), "kill all": (-signal.SIGKILL,),
-        "TERM": (143,), "TERM to all": (143,), "INT": (130,), "INT to all": (130,),
-    }.get(fault, ())  # fmt: skip
+        "kill a learner": (2,),
+        "kill the parent": (-signal.SIGKILL,),
+        "kill all": (-signal.SIGKILL,),
+        "TERM": (143,),
+        "TERM to all": (143,),
+        "INT": (130,),
+        "INT to all": (130,),
+    }.get(fault, ())
 
 
 def _refuse(constant: str) -> Any:

@@ -20,7 +20,7 @@ import torch
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.speech.feature_store import FeatureStore, SpeakerStats
+from roundelay.speech.features.store import FeatureStore, SpeakerStats
 from roundelay.speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
 
 FILTERS, STATES, SPEAKERS = 40, 500, 20
@@ -52,14 +52,22 @@ def store(folder: Path, hours: float) -> FeatureStore:
     array.flush()
     names = tuple(f"s{n}" for n in range(SPEAKERS))
     speakers = SpeakerStats(
-        names, np.zeros((SPEAKERS, FILTERS), np.float32), np.ones((SPEAKERS, FILTERS), np.float32),
+        names,
+        np.zeros((SPEAKERS, FILTERS), np.float32),
+        np.ones((SPEAKERS, FILTERS), np.float32),
         np.ones(SPEAKERS, np.int64),
-    )  # fmt: skip
+    )
     utterances = tuple(f"u{n}" for n in range(len(sizes)))
     return FeatureStore(
-        folder, np.load(folder / "features.npy", mmap_mode="r"), utterances, offsets,
-        drawn.integers(0, SPEAKERS, len(sizes)).astype(np.int32), speakers, 16_000, {},
-    )  # fmt: skip
+        folder,
+        np.load(folder / "features.npy", mmap_mode="r"),
+        utterances,
+        offsets,
+        drawn.integers(0, SPEAKERS, len(sizes)).astype(np.int32),
+        speakers,
+        16_000,
+        {},
+    )
 
 
 def seconds(work: Callable[[int], object], times: int) -> float:

@@ -125,7 +125,7 @@ class Fates:
         """Noise, and somebody with another secret."""
         code = f"""
 import os, socket
-from roundelay.runtime.hosts.wire import Link, LinkError
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
 for size in (1, 1000, 100_000):
     with socket.create_connection(({self.hosts.address(0)!r}, {PORT})) as link:
         try:

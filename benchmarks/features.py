@@ -18,10 +18,10 @@ import torch
 
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.fbank import FbankConfig, fbank
-from roundelay.speech.features import compute_features
-from roundelay.speech.processes import cores
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.data.processes import cores
+from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.fbank import FbankConfig, fbank
 
 GOAL = 0.8  # hours of audio per second and core
 

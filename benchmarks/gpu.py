@@ -77,9 +77,12 @@ class RandomSequences:
         generator = torch.Generator().manual_seed(1)
         n, f = size.sequences, size.features
         inputs = (
-            torch.randn(n, FRAMES, f, generator=generator), torch.zeros(n, f), torch.ones(n, f),
-            torch.full((n,), FRAMES), torch.arange(n * FRAMES),
-        )  # fmt: skip
+            torch.randn(n, FRAMES, f, generator=generator),
+            torch.zeros(n, f),
+            torch.ones(n, f),
+            torch.full((n,), FRAMES),
+            torch.arange(n * FRAMES),
+        )
         self._inputs = tuple(x.to(device) for x in inputs)
         self._y = torch.randint(0, size.states, (n * FRAMES,), generator=generator).to(device)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.files import read_json
-from roundelay.speech.decode.estimate import Estimator
-from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig
-from roundelay.speech.decode.making import GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.hmm.topology import STATES, Tying
-from roundelay.speech.lexicon import read_lexicon
+from roundelay.speech.lexicon.lexicon import read_lexicon
 
 CLASSES = {1: (1, 1), 2: (4, 1), 3: (4, 2)}  # by context: of left and of right neighbours
 
@@ -50,12 +50,17 @@ def main() -> None:
     lines = options.transcripts.read_text(encoding="utf-8").splitlines() if options.transcripts else []
     language = LanguageOptions(
         Estimator(options.order, "kneser-ney", cutoffs=tuple(options.cutoffs), prune=options.prune),
-        text=tuple(options.text), join=options.join, vocabulary=options.vocabulary,
-    )  # fmt: skip
+        text=tuple(options.text),
+        join=options.join,
+        vocabulary=options.vocabulary,
+    )
     job = GraphJob(
-        language, GraphConfig(), tuple(line.partition(" ")[2] for line in lines), dictionary,
+        language,
+        GraphConfig(),
+        tuple(line.partition(" ")[2] for line in lines),
+        dictionary,
         made_up_tying(dictionary.phones, options.context),
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as folder:
         made, _ = find_or_make(job, options.out or Path(folder))
         info = read_json(made / GRAPH_FILE)

@@ -42,8 +42,14 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.strategies import make_strategy
 
 STRATEGIES = (
-    "asgd", "easgd", "adpsgd:random-ring", "adpsgd:fixed-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd",
-)  # fmt: skip
+    "asgd",
+    "easgd",
+    "adpsgd:random-ring",
+    "adpsgd:fixed-ring",
+    "adpsgd:random",
+    "adpsgd:exponential",
+    "hadpsgd",
+)
 FRAMES = 8  # a minibatch
 SLEEP = 0.004  # a gradient, at least
 PATIENCE = 60.0

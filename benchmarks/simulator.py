@@ -26,9 +26,18 @@ from roundelay.simulate.timing import time_strategy
 from roundelay.strategies import make_strategy
 
 STRATEGIES = (
-    "ssgd", "bsp", "bmuf,period=20", "asgd,period=5", "easgd,period=4", "dpsgd", "adpsgd:fixed-ring",
-    "adpsgd:random-ring", "adpsgd:exponential", "delay-by-one", "hadpsgd,node_size=8",
-)  # fmt: skip
+    "ssgd",
+    "bsp",
+    "bmuf,period=20",
+    "asgd,period=5",
+    "easgd,period=4",
+    "dpsgd",
+    "adpsgd:fixed-ring",
+    "adpsgd:random-ring",
+    "adpsgd:exponential",
+    "delay-by-one",
+    "hadpsgd,node_size=8",
+)
 FRAMES = 32
 
 

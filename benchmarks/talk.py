@@ -47,10 +47,25 @@ from roundelay.strategies.base import Strategy, Traits
 INPUTS, STATES, BATCH, RATE, SLOWER = 1320, 5723, 256, 0.01, 10
 WARM_UP = 3
 OURS = (
-    "never-talk", "ssgd", "bsp", "bmuf", "slowmo", "diloco", "asgd", "easgd", "easgd-sync", "dpsgd",
-    "dpsgd,order=consensus", "gossip-pga", "adpsgd:random-ring", "adpsgd:random-ring+record", "adpsgd:fixed-ring",
-    "hadpsgd,node_size=1", "delay-by-one", "delayed-gradient",
-)  # fmt: skip
+    "never-talk",
+    "ssgd",
+    "bsp",
+    "bmuf",
+    "slowmo",
+    "diloco",
+    "asgd",
+    "easgd",
+    "easgd-sync",
+    "dpsgd",
+    "dpsgd,order=consensus",
+    "gossip-pga",
+    "adpsgd:random-ring",
+    "adpsgd:random-ring+record",
+    "adpsgd:fixed-ring",
+    "hadpsgd,node_size=1",
+    "delay-by-one",
+    "delayed-gradient",
+)
 RIVALS = ("alone", "ddp", "decent-dp")
 
 

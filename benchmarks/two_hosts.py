@@ -54,12 +54,25 @@ from support.namespaces import Hosts, why_not
 
 MODES = {
     "1gbit": (
-        "never-talk", "adpsgd", "adpsgd+wire=bf16", "adpsgd+fragments=8", "ssgd", "ssgd+wire=bf16", "ddp", "decent-dp",
+        "never-talk",
+        "adpsgd",
+        "adpsgd+wire=bf16",
+        "adpsgd+fragments=8",
+        "ssgd",
+        "ssgd+wire=bf16",
+        "ddp",
+        "decent-dp",
     ),
     "100mbit": (
-        "adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd", "ssgd+wire=bf16", "ddp", "decent-dp",
+        "adpsgd",
+        "adpsgd+fragments=16",
+        "adpsgd+fragments=16+wire=bf16",
+        "ssgd",
+        "ssgd+wire=bf16",
+        "ddp",
+        "decent-dp",
     ),
-}  # fmt: skip
+}
 TRAINED = {
     "1gbit": ("adpsgd", "adpsgd+fragments=8", "ssgd"),
     "100mbit": ("adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd"),
@@ -115,10 +128,10 @@ def ours(options: argparse.Namespace) -> None:
     from roundelay.algorithms.local_update import Sgd
     from roundelay.core.epochs import EpochPlan
     from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
-    from roundelay.runtime.hosts.conductor import HostsRuntime
-    from roundelay.runtime.hosts.serving import serve
-    from roundelay.runtime.hosts.terms import Terms
-    from roundelay.runtime.procs.world import read_place
+    from roundelay.runtime.hosts.control.agent import serve
+    from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+    from roundelay.runtime.hosts.terms import HostTerms
+    from roundelay.runtime.launch.world import read_place
     from roundelay.strategies import make_strategy, parse_strategy
 
     way, place, notes = Way.of(options.on_host), read_place(None), Path(options.notes)
@@ -127,14 +140,14 @@ def ours(options: argparse.Namespace) -> None:
     slow = (Straggler(place.learners - 1, factor=SLOWER),) if options.slow else ()
     task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
     cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
-    terms = Terms(threads=1, wire=way.wire, fragments=way.fragments, encrypts=way.encrypts)
+    terms = HostTerms(threads=1, wire=way.wire, fragments=way.fragments, encrypts=way.encrypts)
     if way.share is not None:
         terms = replace(terms, exchange_share=way.share)
     if not place.conducts:
         serve(cluster, place, terms, lambda _: None, lambda: "")
         return
     rounds = options.steps + (0 if options.sleeping else talk.WARM_UP)
-    with HostsRuntime(cluster, place, terms) as runtime:
+    with MultiHostRuntime(cluster, place, terms) as runtime:
         minibatch = place.learners * talk.BATCH
         outcome = runtime.segment(
             SegmentPlan(EpochPlan(0, minibatch * rounds, minibatch, place.learners, 0), talk.RATE)
@@ -243,9 +256,13 @@ def together(hosts: Hosts, learners: int, command: Sequence[str], environment: M
     processes = []
     for host in range(2):
         who = {
-            "RANK": host * learners, "LOCAL_RANK": 0, "WORLD_SIZE": 2 * learners, "LOCAL_WORLD_SIZE": learners,
-            "MASTER_ADDR": hosts.address(0), "MASTER_PORT": _port,
-        }  # fmt: skip
+            "RANK": host * learners,
+            "LOCAL_RANK": 0,
+            "WORLD_SIZE": 2 * learners,
+            "LOCAL_WORLD_SIZE": learners,
+            "MASTER_ADDR": hosts.address(0),
+            "MASTER_PORT": _port,
+        }
         given = {name: str(value) for name, value in who.items()}
         given |= {"ROUNDELAY_SECRET": "a secret for the benchmark", "OMP_NUM_THREADS": "1", **(environment or {})}
         words = [str(host) if word == "HOST" else word for word in command]
@@ -319,7 +336,7 @@ def simulated(one: Measured, seconds: float) -> float:
     """Steps a second of a learner, in the simulator, if a minibatch takes so many seconds."""
     import talk
 
-    from roundelay.runtime.sim.cluster import Allreduce, Compute, Link, Links, Node, VirtualCluster
+    from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
     from roundelay.simulate.timing import time_strategy
     from roundelay.strategies import make_strategy, parse_strategy
 
@@ -329,10 +346,12 @@ def simulated(one: Measured, seconds: float) -> float:
     bandwidth = float(number) * {"g": 1e9, "m": 1e6}[unit] / 8 * PAYLOAD
     row = 4 * sum(weight.numel() for weight in talk.network().parameters())
     cluster = VirtualCluster(
-        nodes=(Node(count=2),), compute=Compute(seconds=seconds), allreduce=Allreduce("ring"),
-        links=Links(between=Link(latency=LATENCY, bandwidth=bandwidth)),
+        nodes=(Node(count=2),),
+        compute=Compute(seconds=seconds),
+        allreduce=Allreduce("ring"),
+        links=VirtualLinks(between=VirtualLink(latency=LATENCY, bandwidth=bandwidth)),
         model_bytes=row / way.fragments / (2 if way.wire == "bf16" else 1),
-    )  # fmt: skip
+    )
     return time_strategy(strategy, cluster, talk.BATCH, 2000).frames_per_second / talk.BATCH / 2
 
 

@@ -22,9 +22,9 @@ from collections.abc import Callable
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.seal import KEY_BYTES, RECORD_BYTES, TAG_BYTES, Sealer, cut
-from roundelay.runtime.hosts.wire import Link
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.seal import KEY_BYTES, RECORD_BYTES, TAG_BYTES, Sealer, cut
+from roundelay.runtime.hosts.transport.wire import Link
 
 GIGABIT = 119e6
 """Bytes a second of payload: 1448 of 1514 of every frame of Ethernet, and its gaps."""
@@ -72,11 +72,14 @@ def in_memory(data: memoryview) -> dict[str, Callable[[], None]]:
         place[: len(record)] = record
 
     return {
-        "seal, encrypted": seal(True), "open, encrypted": open_(True), "seal, tag only": seal(False),
-        "open, tag only": open_(False), "copy": each(copy),
+        "seal, encrypted": seal(True),
+        "open, encrypted": open_(True),
+        "seal, tag only": seal(False),
+        "open, tag only": open_(False),
+        "copy": each(copy),
         "ChaCha20-Poly1305": each(lambda record: chacha.encrypt(bytes(12), record, None)),
         "BLAKE2b, tag only": each(lambda record: hashlib.blake2b(record, key=SECRET, digest_size=16).digest()),
-    }  # fmt: skip
+    }
 
 
 class Both:

@@ -106,9 +106,14 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(
-        strategy=RoundelayStrategy(options.strategy), max_epochs=options.epochs, gradient_clip_val=5.0, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        strategy=RoundelayStrategy(options.strategy),
+        max_epochs=options.epochs,
+        gradient_clip_val=5.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     torch.manual_seed(0)
     trainer.fit(Classifier(options.examples))
 

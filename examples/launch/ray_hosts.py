@@ -53,10 +53,14 @@ def main() -> None:
         for host in range(options.hosts)
     ]
     shared = {
-        "WORLD_SIZE": f"{options.hosts * options.learners}", "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": f"{options.learners}", "MASTER_ADDR": ray.get(hosts[0].address.remote()),
-        "MASTER_PORT": f"{options.port}", "ROUNDELAY_SECRET": secrets.token_urlsafe(32), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "WORLD_SIZE": f"{options.hosts * options.learners}",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": f"{options.learners}",
+        "MASTER_ADDR": ray.get(hosts[0].address.remote()),
+        "MASTER_PORT": f"{options.port}",
+        "ROUNDELAY_SECRET": secrets.token_urlsafe(32),
+        "OMP_NUM_THREADS": "1",
+    }
     running = [
         host.train.remote(options.words, {**shared, "RANK": f"{number * options.learners}"}, os.getcwd())
         for number, host in enumerate(hosts)

@@ -32,10 +32,13 @@ class Training:
         """On a node: say who we are as torchrun would, and train."""
         job = submitit.JobEnvironment()
         who = {
-            "RANK": job.node * self.learners, "LOCAL_RANK": 0,
-            "WORLD_SIZE": job.num_nodes * self.learners, "LOCAL_WORLD_SIZE": self.learners,
-            "MASTER_ADDR": job.hostnames[0], "MASTER_PORT": 20000 + int(str(job.job_id).split("_")[0]) % 10000,
-        }  # fmt: skip
+            "RANK": job.node * self.learners,
+            "LOCAL_RANK": 0,
+            "WORLD_SIZE": job.num_nodes * self.learners,
+            "LOCAL_WORLD_SIZE": self.learners,
+            "MASTER_ADDR": job.hostnames[0],
+            "MASTER_PORT": 20000 + int(str(job.job_id).split("_")[0]) % 10000,
+        }
         environment = {**os.environ, **{name: str(value) for name, value in who.items()}, "OMP_NUM_THREADS": "1"}
         environment["ROUNDELAY_SECRET"] = self.secret
         command = [sys.executable, "-m", "roundelay.cli", *self.words]
@@ -62,9 +65,13 @@ def main() -> None:
     options = parser.parse_args()
     executor = submitit.AutoExecutor(folder=options.logs, cluster=options.cluster)
     executor.update_parameters(
-        name="roundelay", nodes=options.nodes, tasks_per_node=1, cpus_per_task=options.cpus or options.learners,
-        timeout_min=options.minutes, **({"slurm_partition": options.partition} if options.partition else {}),
-    )  # fmt: skip
+        name="roundelay",
+        nodes=options.nodes,
+        tasks_per_node=1,
+        cpus_per_task=options.cpus or options.learners,
+        timeout_min=options.minutes,
+        **({"slurm_partition": options.partition} if options.partition else {}),
+    )
     job = executor.submit(Training(options.words, options.learners, secrets.token_urlsafe(32)))
     print(f"job {job.job_id}; what it prints goes to {job.paths.stdout}")
 

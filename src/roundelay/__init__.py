@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roundelay.attached import Session, attach
-    from roundelay.runtime.procs.world import learners, local_rank, rank
+    from roundelay.runtime.launch.world import learners, local_rank, rank
 
 __version__ = "0.1.0"
 __all__ = ["Session", "__version__", "attach", "learners", "local_rank", "rank"]
@@ -14,7 +14,7 @@ __all__ = ["Session", "__version__", "attach", "learners", "local_rank", "rank"]
 def __getattr__(name: str) -> object:
     """`roundelay.attach` loads torch; `import roundelay` alone must not."""
     if name in ("learners", "local_rank", "rank"):
-        return getattr(import_module("roundelay.runtime.procs.world"), name)
+        return getattr(import_module("roundelay.runtime.launch.world"), name)
     if name in ("Session", "attach"):
         return getattr(import_module("roundelay.attached"), name)
     raise AttributeError(f"module 'roundelay' has no attribute {name!r}")

@@ -28,19 +28,19 @@ from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
-from roundelay.runtime.hosts.conductor import HostsRuntime
-from roundelay.runtime.hosts.terms import Terms, check_hosts
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.terms import HostTerms, check_hosts
+from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import OnDeath, ProcsRuntime
-from roundelay.runtime.procs.world import Place
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.augment import AugmentConfig, SpecAugment
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
-from roundelay.speech.feature_store import FeatureStore, StoredPart
-from roundelay.speech.frames import FrameExamples, log_prior
+from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
-from roundelay.speech.sequences import SequenceExamples
+from roundelay.speech.models.augment import AugmentConfig, SpecAugment
+from roundelay.speech.models.frames import FrameExamples, log_prior
+from roundelay.speech.models.sequences import SequenceExamples
+from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -132,7 +132,7 @@ def _on_death(wanted: str, strategy: Strategy) -> str:
     return possible[0] if wanted == "auto" else wanted
 
 
-def _several_hosts(recipe: Recipe, place: Place, strategy: Strategy) -> Strategy:
+def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Strategy:
     """The strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
 
     Raises:
@@ -153,7 +153,7 @@ def _several_hosts(recipe: Recipe, place: Place, strategy: Strategy) -> Strategy
     return strategy
 
 
-def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None) -> Job:
+def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = None) -> Job:
     """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place` says
     which of several hosts this is.
 
@@ -167,9 +167,16 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
     pays = training.device == "cuda" or autocast_pays()
     autocast = pays if training.precision == "auto" else training.precision == "bf16"
     task = AcousticTask(
-        recipe.corpus, recipe.alignment, recipe.model, training.seed, autocast, training.clip, training.device,
-        training.compile, training.augment,
-    )  # fmt: skip
+        recipe.corpus,
+        recipe.alignment,
+        recipe.model,
+        training.seed,
+        autocast,
+        training.clip,
+        training.device,
+        training.compile,
+        training.augment,
+    )
     stragglers = tuple(parse_straggler(text) for text in training.stragglers)
     if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
         raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
@@ -192,7 +199,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost)
         if place is not None and not place.alone:
-            return HostsRuntime(cluster, place, make_terms(recipe, strategy))
+            return MultiHostRuntime(cluster, place, make_terms(recipe, strategy))
         trace = exp / TRACE if training.record and exp else None
         return ProcsRuntime(cluster, training.patience_seconds, trace=trace, on_death=learners_deaths(on_death))
 
@@ -202,15 +209,23 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: Place | None = None
         return make_job(dataclasses.replace(recipe, training=changed), exp, place)
 
     return Job(
-        cluster=cluster, make_runtime=make_runtime, runtime_name=training.runtime, minibatch=training.minibatch,
-        schedule=recipe.schedule, corpus=corpus.name, held_out=HELD_OUT,
-        final_splits=tuple(split for split in corpus.splits if split != TRAIN), recipe=plain(recipe),
+        cluster=cluster,
+        make_runtime=make_runtime,
+        runtime_name=training.runtime,
+        minibatch=training.minibatch,
+        schedule=recipe.schedule,
+        corpus=corpus.name,
+        held_out=HELD_OUT,
+        final_splits=tuple(split for split in corpus.splits if split != TRAIN),
+        recipe=plain(recipe),
         save_model=lambda x, path: save_model(task, x, path),
         complete=complete if exp is None else lambda old: completed(old, exp, plain(recipe)),
-        with_learners=with_learners, after_death=after_death, keep_checkpoints=training.keep_checkpoints,
+        with_learners=with_learners,
+        after_death=after_death,
+        keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
-    )  # fmt: skip
+    )
 
 
 def learners_deaths(on_death: str) -> OnDeath:
@@ -218,18 +233,23 @@ def learners_deaths(on_death: str) -> OnDeath:
     return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
 
 
-def make_terms(recipe: Recipe, strategy: Strategy) -> Terms:
+def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     """How hosts deal with each other; what must be the same on all of them is the recipe, and how much data it
     names."""
     training, corpus = recipe.training, load_corpus(recipe.corpus)
     agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
     if isinstance(strategy, HAdPsgd):
         agreement["nodes of"] = strategy.node_size
-    return Terms(
-        training.patience_seconds, training.host_patience, learners_deaths(_on_death(training.on_death, strategy)),
-        json.loads(json.dumps(agreement)), wire=training.wire, fragments=training.fragments,
-        encrypts=training.encrypt, exchange_share=training.exchange_share,
-    )  # fmt: skip
+    return HostTerms(
+        training.patience_seconds,
+        training.host_patience,
+        learners_deaths(_on_death(training.on_death, strategy)),
+        json.loads(json.dumps(agreement)),
+        wire=training.wire,
+        fragments=training.fragments,
+        encrypts=training.encrypt,
+        exchange_share=training.exchange_share,
+    )
 
 
 # Models on disk -------------------------------------------------------------------------------------------------------

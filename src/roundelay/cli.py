@@ -12,7 +12,7 @@ from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean
-from roundelay.runtime.procs.threads import wait_politely
+from roundelay.runtime.launch.threads import wait_politely
 from roundelay.terminal import complain, console, tidy
 
 ABOUT = "Train acoustic models on many learners, from recorded speech to word error rate."

@@ -69,10 +69,8 @@ class Journal:
         of a death before is not said again."""
         self._deaths[lost.rank, lost.reason] += 1
         self.say(
-            LearnerLost(
-                **self._time(), rank=lost.rank, reason=lost.reason, replaced=lost.replaced, frames_lost=frames
-            )
-        )  # fmt: skip
+            LearnerLost(**self._time(), rank=lost.rank, reason=lost.reason, replaced=lost.replaced, frames_lost=frames)
+        )
 
     def lose_all(self, lost: tuple[Lost, ...]) -> None:
         """All who have died in this segment so far, in order; each death is said once."""
@@ -100,11 +98,18 @@ class Journal:
             self.say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
         self.say(
             Segment(
-                **time, epoch=epoch, learning_rate=rate, frames=now.frames,
-                loss=statistics.mean_loss, accuracy=statistics.accuracy, frames_per_second=speed,
-                learner_frames=counts.frames.tolist(), learner_steps=counts.steps.tolist(), **_spent(outcome),
+                **time,
+                epoch=epoch,
+                learning_rate=rate,
+                frames=now.frames,
+                loss=statistics.mean_loss,
+                accuracy=statistics.accuracy,
+                frames_per_second=speed,
+                learner_frames=counts.frames.tolist(),
+                learner_steps=counts.steps.tolist(),
+                **_spent(outcome),
             )
-        )  # fmt: skip
+        )
         histogram, largest, mean = staleness_summary(counts)
         self.say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
         self.say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
@@ -112,10 +117,12 @@ class Journal:
             links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
             self.say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
         for name, value in (
-            ("train/cross_entropy", statistics.mean_loss), ("train/accuracy", statistics.accuracy),
-            ("train/frames_per_second", speed), ("train/staleness", mean),
+            ("train/cross_entropy", statistics.mean_loss),
+            ("train/accuracy", statistics.accuracy),
+            ("train/frames_per_second", speed),
+            ("train/staleness", mean),
             ("train/learning_rate", rate),
-        ):  # fmt: skip
+        ):
             self._draw(name, value, now.frames)
 
     def evaluation(
@@ -124,10 +131,16 @@ class Journal:
         """The model was evaluated; `distance` is the consensus distance."""
         self.say(
             Evaluation(
-                **self._time(), epoch=epoch, split=split, frames=frames, cross_entropy=found.mean_loss,
-                accuracy=found.accuracy, consensus_distance=distance, accepted=accepted,
+                **self._time(),
+                epoch=epoch,
+                split=split,
+                frames=frames,
+                cross_entropy=found.mean_loss,
+                accuracy=found.accuracy,
+                consensus_distance=distance,
+                accepted=accepted,
             )
-        )  # fmt: skip
+        )
         self._draw(f"{split}/cross_entropy", found.mean_loss, frames)
         self._draw(f"{split}/accuracy", found.accuracy, frames)
         self._draw("consensus_distance", distance, frames)

@@ -59,10 +59,16 @@ class LiveFile:
         self._changed |= known.loss is None or (known.lost, known.living) != (lost, living)
         self._changed |= [host.alive for host in known.hosts] != [host.alive for host in hosts]
         self._now = dataclasses.replace(
-            known, epoch_frames=self._done + glance.frames, loss=glance.loss, staleness=glance.staleness,
-            consensus_distance=glance.consensus_distance, living=living, lost=lost, hosts=hosts,
+            known,
+            epoch_frames=self._done + glance.frames,
+            loss=glance.loss,
+            staleness=glance.staleness,
+            consensus_distance=glance.consensus_distance,
+            living=living,
+            lost=lost,
+            hosts=hosts,
             learner_idle_s=[round(now - since, 3) for _, since in self._seen.values()],
-        )  # fmt: skip
+        )
         if now - self._written >= (AT_MOST_EVERY if self._changed else EVERY_SECONDS):
             self._now = dataclasses.replace(self._now, **self._speed(now, glance))
             self._before = now, glance.frames, glance.learner_frames

@@ -14,11 +14,11 @@ from roundelay.acoustic import MODEL, AcousticModel, load_model
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.recipes.kept import kept_recipe
-from roundelay.speech.corpus.prepared import load_corpus
-from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.frames import log_likelihoods
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
 from roundelay.speech.hmm.realign import REALIGN_SCALE, realign
+from roundelay.speech.models.frames import log_likelihoods
+from roundelay.speech.prepared import load_corpus
 
 Float32 = NDArray[np.float32]
 

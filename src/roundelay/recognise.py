@@ -21,22 +21,22 @@ from roundelay.core.progress import Progress
 from roundelay.core.records import Decoded, Results
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.run_directory import append
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.estimate import Estimator
-from roundelay.speech.decode.graph import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lattice import write_lattices
-from roundelay.speech.decode.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
-from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.frames import log_likelihoods
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.lexicon import read_lexicon
-from roundelay.speech.score import Score, score
-from roundelay.speech.scoring.ctm import write_ctm
+from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay.speech.models.frames import log_likelihoods
+from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay.speech.scoring.formats.ctm import write_ctm
+from roundelay.speech.scoring.score import Score, score
 from roundelay.speech.scoring.summary import (
     Summary,
     place_of,
@@ -76,9 +76,14 @@ class Voice:
 
 
 def recognise(
-    exp: Path, recipe: Recipe, progress: Progress, *,
-    others: Sequence[tuple[Path, Recipe, float]] = (), out: Path | None = None, of: Path | None = None,
-) -> list[Recognised]:  # fmt: skip
+    exp: Path,
+    recipe: Recipe,
+    progress: Progress,
+    *,
+    others: Sequence[tuple[Path, Recipe, float]] = (),
+    out: Path | None = None,
+    of: Path | None = None,
+) -> list[Recognised]:
     """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
 
     Acoustic scale, cost of a word, beam and number of active paths are chosen on the dev split (`Tuning`), unless the
@@ -254,9 +259,14 @@ def _settings(
 
 
 def _one_split(
-    run: Decoders, voices: Sequence[Voice], utterances: Sequence[Utterance], split: str, options: Search,
-    words: set[str], progress: Progress,
-) -> tuple[Recognised, Batch]:  # fmt: skip
+    run: Decoders,
+    voices: Sequence[Voice],
+    utterances: Sequence[Utterance],
+    split: str,
+    options: Search,
+    words: set[str],
+    progress: Progress,
+) -> tuple[Recognised, Batch]:
     progress.start(f"decoding {split}", len(utterances))
     frames = 0
 
@@ -284,29 +294,47 @@ def _one_split(
 
 
 def _write(
-    folder: Path, found: Recognised, batch: Batch, corpus: Corpus, config: Decoding, voices: Sequence[Voice],
+    folder: Path,
+    found: Recognised,
+    batch: Batch,
+    corpus: Corpus,
+    config: Decoding,
+    voices: Sequence[Voice],
     tried: Mapping[Search, Tried],
-) -> None:  # fmt: skip
+) -> None:
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
     _write_details(folder, batch, corpus.splits[found.split], config)
     write_json(
         folder / "decode.json",
-        {**_shown(found.search), "real_time_factor": found.real_time_factor, "unfinished_utterances": found.unfinished,
-         "words": found.score.errors.ref, "unknown_words": found.unknown,
-         "runs": {str(voice.exp): voice.weight for voice in voices}, "options": plain(config),
-         f"tried_on_{TUNING_SPLIT}": [
-             {**_shown(search), "errors": it.errors.total, "words": it.errors.ref,
-              "real_time_factor": it.real_time_factor} for search, it in tried.items()
-         ]},
-    )  # fmt: skip
+        {
+            **_shown(found.search),
+            "real_time_factor": found.real_time_factor,
+            "unfinished_utterances": found.unfinished,
+            "words": found.score.errors.ref,
+            "unknown_words": found.unknown,
+            "runs": {str(voice.exp): voice.weight for voice in voices},
+            "options": plain(config),
+            f"tried_on_{TUNING_SPLIT}": [
+                {
+                    **_shown(search),
+                    "errors": it.errors.total,
+                    "words": it.errors.ref,
+                    "real_time_factor": it.real_time_factor,
+                }
+                for search, it in tried.items()
+            ],
+        },
+    )
 
 
 def _shown(search: Search) -> dict[str, float]:
     """The settings that dev may choose."""
     return {
-        "acoustic_scale": search.scale, "word_cost": search.word_cost or 0.0, "beam": search.beam,
+        "acoustic_scale": search.scale,
+        "word_cost": search.word_cost or 0.0,
+        "beam": search.beam,
         "max_active": search.max_active,
-    }  # fmt: skip
+    }
 
 
 def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], config: Decoding) -> None:
@@ -335,8 +363,12 @@ def _update_results(exp: Path, found: Recognised) -> None:
     append(
         exp,
         Decoded(
-            wall_s=results.wall_seconds, virtual_s=results.virtual_seconds, split=found.split, wer=errors.wer,
+            wall_s=results.wall_seconds,
+            virtual_s=results.virtual_seconds,
+            split=found.split,
+            wer=errors.wer,
             errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
-            acoustic_scale=found.search.scale, real_time_factor=found.real_time_factor,
+            acoustic_scale=found.search.scale,
+            real_time_factor=found.real_time_factor,
         ),
-    )  # fmt: skip
+    )

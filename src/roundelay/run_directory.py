@@ -38,10 +38,15 @@ PLACE = "place.json"
 MANNERS: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
-        "on_death", "patience_seconds", "host_patience", "keep_checkpoints", "checkpoint_minutes", "disk_patience",
+        "on_death",
+        "patience_seconds",
+        "host_patience",
+        "keep_checkpoints",
+        "checkpoint_minutes",
+        "disk_patience",
         "encrypt",
     )
-)  # fmt: skip
+)
 RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
 

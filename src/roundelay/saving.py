@@ -254,10 +254,16 @@ def listed(exp: Path) -> list[Listed]:
         learners = len(checkpoint.state.vectors["row"])
         found.append(
             Listed(
-                path.stem, _bytes(path), "", next_, path.stem == best, learners, position.schedule.epoch,
+                path.stem,
+                _bytes(path),
+                "",
+                next_,
+                path.stem == best,
+                learners,
+                position.schedule.epoch,
                 position.frames,
             )
-        )  # fmt: skip
+        )
         next_ = False
     return found[::-1]
 

@@ -42,12 +42,36 @@ from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.ssgd import Ssgd
 
 ORDERS = (
-    "sgd", "ssgd", "dpsgd:ring", "dpsgd:ring,order=cta", "gossip-pga", "dpsgd:ring,order=consensus",
-    "dpsgd:random-ring,order=consensus", "dpsgd:exponential,order=consensus", "delay-by-one", "delayed-gradient",
-    "adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd", "bsp", "bmuf",
-    "bmuf,period=5", "bmuf,period=5,momentum=0.75,rate=1", "bmuf,nesterov=true", "bmuf-fairseq", "slowmo", "diloco",
-    "diloco,rate=0.7", "easgd", "easgd-sync", "asgd", "asgd,staleness_aware=true", "asgd,period=4",
-)  # fmt: skip
+    "sgd",
+    "ssgd",
+    "dpsgd:ring",
+    "dpsgd:ring,order=cta",
+    "gossip-pga",
+    "dpsgd:ring,order=consensus",
+    "dpsgd:random-ring,order=consensus",
+    "dpsgd:exponential,order=consensus",
+    "delay-by-one",
+    "delayed-gradient",
+    "adpsgd:fixed-ring",
+    "adpsgd:random-ring",
+    "adpsgd:random",
+    "adpsgd:exponential",
+    "hadpsgd",
+    "bsp",
+    "bmuf",
+    "bmuf,period=5",
+    "bmuf,period=5,momentum=0.75,rate=1",
+    "bmuf,nesterov=true",
+    "bmuf-fairseq",
+    "slowmo",
+    "diloco",
+    "diloco,rate=0.7",
+    "easgd",
+    "easgd-sync",
+    "asgd",
+    "asgd,staleness_aware=true",
+    "asgd,period=4",
+)
 """What `roundelay simulate --stability` lists unless told otherwise."""
 
 GROWN = 0.7
@@ -133,9 +157,15 @@ def _edge(text: str, strategy: Strategy, setting: Setting, jitter: float, seed: 
 
 
 def largest_stable(
-    strategy: Strategy, learners: int, jitter: float = 0.0, span: tuple[float, float] = (0.02, 4.0), rounds: int = 750,
-    coordinates: int = 4096, seed: int = 0, momentum: float = 0.0,
-) -> float:  # fmt: skip
+    strategy: Strategy,
+    learners: int,
+    jitter: float = 0.0,
+    span: tuple[float, float] = (0.02, 4.0),
+    rounds: int = 750,
+    coordinates: int = 4096,
+    seed: int = 0,
+    momentum: float = 0.0,
+) -> float:
     """The smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
 
     Args:

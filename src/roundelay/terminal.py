@@ -56,9 +56,14 @@ class Bar:
         self._what, self._note = what, ""
         if console.is_terminal and total is not None:
             self._bars = RichProgress(
-                TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-                TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False), console=console, transient=True,
-            )  # fmt: skip
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=console,
+                transient=True,
+            )
             self._bars.start()
             Bar._drawn.add(self._bars)
             self._task = self._bars.add_task(visible(what), total=total, note="")

@@ -106,9 +106,14 @@ class Interrupt:
 
 
 def train(
-    job: Job, exp: Path, progress: Progress, interrupt: Interrupt, *,
-    resume_only: bool = False, begin_anew: bool = False,
-) -> Results | None:  # fmt: skip
+    job: Job,
+    exp: Path,
+    progress: Progress,
+    interrupt: Interrupt,
+    *,
+    resume_only: bool = False,
+    begin_anew: bool = False,
+) -> Results | None:
     """Run, or go on with, `job` in directory `exp`; a finished run is only read.
 
     Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun. With
@@ -195,9 +200,15 @@ class _Run:
     """One call of `train`, or what follows a death in it: the loop and what it writes."""
 
     def __init__(
-        self, job: Job, exp: Path, learner: Learner, runtime: Runtime, progress: Progress, interrupt: Interrupt,
+        self,
+        job: Job,
+        exp: Path,
+        learner: Learner,
+        runtime: Runtime,
+        progress: Progress,
+        interrupt: Interrupt,
         restarts: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
         self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
         self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
@@ -439,16 +450,27 @@ class _Run:
             return None
         distance, now, job = self.runtime.consensus_distance(), self.now, self.job
         results = Results(
-            name=self.exp.resolve().name, strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
-            learners=job.cluster.learners, runtime=job.runtime_name, corpus=job.corpus, seed=job.cluster.seed,
-            commit=self.commit, machine=self.machine, parameters=self.learner.parameters,
-            minibatch_frames=job.minibatch, epochs=now.schedule.epoch, frames_seen=now.frames,
+            name=self.exp.resolve().name,
+            strategy=job.cluster.strategy.name,
+            label=job.cluster.strategy.label,
+            learners=job.cluster.learners,
+            runtime=job.runtime_name,
+            corpus=job.corpus,
+            seed=job.cluster.seed,
+            commit=self.commit,
+            machine=self.machine,
+            parameters=self.learner.parameters,
+            minibatch_frames=job.minibatch,
+            epochs=now.schedule.epoch,
+            frames_seen=now.frames,
             frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
             frame_accuracy={split: s.accuracy for split, s in final.items()},
-            wall_seconds=round(self._time()["wall_s"], 3), virtual_seconds=now.virtual_s,
+            wall_seconds=round(self._time()["wall_s"], 3),
+            virtual_seconds=now.virtual_s,
             staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
-            consensus_distance=distance, stopped=now.schedule.stopped,
-        )  # fmt: skip
+            consensus_distance=distance,
+            stopped=now.schedule.stopped,
+        )
         self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         # Last: with it the run counts as finished.
         self.room.wait_for(lambda: write_json(self.exp / Results.FILE, results.to_json()), self.exp)
@@ -498,12 +520,20 @@ class _Run:
             self._damaged(path, reason, found.path if found else None)
         self.journal.say(
             RunStarted(
-                **self._time(), strategy=job.cluster.strategy.name, label=job.cluster.strategy.label,
-                runtime=job.runtime_name, learners=job.cluster.learners, seed=job.cluster.seed, commit=self.commit,
-                machine=self.machine, parameters=self.learner.parameters, minibatch_frames=job.minibatch,
-                train_frames=self.learner.examples, resumed=found is not None,
+                **self._time(),
+                strategy=job.cluster.strategy.name,
+                label=job.cluster.strategy.label,
+                runtime=job.runtime_name,
+                learners=job.cluster.learners,
+                seed=job.cluster.seed,
+                commit=self.commit,
+                machine=self.machine,
+                parameters=self.learner.parameters,
+                minibatch_frames=job.minibatch,
+                train_frames=self.learner.examples,
+                resumed=found is not None,
             )
-        )  # fmt: skip
+        )
         if self.before != job.cluster.learners:
             self._announce_change(self.before, job.cluster.learners)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.decode.estimate import estimate
-from roundelay.speech.decode.graph import Graph, GraphConfig, build_graph
-from roundelay.speech.decode.ngram import BEGIN, END, Arpa
+from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig, build_graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying

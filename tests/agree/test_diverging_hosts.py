@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from roundelay.runtime.base import Outcome
-from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, plan
 from support.hosts import Hosts
@@ -39,7 +39,7 @@ def sizes(name: str) -> tuple[int, int]:
 def test_an_asynchronous_run_that_diverges_ends(name: str) -> None:
     hosts = Hosts(name, sizes(name), terms={"patience_seconds": 60})
     learners = sum(hosts.sizes)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         diverged(runtime.segment(plan(ROUNDS, learners, rate=FAR_TOO_FAST)))
         assert not torch.isfinite(runtime.consensus()).all()
     with ProcsRuntime(hosts.cluster, threads=1) as one:
@@ -50,7 +50,7 @@ def test_an_asynchronous_run_that_diverges_ends(name: str) -> None:
 @pytest.mark.parametrize("name", one_of_each(SYNCHRONOUS))
 def test_a_synchronous_run_that_diverges_ends_where_one_host_does(name: str) -> None:
     hosts = Hosts(name, (1, 1), terms={"patience_seconds": 60})
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         outcome, rows = runtime.segment(plan(ROUNDS, 2, rate=FAR_TOO_FAST)), runtime.rows()
     with ProcsRuntime(hosts.cluster, threads=1) as one:
         expected, wanted = one.segment(plan(ROUNDS, 2, rate=FAR_TOO_FAST)), one.rows()

@@ -8,7 +8,7 @@ import soundfile
 import torch
 
 from roundelay.core.streams import stream
-from roundelay.speech.fbank import FbankConfig, fbank
+from roundelay.speech.features.fbank import FbankConfig, fbank
 from support.corpora import an4, speechlike
 
 TOLERANCE = 1e-3

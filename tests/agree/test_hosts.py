@@ -8,9 +8,9 @@ import torch
 
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
-from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.means import PIECE, HostMeans
-from roundelay.runtime.hosts.wire import Link, Message
+from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
@@ -20,7 +20,7 @@ PLANS = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(
 
 def on_hosts(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
     with hosts:
-        with HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
             outcomes = [runtime.segment(one) for one in PLANS]
             state = runtime.state()
         for host in range(1, len(hosts.sizes)):
@@ -39,7 +39,7 @@ def on_one(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:
 def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(name: str) -> None:
     """A run that ends in its first epoch goes on from there."""
     hosts = Hosts(name, (1, 2), wide=True, momentum=0.9)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         state, consensus = runtime.state(), runtime.consensus()
     with ProcsRuntime(hosts.cluster, threads=1) as one:
         expected = one.state()
@@ -124,16 +124,20 @@ def test_a_mix_waits_for_the_mail_whatever_a_host_says_of_itself(monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "terms", "on_device"),
     [
-        ("adpsgd", {}, False), ("adpsgd", {}, True), ("adpsgd:random", {"wire": "bf16", "fragments": 2}, False),
-        ("easgd period=2", {}, False), ("asgd", {}, False), ("hadpsgd node_size=2", {}, False),
+        ("adpsgd", {}, False),
+        ("adpsgd", {}, True),
+        ("adpsgd:random", {"wire": "bf16", "fragments": 2}, False),
+        ("easgd period=2", {}, False),
+        ("asgd", {}, False),
+        ("hadpsgd node_size=2", {}, False),
         ("hadpsgd node_size=2", {}, True),
     ],
-)  # fmt: skip
+)
 def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
     name: str, terms: dict[str, Any], on_device: bool
 ) -> None:
     hosts = Hosts(name, (2, 1), parameters=CHUNK + 5, slow=0.002, terms=terms, on_device=on_device)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         state = runtime.state()
         state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
         runtime.load(state)
@@ -162,7 +166,7 @@ def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
 @pytest.mark.parametrize("name", ["bsp period=3", "dpsgd:exponential order=cta", "adpsgd"])
 def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
     hosts = Hosts(name, (1, 2), parameters=CHUNK, slow=0.002)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         first = runtime.segment(plan(5000, 3), lambda glance: glance.frames > 0)
         assert not first.finished
         assert 0 < first.next < 5000 * 3

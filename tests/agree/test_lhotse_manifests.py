@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roundelay.speech.audio import read_audio
-from roundelay.speech.corpus.lhotse import find_parts, read_part, write_part
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.corpus.formats.lhotse import find_parts, read_part, write_part
 from support.corpora import recorded
 
 with warnings.catch_warnings():
@@ -51,7 +51,11 @@ def test_we_read_what_lhotse_writes(tmp_path: Path) -> None:
     recordings = [lhotse.Recording.from_file(tmp_path / f"{u.id}.wav", recording_id=u.recording_id) for u in utterances]
     cuts = lhotse.CutSet.from_cuts(
         lhotse.MonoCut(
-            id=f"cut-{u.id}", start=0.125, duration=0.25, channel=0, recording=r,
+            id=f"cut-{u.id}",
+            start=0.125,
+            duration=0.25,
+            channel=0,
+            recording=r,
             supervisions=[
                 lhotse.SupervisionSegment(
                     id=u.id, recording_id=r.id, start=0.0, duration=0.25, channel=0, text="NO GO", speaker=u.speaker
@@ -59,7 +63,7 @@ def test_we_read_what_lhotse_writes(tmp_path: Path) -> None:
             ],
         )
         for u, r in zip(utterances, recordings, strict=True)
-    )  # fmt: skip
+    )
     cuts.to_file(tmp_path / "cuts_train.jsonl.gz")
     read, left_out = read_part(find_parts(tmp_path)["train"], tmp_path, "error")
     assert left_out == []

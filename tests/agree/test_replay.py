@@ -156,7 +156,7 @@ def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
             if runtime.process_ids() == before:
                 os.kill(before[2], signal.SIGKILL)
                 return False
-            return glance.learners_alive == 4 or runtime._newcomers.get(2, False)
+            return glance.learners_alive == 4 or runtime._pending_joins.get(2, False)
 
         first = runtime.segment(plan(1_000_000, 4, rate=0.01), replaced)
         second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))

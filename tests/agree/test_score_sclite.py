@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.align import SCLITE
+from roundelay.speech.scoring.alignment.align import SCLITE
+from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
+from roundelay.speech.scoring.alignment.groups import by_speaker, sclite_table
 from roundelay.speech.scoring.cases import Rules, case_of_times
-from roundelay.speech.scoring.counts import ErrorCounts, Score, score
-from roundelay.speech.scoring.ctm import Place, TimedWord, write_ctm
-from roundelay.speech.scoring.glm import Purpose, read_glm
-from roundelay.speech.scoring.groups import by_speaker, sclite_table
+from roundelay.speech.scoring.formats.ctm import Place, TimedWord, write_ctm
+from roundelay.speech.scoring.formats.glm import Purpose, read_glm
+from roundelay.speech.scoring.formats.stm import Segment, write_stm
+from roundelay.speech.scoring.formats.trn import read_trn, write_trn
 from roundelay.speech.scoring.resample import matched_pairs
-from roundelay.speech.scoring.stm import Segment, write_stm
-from roundelay.speech.scoring.trn import read_trn, write_trn
 
 FOLDER = Path("/usr/lib/sctk/bin")
 GLM = Path(__file__).parents[2] / "docs" / "example.glm"
@@ -148,9 +148,20 @@ def errors_of(counts: ErrorCounts) -> tuple[int, int, int]:
 
 def marked(rng: np.random.Generator, word: str) -> str:
     some = [
-        f"({word})", f"{{ {word} / w0 w1 }}", f"{{ w2 / {word} / @ }}", f"{word[:1]}-", f"-{word[1:]}", f"({word}-)",
-        "@", f"@ {word}", "-", f"{word};noun", rf"{word}\;s;x;y", f"({word});x", f"{word}*",
-    ]  # fmt: skip
+        f"({word})",
+        f"{{ {word} / w0 w1 }}",
+        f"{{ w2 / {word} / @ }}",
+        f"{word[:1]}-",
+        f"-{word[1:]}",
+        f"({word}-)",
+        "@",
+        f"@ {word}",
+        "-",
+        f"{word};noun",
+        rf"{word}\;s;x;y",
+        f"({word});x",
+        f"{word}*",
+    ]
     return word if rng.random() < 0.4 else some[rng.integers(0, len(some))]
 
 

@@ -13,7 +13,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
-from roundelay.runtime.procs.collectives import BUCKET
+from roundelay.runtime.procs.coordination.collectives import BUCKET
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from support.blobs import Blobs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.demo import DemoSize, prepare_demo
+from roundelay.speech.corpus.demo.make import DemoSize, prepare_demo
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.boundaries import PHONE_TIMES, boundary_errors, synthesised_boundaries
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments

@@ -147,9 +147,12 @@ def test_a_cell_that_fails_is_named_and_stops_nothing(inside: Path, capsys: pyte
     assert "ssgd, 2 learners, straggler 2:3x, seed 0, failed: stragglers [2] do not exist" in streams.err
     cells = cells_of(inside / "failing")
     assert {name: cell["state"] for name, cell in cells.items()} == {
-        "sgd-1-seed0": "finished", "ssgd-2-seed0": "finished", "ssgd-2-straggler-seed0": "failed",
-        "delay-by-one-2-seed0": "finished", "delay-by-one-2-straggler-seed0": "failed",
-    }  # fmt: skip
+        "sgd-1-seed0": "finished",
+        "ssgd-2-seed0": "finished",
+        "ssgd-2-straggler-seed0": "failed",
+        "delay-by-one-2-seed0": "finished",
+        "delay-by-one-2-straggler-seed0": "failed",
+    }
     assert "learners are 0 to 1" in cells["ssgd-2-straggler-seed0"]["error"]
     assert "stragglers [2] do not exist" in (inside / "failing" / "compare.html").read_text()
     # The same directory under other options: every cell is refused, none is taken for what it is not.

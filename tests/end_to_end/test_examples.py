@@ -41,9 +41,7 @@ def in_turn_on(*names_and_strategies: str) -> list[str]:
 
 
 def test_plain_and_hugging_face_style() -> None:
-    command = in_turn_on(
-        "classifier", "adpsgd", "classifier", "bsp", "hf_style", "bmuf", "hf_style", "easgd"
-    )  # fmt: skip
+    command = in_turn_on("classifier", "adpsgd", "classifier", "bsp", "hf_style", "bmuf", "hf_style", "easgd")
     check(run_learners(2, str(in_turn.__file__), *command, by=LAUNCH).stdout, [DIGITS, DIGITS, SENTENCES, SENTENCES])
 
 

@@ -252,10 +252,14 @@ def test_a_replacement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("strategy", "wanted", "meant"),
     [
-        ("ssgd", "auto", "stop"), ("ssgd", "shrink", "shrink"), ("ssgd", "replace", "replace"),
-        ("adpsgd", "auto", "replace"), ("adpsgd", "go-on", "go-on"), ("adpsgd", "stop", "stop"),
+        ("ssgd", "auto", "stop"),
+        ("ssgd", "shrink", "shrink"),
+        ("ssgd", "replace", "replace"),
+        ("adpsgd", "auto", "replace"),
+        ("adpsgd", "go-on", "go-on"),
+        ("adpsgd", "stop", "stop"),
     ],
-)  # fmt: skip
+)
 def test_what_a_death_means_depends_on_the_strategy(strategy: str, wanted: str, meant: str) -> None:
     assert _on_death(wanted, make_strategy(strategy)) == meant
 

@@ -35,8 +35,9 @@ def test_checkpoints_are_listed_with_what_they_are_good_for(trained: Path, capsy
     assert isinstance(found, list)
     assert status == 0
     assert [(one["name"], one["epochs"], one["fault"], one["next"]) for one in found] == [
-        ("epoch-0001", 1, "", False), ("epoch-0002", 2, "", True),
-    ]  # fmt: skip
+        ("epoch-0001", 1, "", False),
+        ("epoch-0002", 2, "", True),
+    ]
     assert sum(one["best"] for one in found) == 1
     flip(trained / "checkpoints" / "epoch-0002.safetensors")
     status, told = answer(capsys, "checkpoints", str(trained))

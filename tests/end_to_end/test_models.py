@@ -18,12 +18,21 @@ from roundelay.core.flat import flatten
 
 MODELS: dict[str, dict[str, Any]] = {
     "cldnn": {
-        "maps": 8, "context": 2, "pool": 4, "dense_layers": 1, "width": 48, "lstm_layers": 1, "cells": 32,
-        "projection": 24, "chunk": 10, "warmup": 10, "dropout": 0.1,
+        "maps": 8,
+        "context": 2,
+        "pool": 4,
+        "dense_layers": 1,
+        "width": 48,
+        "lstm_layers": 1,
+        "cells": 32,
+        "projection": 24,
+        "chunk": 10,
+        "warmup": 10,
+        "dropout": 0.1,
     },
     "blstm": {"layers": 1, "cells": 24, "dropout": 0.1, "context": 10},
     "conformer": {"layers": 1, "width": 32, "heads": 2, "kernel": 7, "expansion": 2, "context": 10},
-}  # fmt: skip
+}
 ADAM = ["optimizer={name: adam}", "schedule.learning_rate=0.01", "training.clip=1.0", "schedule.max_epochs=4"]
 
 

@@ -11,17 +11,32 @@ from roundelay.core.files import read_json
 from roundelay.recipes.recipe import load_recipe
 from roundelay.speech.corpus import free
 from roundelay.speech.corpus.download import Remote
-from roundelay.speech.corpus.prepared import load_corpus
+from roundelay.speech.prepared import load_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
 SMALL = [
     "training.runtime=sim",
-    "align.tied_states=40", "align.mono_gaussians=60", "align.mono_passes=6", "align.mono_realign=[1,2,3,4]",
-    "align.tri_gaussians=60", "align.tri_passes=3", "align.tri_realign=[1]", "align.settle=1", "align.workers=1",
-    "model.layers=1", "model.width=64", "model.context=3", "training.minibatch=64", "training.precision=fp32",
-    "schedule.learning_rate=0.05", "schedule.max_epochs=3", "decode.workers=1", "decode.scales=[0.2]", "decode.order=2",
-]  # fmt: skip
+    "align.tied_states=40",
+    "align.mono_gaussians=60",
+    "align.mono_passes=6",
+    "align.mono_realign=[1,2,3,4]",
+    "align.tri_gaussians=60",
+    "align.tri_passes=3",
+    "align.tri_realign=[1]",
+    "align.settle=1",
+    "align.workers=1",
+    "model.layers=1",
+    "model.width=64",
+    "model.context=3",
+    "training.minibatch=64",
+    "training.precision=fp32",
+    "schedule.learning_rate=0.05",
+    "schedule.max_epochs=3",
+    "decode.workers=1",
+    "decode.scales=[0.2]",
+    "decode.order=2",
+]
 
 
 def through(recipe: str, prepare: list[str]) -> dict[str, dict[str, float]]:

@@ -13,8 +13,8 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
 from roundelay.recipes.recipe import load_recipe
-from roundelay.speech.score import read_trn
-from roundelay.speech.scoring.ctm import read_ctm
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay.speech.scoring.score import read_trn
 from support.beeps import RECIPE
 
 
@@ -87,10 +87,22 @@ def test_a_recorded_training_replays_bit_for_bit(inside: Path, capsys: pytest.Ca
 def test_another_optimizer_and_rule_by_the_command_line(inside: Path) -> None:
     """AdamW, warmed up to a rate scaled with the minibatch, then annealed; and the same command a second time."""
     arguments = [
-        "train", "recipe.yaml", "--exp", "adamw", "--strategy", "ssgd", "--learners", "2", "optimizer.name=adamw",
-        "optimizer.options.weight_decay=1e-2", "schedule.rule=anneal", "schedule.learning_rate=1e-3",
-        "schedule.base_minibatch=32", "schedule.warmup_epochs=0.5", "schedule.anneal_from=2",
-    ]  # fmt: skip
+        "train",
+        "recipe.yaml",
+        "--exp",
+        "adamw",
+        "--strategy",
+        "ssgd",
+        "--learners",
+        "2",
+        "optimizer.name=adamw",
+        "optimizer.options.weight_decay=1e-2",
+        "schedule.rule=anneal",
+        "schedule.learning_rate=1e-3",
+        "schedule.base_minibatch=32",
+        "schedule.warmup_epochs=0.5",
+        "schedule.anneal_from=2",
+    ]
     assert main(arguments) == 0
     recipe = yaml.safe_load((inside / "adamw" / "recipe.yaml").read_text())
     assert recipe["optimizer"] == {"name": "adamw", "options": {"weight_decay": "1e-2"}}

@@ -45,9 +45,16 @@ def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(insi
 def test_torchrun_starts_nodes_that_are_hosts(inside: Path) -> None:
     exp, port = inside / "exp-torchrun", free_port()
     command = [
-        "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
-        "--master-port", str(port),
-    ]  # fmt: skip
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(port),
+    ]
     train = ["-m", "roundelay.cli", "train", "recipe.yaml", "--exp", str(exp), "--strategy", "hadpsgd"]
     nodes = [start([*command, "--node-rank", str(node), *train, "schedule.max_epochs=1"]) for node in range(2)]
     try:
@@ -98,7 +105,7 @@ def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
         (["--strategy", "adpsgd", "--learners", "5"], "WORLD_SIZE is 2: leave --learners out"),
         (["--strategy", "sgd"], "strategy sgd is for one learner"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_on_several_hosts_is_refused(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:

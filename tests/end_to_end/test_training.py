@@ -183,9 +183,19 @@ def test_a_run_directory_is_complete(tmp_path: Path) -> None:
     stored = read_json(tmp_path / "exp" / "results.json")
     assert Results.from_json(stored) == results
     for key in (
-        "strategy", "learners", "corpus", "wer", "frame_cross_entropy", "frame_accuracy", "frames_seen",
-        "wall_seconds", "virtual_seconds", "staleness", "commit", "seed",
-    ):  # fmt: skip
+        "strategy",
+        "learners",
+        "corpus",
+        "wer",
+        "frame_cross_entropy",
+        "frame_accuracy",
+        "frames_seen",
+        "wall_seconds",
+        "virtual_seconds",
+        "staleness",
+        "commit",
+        "seed",
+    ):
         assert key in stored
     events = read_events(tmp_path / "exp" / "events.jsonl")
     assert isinstance(events[0], RunStarted)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.launch import launch
+from roundelay.runtime.launch.start import launch
 from support import attached_deaths, attached_terms
 from support.launched import reports, run_learners
 from support.until import until
@@ -113,7 +113,7 @@ def test_the_launcher_cannot_start_what_is_not_there() -> None:
         launch(0, ["true"], print)
 
 
-LAUNCHER = "import sys; from roundelay.runtime.procs.launch import launch; sys.exit(launch(2, sys.argv[1:], print))"
+LAUNCHER = "import sys; from roundelay.runtime.launch.start import launch; sys.exit(launch(2, sys.argv[1:], print))"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -61,9 +61,13 @@ def some(value: float) -> Checkpoint:
 def test_a_kill_at_any_write_or_rename_leaves_a_whole_checkpoint(tmp_path: Path, name: str) -> None:
     paths = [str(Path(__file__).parent), *sys.path]
     run = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), name], capture_output=True, text=True, timeout=100, check=False,
+        [sys.executable, "-c", KILLED, str(tmp_path), name],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
         env={"PYTHONPATH": ":".join(paths)},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     kills = int(run.stdout)
     assert kills >= 8, "two files opened, synced, renamed; two old ones removed"

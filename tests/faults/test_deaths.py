@@ -91,9 +91,12 @@ def test_learners_and_memory_end_when_their_parent_is_killed(tmp_path: Path) -> 
     script.write_text(PARENT)
     tests = str(Path(__file__).parents[1])
     parent = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
-    )  # fmt: skip
+    )
     assert parent.stdout is not None
     inode, *processes = [int(number) for number in parent.stdout.readline().split()]
     assert len(processes) == 2

@@ -131,7 +131,7 @@ def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, goo
 
 NOISE = """
 import os, socket, sys
-from roundelay.runtime.hosts.wire import Link, LinkError
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
 address = (sys.argv[1], int(sys.argv[2]))
 for size in (1, 100, 10_000):
     link = socket.create_connection(address)
@@ -238,10 +238,15 @@ def test_by_torchrun(prepared: Path) -> None:
             with open(training.said(host), "a") as said:
                 processes.append(
                     hosts.start(
-                        host, [*launcher, *training.command()[1:]], env=environment, cwd=prepared, stdout=said,
-                        stderr=said, stdin=subprocess.DEVNULL,
+                        host,
+                        [*launcher, *training.command()[1:]],
+                        env=environment,
+                        cwd=prepared,
+                        stdout=said,
+                        stderr=said,
+                        stdin=subprocess.DEVNULL,
                     )
-                )  # fmt: skip
+                )
         training.running = dict(enumerate(processes))
         events = check(training, None, learners=4)
         assert training.end(1) == 0

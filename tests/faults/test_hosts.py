@@ -15,9 +15,9 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
-from roundelay.runtime.hosts.conductor import HostsRuntime
-from roundelay.runtime.hosts.leases import Leases
-from roundelay.runtime.hosts.lines import until
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.control.leases import Leases
+from roundelay.runtime.hosts.transport.heartbeat import until
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
 
@@ -42,7 +42,7 @@ def nothing() -> None: ...
 @pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1"])
 def test_every_frame_is_trained_once(name: str) -> None:
     hosts = Hosts(name, (2, 1), slow=0.002)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         for epoch in range(2):
             outcome = runtime.segment(plan(0, 3, examples=40 * MINIBATCH + 5, epoch=epoch))
             assert outcome.finished
@@ -53,7 +53,7 @@ def test_every_frame_is_trained_once(name: str) -> None:
 
 def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() -> None:
     hosts = Hosts("adpsgd", (1, 2), slow=0.01)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         story = Story(
             (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
             (lambda glance: glance.learners_alive == 1, nothing),
@@ -74,11 +74,11 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
 @pytest.mark.parametrize("name", ["adpsgd", "asgd"])
 def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
     hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         before: list[int] = []
 
         def trained(glance: Glance) -> bool:
-            steps = int(runtime.crew.arena.counts.steps[1])
+            steps = int(runtime.local_runtime.arena.counts.steps[1])
             if glance.learners_alive < 2:
                 return False
             before.append(steps)
@@ -102,7 +102,7 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
 @pytest.mark.parametrize("name", ["adpsgd", "asgd"])
 def test_a_host_that_comes_back_between_segments_trains_in_the_next(name: str) -> None:
     hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         kill = Story(
             (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
             (lambda glance: glance.learners_alive == 1, nothing),
@@ -124,7 +124,7 @@ def test_a_host_that_comes_back_between_segments_trains_in_the_next(name: str) -
 def test_a_host_of_a_node_that_comes_back_trains_from_the_next_segment_on() -> None:
     """Its learners draw together with each other, which they can only begin to do together."""
     hosts = Hosts("hadpsgd node_size=2", (2, 2), slow=0.01, momentum=0.9)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         story = Story(
             (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.kill(1)),
             (lambda glance: glance.learners_alive == 2, lambda: hosts.start(1)),
@@ -150,7 +150,7 @@ def test_a_host_of_a_node_that_comes_back_trains_from_the_next_segment_on() -> N
 @pytest.mark.parametrize("host", [0, 1])
 def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_was_left(host: int) -> None:
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, momentum=0.9)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
 
         def kill() -> None:
             victim = runtime.process_ids()[0] if host == 0 else _learners(hosts.running[1].pid)[0]
@@ -161,7 +161,7 @@ def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_wa
         def trained(glance: Glance) -> bool:
             if glance.learners_alive < 2:
                 return False
-            before.append(int(runtime.crew.arena.counts.steps[host]))
+            before.append(int(runtime.local_runtime.arena.counts.steps[host]))
             return before[-1] > before[0]
 
         story = Story(
@@ -178,7 +178,7 @@ def test_the_only_learner_of_a_host_is_replaced_and_goes_on_from_the_row_that_wa
 
 def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 2})
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         session = hosts.running[1].pid
         story = Story(
             (lambda glance: glance.frames > 2 * MINIBATCH, lambda: os.killpg(session, signal.SIGSTOP)),
@@ -204,7 +204,7 @@ def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
 
     monkeypatch.setattr(Leases, "settle", forget)
     hosts = Hosts("adpsgd", (1, 1), slow=0.01)
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         runtime._terms = dataclasses.replace(runtime._terms, patience_seconds=4.0)  # all have come by now
         story = Story((lambda glance: glance.frames > 0 and glance.learners_alive == 1, forgotten.clear))
         if still == (1,):
@@ -220,7 +220,7 @@ def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
 def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:
     hosts = Hosts("ssgd", (1, 2), slow=0.01)
     named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*(closed|broken)")
-    with hosts, HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime, named:
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime, named:
         runtime.segment(
             plan(ENDLESS, 3),
             Story((lambda glance: glance.frames > 0, lambda: hosts.kill(1)), (lambda _: False, nothing)),
@@ -232,7 +232,7 @@ def test_the_others_hear_why_a_run_has_ended() -> None:
     with hosts:
         with (
             pytest.raises(UserError, match="the disk is full"),
-            HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms),
+            MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms),
         ):
             raise UserError("the disk is full")
         status, text = hosts.end(1)
@@ -244,33 +244,36 @@ CONDUCTOR = """
 import sys, json
 from support.clusters import plan
 from support.hosts import Hosts
-from roundelay.runtime.hosts.conductor import HostsRuntime
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 if __name__ == "__main__":
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, port=int(sys.argv[1]), terms={"host_patience": 1})
-    with HostsRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+    with MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
         print("begun", flush=True)
         runtime.segment(plan(10_000_000, 2))
 """
 
 
 def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:
-    script = tmp_path / "conductor.py"
+    script = tmp_path / "coordinator.py"
     script.write_text(CONDUCTOR)
     tests = str(Path(__file__).parents[1])
     hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 1})
     with hosts:
-        conductor = subprocess.Popen(
-            [sys.executable, str(script), str(hosts.port)], stdout=subprocess.PIPE, text=True, start_new_session=True,
+        coordinator = subprocess.Popen(
+            [sys.executable, str(script), str(hosts.port)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
-        )  # fmt: skip
-        assert conductor.stdout is not None
-        assert conductor.stdout.readline() == "begun\n"
-        sessions = {conductor.pid, hosts.running[1].pid}
+        )
+        assert coordinator.stdout is not None
+        assert coordinator.stdout.readline() == "begun\n"
+        sessions = {coordinator.pid, hosts.running[1].pid}
         descriptors = [os.pidfd_open(pid) for pid in _processes(sessions)]
         assert len(descriptors) >= 4
-        os.killpg(conductor.pid, signal.SIGKILL)
-        conductor.wait()
-        conductor.stdout.close()
+        os.killpg(coordinator.pid, signal.SIGKILL)
+        coordinator.wait()
+        coordinator.stdout.close()
         status, text = hosts.end(1)
         assert status
         assert "the first host is lost" in text

@@ -27,9 +27,13 @@ def test_an_interrupt_while_learners_start_is_the_parents_to_answer(tmp_path: Pa
     script.write_text(STARTING)
     tests = str(Path(__file__).parents[1])
     parent = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        start_new_session=True,
+    )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "starting\n"
     with pytest.raises(subprocess.TimeoutExpired):

@@ -12,9 +12,13 @@ def test_runs_under_random_kills_train_every_minibatch_once_and_leave_nothing_be
     command = [sys.executable, str(PROGRAM), "--kills", "6", "--rounds", "100"]
     names = ["adpsgd:random-ring", "hadpsgd", "asgd"]
     run = subprocess.run(
-        [*command, "--strategies", *names], capture_output=True, text=True, timeout=110, check=False,
+        [*command, "--strategies", *names],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     total = run.stdout.splitlines()[-1].split()
     assert total[0] == "all"

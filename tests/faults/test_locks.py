@@ -13,13 +13,13 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.runtime.learner_state import NoLock, Row, exchange
-from roundelay.runtime.procs.locks import ByteLock
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.memory.locks import ByteLock
+from roundelay.runtime.procs.memory.patience import Patience
 
 HOLDER = """
 import os, sys
-from roundelay.runtime.procs.locks import ByteLock
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.memory.locks import ByteLock
+from roundelay.runtime.procs.memory.patience import Patience
 lock = ByteLock(os.open(sys.argv[1], os.O_RDWR), 3, "row 3", Patience(9, 10))
 lock.acquire()
 print("held", flush=True)
@@ -40,8 +40,10 @@ def holder(file: int) -> Iterator["subprocess.Popen[str]"]:
     """Another process that holds the lock on byte 3."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, f"/proc/{os.getpid()}/fd/{file}"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdin is not None
     assert process.stdout.readline() == "held\n"

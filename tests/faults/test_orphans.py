@@ -9,7 +9,7 @@ import pytest
 LEARNER = """
 import multiprocessing, os, sys
 from roundelay.learner.quadratic import Quadratic
-from roundelay.runtime.procs.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.worker import WorkerSpec, main
 from support.clusters import cluster
 
@@ -29,7 +29,11 @@ def test_a_learner_that_nobody_hears_ends_quietly(tmp_path: Path, built: str) ->
     script.write_text(LEARNER)
     paths = [str(Path(__file__).parents[1]), *sys.path]
     done = subprocess.run(
-        [sys.executable, str(script), built], env={"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, str(script), built],
+        env={"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

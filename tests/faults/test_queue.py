@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
-from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.queue import draw, draw_together, give_back, settle
+from roundelay.runtime.procs.coordination.queue import draw, draw_together, give_back, settle
+from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
 
 PLAN = EpochPlan(epoch=0, examples=36, minibatch=12, learners=3, seed=0)
 

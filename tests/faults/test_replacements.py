@@ -14,10 +14,10 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, LearnerDied, Straggler, Watch
 from roundelay.runtime.learner_state import NoLock, Row, adopt, mend
 from roundelay.runtime.procs import driver
-from roundelay.runtime.procs.arena import Arena
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.patience import Patience
 from support.broken import Moody, Unlucky
 from support.clusters import MINIBATCH, OnDevice, cluster, plan
 
@@ -98,7 +98,7 @@ def test_rows_on_devices_outlive_their_learners(name: str, victim: int) -> None:
 
 def ready(runtime: ProcsRuntime, *ranks: int) -> Callable[[Glance], bool]:
     """Have newcomers built their learners?"""
-    return lambda _: all(runtime._newcomers.get(rank) for rank in ranks)
+    return lambda _: all(runtime._pending_joins.get(rank) for rank in ranks)
 
 
 def test_a_member_of_a_node_joins_in_the_next_segment() -> None:

@@ -30,9 +30,14 @@ def script(runtime: str, guard: bool) -> str:
 def run(exp: Path, command: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     return subprocess.run(
-        [sys.executable, *command, str(exp)], input=text, text=True, capture_output=True, timeout=100, check=False,
+        [sys.executable, *command, str(exp)],
+        input=text,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=False,
         env={**os.environ, "PYTHONPATH": paths},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("runtime", ["procs", "sim"])

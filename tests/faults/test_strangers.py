@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from roundelay.runtime.procs.local_rendezvous import LocalRendezvous
-from roundelay.runtime.procs.world import read_world
+from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
+from roundelay.runtime.launch.world import read_world
 from support import met_by_strangers
 from support.launched import LAUNCH, TESTS, TORCHRUN, reports, run_learners
 
@@ -31,18 +31,27 @@ def victim(tmp_path: Path) -> Path:
 def environment(rank: int, port: int) -> dict[str, str]:
     """As torchrun makes it, whose store is at `port`."""
     known = {
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": 1,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
-    }  # fmt: skip
+    }
     return {**os.environ, **{name: str(value) for name, value in known.items()}}
 
 
 def start(rank: int, port: int, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, SCRIPT, *arguments], env=environment(rank, port), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, SCRIPT, *arguments],
+        env=environment(rank, port),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_whoever_writes_to_torchruns_store_tells_learners_nothing(victim: Path) -> None:

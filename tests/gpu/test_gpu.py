@@ -12,13 +12,11 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.pinned import pinned
+from roundelay.runtime.procs.memory.pinned import pinned
 from support.blobs import Blobs
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 
-pytestmark = [
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
-]  # fmt: skip
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")]
 
 
 @dataclass(frozen=True)

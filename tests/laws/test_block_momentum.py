@@ -53,11 +53,18 @@ def test_every_strategy_moves_as_far_as_one_learner_at_the_same_rate(name: str, 
 @pytest.mark.parametrize(
     "name",
     [
-        "bmuf", "bmuf,period=5", "bmuf,period=1", "bmuf,period=5,nesterov=true", "bmuf,period=5,momentum=0.75",
-        "bmuf-fairseq,period=5", "slowmo,period=5", "diloco", "bmuf,period=5,local_momentum=keep",
+        "bmuf",
+        "bmuf,period=5",
+        "bmuf,period=1",
+        "bmuf,period=5,nesterov=true",
+        "bmuf,period=5,momentum=0.75",
+        "bmuf-fairseq,period=5",
+        "slowmo,period=5",
+        "diloco",
+        "bmuf,period=5,local_momentum=keep",
         "bmuf,period=5,local_momentum=average",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("learners", [4, 8])
 def test_block_momentum_makes_up_for_a_local_momentum_that_starts_anew(name: str, learners: int) -> None:
     assert distance(name, learners, momentum=0.9) == pytest.approx(distance("sgd", 1, 0.9), rel=0.1)
@@ -82,9 +89,16 @@ def test_block_momentum_and_rate_follow_from_each_other() -> None:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [Sgd(0.9), Sgd(0.9, nesterov=True), Sgd(), TorchOptimizer("sgd", {"momentum": 0.9}), TorchOptimizer("adam"),
-     TorchOptimizer("rmsprop", {"momentum": 0.8}), TorchOptimizer("rmsprop")],
-)  # fmt: skip
+    [
+        Sgd(0.9),
+        Sgd(0.9, nesterov=True),
+        Sgd(),
+        TorchOptimizer("sgd", {"momentum": 0.9}),
+        TorchOptimizer("adam"),
+        TorchOptimizer("rmsprop", {"momentum": 0.8}),
+        TorchOptimizer("rmsprop"),
+    ],
+)
 @pytest.mark.parametrize("steps", [1, 5, 40])
 def test_the_share_after_a_reset_is_what_is_left_of_the_distance(optimizer: LocalOptimizer, steps: int) -> None:
     """Both ways are run: `steps` steps with the moments as they are, and as many after they were set to zero."""
@@ -150,5 +164,9 @@ def test_what_is_not_reset_kept_or_averaged_is_refused() -> None:
 def test_all_of_the_family_have_the_option() -> None:
     family = [kind for kind in STRATEGIES.values() if issubclass(kind, Periodic)]
     assert {kind.name: kind.__dataclass_fields__["local_momentum"].default for kind in family} == {
-        "bsp": "keep", "bmuf": "reset", "bmuf-fairseq": "reset", "slowmo": "reset", "diloco": "reset",
-    }  # fmt: skip
+        "bsp": "keep",
+        "bmuf": "reset",
+        "bmuf-fairseq": "reset",
+        "slowmo": "reset",
+        "diloco": "reset",
+    }

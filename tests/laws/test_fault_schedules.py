@@ -12,7 +12,16 @@ import torch
 from roundelay.core.streams import stream
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import LearnerDied, Outcome
-from roundelay.runtime.sim.cluster import Allreduce, Compute, Handicap, Link, Links, Moment, Node, VirtualCluster
+from roundelay.runtime.sim.cluster import (
+    Allreduce,
+    Compute,
+    Handicap,
+    Moment,
+    Node,
+    VirtualCluster,
+    VirtualLink,
+    VirtualLinks,
+)
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, plan
@@ -39,14 +48,21 @@ def schedule(seed: int, learners: int, comes_back: bool) -> VirtualCluster:
             if comes_back and drawn.uniform() < 0.6:
                 joins.append(Moment(rank, deaths[-1].at + float(drawn.uniform(0.01, 1))))
     latency, bandwidth = (10 ** float(drawn.uniform(*powers)) for powers in ((-5, -1.7), (6.5, 9)))
-    between = Link(latency, bandwidth, shared=bool(drawn.uniform() < 0.5))
+    between = VirtualLink(latency, bandwidth, shared=bool(drawn.uniform() < 0.5))
     alone = learners == 1 or drawn.uniform() < 0.3
     nodes = (Node(learners),) if alone else (Node(learners // 2), Node(learners - learners // 2))
     return VirtualCluster(
-        name=f"schedule {seed}", nodes=nodes, compute=Compute(seconds=0.1, sigma=float(drawn.uniform(0, 0.5))),
-        links=Links(Link(5e-6, 12e9), between), allreduce=Allreduce(), background=bool(drawn.uniform() < 0.5),
-        model_bytes=1e6, deaths=tuple(deaths), joins=tuple(joins), stragglers=tuple(stragglers),
-    )  # fmt: skip
+        name=f"schedule {seed}",
+        nodes=nodes,
+        compute=Compute(seconds=0.1, sigma=float(drawn.uniform(0, 0.5))),
+        links=VirtualLinks(VirtualLink(5e-6, 12e9), between),
+        allreduce=Allreduce(),
+        background=bool(drawn.uniform() < 0.5),
+        model_bytes=1e6,
+        deaths=tuple(deaths),
+        joins=tuple(joins),
+        stragglers=tuple(stragglers),
+    )
 
 
 def runtime(name: str, seed: int) -> SimRuntime:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.cargo import Precision
-from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.hosts.means import PIECE, HostMeans, tables
-from roundelay.runtime.hosts.wire import Link
-from roundelay.runtime.procs.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.means import Means
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
 from support.blobs import Blobs
 from support.until import until
 

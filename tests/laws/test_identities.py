@@ -47,10 +47,13 @@ def test_averaging_models_every_step_is_averaging_gradients(paper: Paper) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        "bmuf momentum=0.0", "bmuf momentum=0.0 nesterov=true", "bmuf-fairseq momentum=0.0", "slowmo momentum=0.0",
+        "bmuf momentum=0.0",
+        "bmuf momentum=0.0 nesterov=true",
+        "bmuf-fairseq momentum=0.0",
+        "slowmo momentum=0.0",
         "diloco momentum=0.0 rate=1.0",
     ],
-)  # fmt: skip
+)
 def test_without_an_outer_momentum_what_is_left_is_model_averaging(
     name: str, paper: Paper, local: Sgd, period: int
 ) -> None:

@@ -141,10 +141,8 @@ class SlopeTask(Task):
 # Whose sum moves by every learner's gradient once: in a node of hadpsgd one row stands for all, and delayed-gradient
 # takes a gradient at the rate of the round it is applied in.
 SUMMING = [
-    name
-    for name in EVERY
-    if make_strategy(name).traits.conserves and name not in ("hadpsgd", "delayed-gradient")
-]  # fmt: skip
+    name for name in EVERY if make_strategy(name).traits.conserves and name not in ("hadpsgd", "delayed-gradient")
+]
 
 
 def trained(runtime: Runtime, learners: int, warmup: Warmup, rounds: int, cut: int) -> Tensor:
@@ -157,9 +155,13 @@ def trained(runtime: Runtime, learners: int, warmup: Warmup, rounds: int, cut: i
 
 
 @given(
-    name=st.sampled_from(SUMMING), learners=st.integers(1, 5), start=st.floats(0, 2), warm=st.floats(0.1, 30),
-    done=st.integers(0, 20), cut=st.integers(0, 11),
-)  # fmt: skip
+    name=st.sampled_from(SUMMING),
+    learners=st.integers(1, 5),
+    start=st.floats(0, 2),
+    warm=st.floats(0.1, 30),
+    done=st.integers(0, 20),
+    cut=st.integers(0, 11),
+)
 @settings(max_examples=80, deadline=None)
 def test_every_minibatch_is_trained_at_the_rate_of_its_round(
     name: str, learners: int, start: float, warm: float, done: int, cut: int

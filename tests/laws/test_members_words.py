@@ -18,24 +18,60 @@ from hypothesis import strategies as st
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.runtime.base import Counts, SegmentPlan
-from roundelay.runtime.hosts.conductor import HostsRuntime
-from roundelay.runtime.hosts.leases import Leases
-from roundelay.runtime.hosts.remotes import Remote
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.control.leases import Leases
+from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.terms import CONTROL, identity
-from roundelay.runtime.hosts.wire import Link, LinkError, Message
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from support.hosts import SECRET, Hosts
 from support.until import until
 
 ROUNDS, MINIBATCH = 6, 64
 EPOCH = EpochPlan(0, ROUNDS * MINIBATCH, MINIBATCH, 2, seed=1)
 ODD: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 7, 2**31, 2**53, 2**63, 2**70, -(2**70), 0.5, -0.0, float("nan"), float("inf"), "",
-    "1", "x" * 100_000, "\x1b[2J\x07", "ü", "\ud800", [], [[]], [0], [1, 2, 3], [None], ["0"], [2**70],
-    list(range(5000)), {}, {"a": 1}, [{}], [{"rank": 1}], json.loads("[" * 500 + "]" * 500),
-)  # fmt: skip
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    7,
+    2**31,
+    2**53,
+    2**63,
+    2**70,
+    -(2**70),
+    0.5,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    "",
+    "1",
+    "x" * 100_000,
+    "\x1b[2J\x07",
+    "ü",
+    "\ud800",
+    [],
+    [[]],
+    [0],
+    [1, 2, 3],
+    [None],
+    ["0"],
+    [2**70],
+    list(range(5000)),
+    {},
+    {"a": 1},
+    [{}],
+    [{"rank": 1}],
+    json.loads("[" * 500 + "]" * 500),
+)
 HELLO = {
-    "what": CONTROL, "ranks": [1, 1], "learners": 2, "agreement": {"recipe": {"a": 1}}, "address": ["127.0.0.1", 9],
-}  # fmt: skip
+    "what": CONTROL,
+    "ranks": [1, 1],
+    "learners": 2,
+    "agreement": {"recipe": {"a": 1}},
+    "address": ["127.0.0.1", 9],
+}
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -84,7 +120,7 @@ class Run:
         self.hosts = Hosts("adpsgd", (1, 1), terms={"agreement": HELLO["agreement"]})
         self.member: Member
         threading.Thread(target=self._come, daemon=True).start()
-        self.runtime = HostsRuntime(self.hosts.cluster, self.hosts.place, self.hosts.all_terms)
+        self.runtime = MultiHostRuntime(self.hosts.cluster, self.hosts.place, self.hosts.all_terms)
         self.numbers = itertools.count(1)
 
     def _come(self) -> None:
@@ -95,7 +131,7 @@ class Run:
         member.build()
         self.member = member
 
-    def ready(self) -> Remote:
+    def ready(self) -> RemoteHost:
         """The member takes part in a new segment."""
         runtime = self.runtime
         if not runtime._hosts.inside():
@@ -118,8 +154,8 @@ class Run:
             builder.join()
         runtime._parts += 1
         runtime._bases, runtime._past = {}, []
-        runtime.crew.arena.counts.clear()
-        runtime._book = Leases(EPOCH, 0, ROUNDS * 2)
+        runtime.local_runtime.arena.counts.clear()
+        runtime._leases = Leases(EPOCH, 0, ROUNDS * 2)
         runtime._stopping = False
         remote = runtime._hosts.inside()[0]
         remote.begin_segment()
@@ -140,20 +176,29 @@ class Run:
         said = {"doing": [[2], [0], [17]], "round": [3], "published": [0], "versions": [8]}
         lost = {"rank": 1, "reason": "killed", "replaced": True, "torn": [1]}
         messages: dict[str, dict[str, Any]] = {
-            "want": {"part": part, "wanted": 2}, "report": report, "interrupt": {"signal": "SIGTERM"},
+            "want": {"part": part, "wanted": 2},
+            "report": report,
+            "interrupt": {"signal": "SIGTERM"},
             "sing": {},
             "done": {
-                **report, "problem": "", "text": "", "rank": -1, "redrawn": 1, "lost": [lost],
+                **report,
+                "problem": "",
+                "text": "",
+                "rank": -1,
+                "redrawn": 1,
+                "lost": [lost],
                 "joined": [{"rank": 1, "copied": None}],
                 "traffic": [{"host": 1, "peer": 0, "sent_bytes": 5, "received_bytes": 6, "waited_s": 0.5}],
             },
             "state": {"said": said, "steps": [4], "alive": [1], "ready": []},
-            "replied": {"integers": numbers, "reached": 2}, "prepared": {}, "built": {"parameters": 37, "initial": 5},
+            "replied": {"integers": numbers, "reached": 2},
+            "prepared": {},
+            "built": {"parameters": 37, "initial": 5},
             "piece": {"name": "row", "rank": 1, "at": 30},
-        }  # fmt: skip
+        }
         return messages[kind], bytes(28) if kind == "piece" else b""
 
-    def served(self, remote: Remote) -> bool:
+    def served(self, remote: RemoteHost) -> bool:
         """Has the conductor heard all that was said, and does it answer? False: it has lost the host."""
         number = next(self.numbers)
         try:
@@ -199,8 +244,8 @@ def test_what_a_host_says_is_understood(run: Run, kind: str) -> None:
 @given(draw=st.data())
 def test_a_member_is_served_or_lost_whatever_it_says(run: Run, kind: str, draw: st.DataObject) -> None:
     remote = run.ready()
-    book = run.runtime._book
-    assert book is not None
+    leases = run.runtime._leases
+    assert leases is not None
     header, payload = run.message(kind)
     if kind == "piece" and draw.draw(st.booleans()):
         payload = bytes(draw.draw(st.integers(0, 200)))
@@ -211,12 +256,12 @@ def test_a_member_is_served_or_lost_whatever_it_says(run: Run, kind: str, draw: 
         assert run.runtime._hosts.lost[-1].reason
         assert run.member.link.closed or not _open(run.member.link)
         if kind in ("report", "done"):
-            assert not run.runtime.crew.arena.counts.frames[1], "nothing of it is in the books"
-            assert book.settled(1) == 0
+            assert not run.runtime.local_runtime.arena.counts.frames[1], "nothing of it is in the books"
+            assert leases.settled(1) == 0
     run.go_on()
-    book.give_back(1)
-    drawn, more = book.draw(0, 100)
-    assert len(drawn) == ROUNDS * 2 - book.settled(1)
+    leases.give_back(1)
+    drawn, more = leases.draw(0, 100)
+    assert len(drawn) == ROUNDS * 2 - leases.settled(1)
     assert not more
 
 

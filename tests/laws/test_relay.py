@@ -17,15 +17,15 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.doctor.host import Asked
-from roundelay.runtime.doctor.visits import House, measure
-from roundelay.runtime.hosts import bulk
-from roundelay.runtime.hosts.lines import Line
-from roundelay.runtime.hosts.listener import Listener
+from roundelay.runtime.doctor.visits import VisitServer, measure
+from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.means import HostMeans, tables
-from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Stranger, Tally
-from roundelay.runtime.procs.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.means import Means
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, RejectedConnections, UnknownPeer
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import ask, even, hosts, start
 from support.until import until
@@ -36,16 +36,18 @@ PATIENCE = 60.0
 
 
 @contextmanager
-def through(what: str, forward: bool = True, encrypts: bool = True) -> Iterator[tuple[Link, Link, Relay, Tally]]:
+def through(
+    what: str, forward: bool = True, encrypts: bool = True
+) -> Iterator[tuple[Link, Link, Relay, RejectedConnections]]:
     """Both ends of a link that goes through somebody else, and what is counted at both."""
-    tally = Tally()
-    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host"}, PATIENCE, tally=tally, encrypts=encrypts)
+    rejected = RejectedConnections()
+    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host"}, PATIENCE, rejected=rejected, encrypts=encrypts)
     with relay(listener.address, what, forward) as between:
-        near = Link.connect(between.address, SECRET, {"host": 1}, PATIENCE, tally, encrypts=encrypts)
+        near = Link.connect(between.address, SECRET, {"host": 1}, PATIENCE, rejected, encrypts=encrypts)
         far = listener.accept(PATIENCE)
         assert far is not None
         try:
-            yield near, far, between, tally
+            yield near, far, between, rejected
         finally:
             near.close()
             far.close()
@@ -54,21 +56,21 @@ def through(what: str, forward: bool = True, encrypts: bool = True) -> Iterator[
 
 @pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
 def test_who_only_passes_things_on_is_a_cable(encrypts: bool) -> None:
-    with through("change", encrypts=encrypts) as (near, far, between, tally):
+    with through("change", encrypts=encrypts) as (near, far, between, rejected):
         near.send("row", {"n": 1}, [b"secret weights"])
         assert bytes(far.receive(PATIENCE).payload) == b"secret weights"
         assert between.links == 1
-        assert tally.all == 0
+        assert rejected.all == 0
 
 
 @pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
 @pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
-    with through(what, forward, encrypts) as (near, far, between, tally):
+    with through(what, forward, encrypts) as (near, far, between, rejected):
         heard: list[Any] = []
         reasons: list[str] = []
-        lines = [Line(link, PATIENCE) for link in (near, far)]
+        lines = [MonitoredLink(link, PATIENCE) for link in (near, far)]
         for line in lines:
             line.listen(lambda message: heard.append(message.header["n"]), reasons.append)
         sender = lines[0 if forward else 1]
@@ -84,7 +86,7 @@ def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
 
         until(ended)
         assert any(TAMPERED in reason and "127.0.0.1" in reason for reason in reasons)
-        assert tally.tampered == 1
+        assert rejected.tampered == 1
         assert heard == list(range(len(heard))), "what came was in order, and nothing came twice"
         assert near.closed
         assert far.closed
@@ -100,11 +102,11 @@ def test_rows_between_segments(what: str, encrypts: bool) -> None:
     layout = Layout(1, size)
     arena = Arena(create_file(layout), layout, Patience(0, 60))
     sent = torch.randn(size)
-    with through(what, encrypts=encrypts) as (near, far, between, tally):
+    with through(what, encrypts=encrypts) as (near, far, between, rejected):
         reasons: list[str] = []
-        taker = Line(far, PATIENCE)
+        taker = MonitoredLink(far, PATIENCE)
         taker.listen(lambda message: bulk.take_piece(arena, message, [0]), reasons.append)
-        sender = Line(near, PATIENCE)
+        sender = MonitoredLink(near, PATIENCE)
         bulk.send_vector(sender, "row", 0, sent[: bulk.PIECE])
         until(lambda: bool(arena.vector("row", 0)[bulk.PIECE - 1] == sent[bulk.PIECE - 1]))
         between.go()
@@ -116,7 +118,7 @@ def test_rows_between_segments(what: str, encrypts: bool) -> None:
             part = slice(first, first + bulk.PIECE)
             assert torch.equal(row[part], sent[part]) or not row[part].any()
         assert TAMPERED in reasons[0]
-        assert tally.tampered == 1
+        assert rejected.tampered == 1
         sender.close()
         taker.close()
     arena.close()
@@ -129,15 +131,15 @@ def test_exchanges(what: str, forward: bool, asker: int) -> None:
     """The exchange is done once all the same, over another link, to the same bits."""
     with hosts([0, 1]) as found, relay(found[1 - asker].listener.address, what, forward) as between:
         host, other = found[asker], found[1 - asker]
-        host.ferry.peers_changed({1 - asker: between.address})
+        host.client.peers_changed({1 - asker: between.address})
         ask(host.workers[asker], Exchange(1 - asker, pair_average_))
         for rank in (0, 1):
             found[rank].rows[rank].vector.copy_(start(rank))
         between.go(PIECE)
         assert ask(host.workers[asker], Exchange(1 - asker, pair_average_)) is not None
         assert between.done
-        assert host.tally.tampered + other.tally.tampered == 1
-        assert TAMPERED in [*host.tally.reasons, *other.tally.reasons][0]
+        assert host.rejected.tampered + other.rejected.tampered == 1
+        assert TAMPERED in [*host.rejected.reasons, *other.rejected.reasons][0]
         middle = start(0).lerp(start(1), 0.5)
         for rank in (0, 1):
             torch.testing.assert_close(found[rank].rows[rank].vector, middle)
@@ -152,7 +154,7 @@ def test_means(what: str, forward: bool) -> None:
     """No learner gets a mean that is none: the part fails, with a reason."""
     size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, extra=tables(2))
     failures: list[str] = []
-    with through(what, forward) as (near, far, between, tally):
+    with through(what, forward) as (near, far, between, rejected):
         sides = []
         for rank, link in enumerate((near, far)):
             link.largest = 4 * size
@@ -174,7 +176,7 @@ def test_means(what: str, forward: bool) -> None:
             assert all(torch.equal(one, exact) for one in found)
         until(lambda: bool(failures))
         assert any(TAMPERED in failure for failure in failures)
-        assert tally.tampered == 1
+        assert rejected.tampered == 1
         threads = [threading.Thread(target=host.stop) for _, _, host in sides]
         for thread in threads:
             thread.start()
@@ -187,9 +189,9 @@ def test_means(what: str, forward: bool) -> None:
 @pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_the_doctors_visits(what: str, forward: bool) -> None:
-    house = House("127.0.0.1", 0, SECRET, Asked(learners=1, parameters=1000), PATIENCE)
+    server = VisitServer("127.0.0.1", 0, SECRET, Asked(learners=1, parameters=1000), PATIENCE)
     try:
-        with relay(house.address, what, forward) as between:
+        with relay(server.address, what, forward) as between:
             visitor = Link.connect(between.address, SECRET, {"name": "here"}, PATIENCE)
             visitor.send("echo", {}, [b"x"])
             assert visitor.receive(PATIENCE).kind == "echo"
@@ -207,17 +209,17 @@ def test_the_doctors_visits(what: str, forward: bool) -> None:
 
             until(ended)
             visitor.close()
-        tallies = (house.tally, visitor._tally)
-        until(lambda: sum(tally.tampered for tally in tallies) == 1)
-        assert measure("here", "there", house.address, SECRET, PATIENCE).problem == ""
+        tallies = (server.rejected, visitor._rejected)
+        until(lambda: sum(rejected.tampered for rejected in tallies) == 1)
+        assert measure("here", "there", server.address, SECRET, PATIENCE).problem == ""
     finally:
-        house.close()
+        server.close()
 
 
 def test_a_link_that_is_led_to_another_host_is_none() -> None:
     """That one knows the secret, too; and it is not whom we mean."""
     listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host", "first": 2})
-    refused = pytest.raises(Stranger, match=r"is not what 'host', first 4: it says first 2")
+    refused = pytest.raises(UnknownPeer, match=r"is not what 'host', first 4: it says first 2")
     with relay(listener.address) as between, refused:
         Link.connect(between.address, SECRET, {}, PATIENCE, expected={"what": "host", "first": 4})
     listener.close()

@@ -24,11 +24,11 @@ from roundelay.runtime.sim.cluster import (
     Allreduce,
     Compute,
     Handicap,
-    Link,
-    Links,
     Moment,
     Node,
     VirtualCluster,
+    VirtualLink,
+    VirtualLinks,
 )
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
@@ -44,9 +44,12 @@ ALONE = tuple(n for n in ASYNCHRONOUS if make_strategy(n).holders((0, 1, 2, 3)) 
 def flat(learners: int, **other: object) -> VirtualCluster:
     """One node; a gradient takes 0.1 s, an exchange 0.01 s and a mean 0.02 s."""
     base = VirtualCluster(
-        name="flat", nodes=(Node(learners),), compute=Compute(seconds=0.1), exchange=0.01,
+        name="flat",
+        nodes=(Node(learners),),
+        compute=Compute(seconds=0.1),
+        exchange=0.01,
         allreduce=Allreduce(seconds={str(max(2, learners)): 0.02}),
-    )  # fmt: skip
+    )
     return replace(base, **other)  # type: ignore[arg-type]
 
 
@@ -148,9 +151,11 @@ def test_a_busy_centre_serves_one_after_another(learners: int) -> None:
 def test_a_straggler_holds_synchronous_learners_up_in_its_window() -> None:
     """Ten steps of 1 s, until 20 s as many as fit of 3 s, then 1 s again; means cost nothing."""
     virtual = flat(
-        2, compute=Compute(seconds=1.0), allreduce=Allreduce(seconds={"2": 0.0}),
+        2,
+        compute=Compute(seconds=1.0),
+        allreduce=Allreduce(seconds={"2": 0.0}),
         stragglers=(Handicap(1, factor=3.0, window=(10.0, 20.0)),),
-    )  # fmt: skip
+    )
     assert seconds("ssgd", virtual, 20) == pytest.approx(10 + 4 * 3 + 6)
 
 
@@ -159,8 +164,8 @@ def test_a_measured_mix_costs_what_was_measured() -> None:
 
 
 def test_the_slowest_link_decides_where_the_ring_crosses_it() -> None:
-    inside, between = Link(0.0, 1e9), Link(0.0, 1e8)
-    base = VirtualCluster(nodes=(Node(4),), links=Links(inside, between), model_bytes=1e6)
+    inside, between = VirtualLink(0.0, 1e9), VirtualLink(0.0, 1e8)
+    base = VirtualCluster(nodes=(Node(4),), links=VirtualLinks(inside, between), model_bytes=1e6)
     near, far = seconds("ssgd", base), seconds("ssgd", replace(base, nodes=(Node(2, count=2),)))
     assert near == pytest.approx(20 * (0.1 + 6 / 4 * 1e6 / 1e9))
     assert far == pytest.approx(20 * (0.1 + 6 / 4 * 1e6 / 1e8))
@@ -183,8 +188,10 @@ class MeetOnce(Strategy):
 @pytest.mark.parametrize(("shared", "expected"), [(False, 0.2), (True, 0.4)])
 def test_on_a_bus_two_pairs_exchange_one_after_another(shared: bool, expected: float) -> None:
     """0.1 s a message, two messages an exchange."""
-    link = Link(0.0, 1e7, shared)
-    virtual = VirtualCluster(nodes=(Node(4),), compute=Compute(seconds=0.0), links=Links(link, link), model_bytes=1e6)
+    link = VirtualLink(0.0, 1e7, shared)
+    virtual = VirtualCluster(
+        nodes=(Node(4),), compute=Compute(seconds=0.0), links=VirtualLinks(link, link), model_bytes=1e6
+    )
     _, outcome = simulate(MeetOnce(), virtual, 1, NOTHING)
     assert outcome.virtual_seconds == pytest.approx(expected)
 
@@ -194,9 +201,11 @@ def test_on_a_bus_two_pairs_exchange_one_after_another(shared: bool, expected: f
 
 def dying(learners: int, *deaths: tuple[int, float], joins: tuple[tuple[int, float], ...] = ()) -> VirtualCluster:
     return flat(
-        learners, compute=Compute(seconds=0.1, sigma=0.2), deaths=tuple(Moment(*m) for m in deaths),
+        learners,
+        compute=Compute(seconds=0.1, sigma=0.2),
+        deaths=tuple(Moment(*m) for m in deaths),
         joins=tuple(Moment(*m) for m in joins),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -139,7 +139,9 @@ def test_the_command_line_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [
-        ["strategy", "L", "=", "2"], ["sgd", "2.00", "(2.00)"], ["dpsgd:complete,order=consensus", "1.00", "(1.00)"],
-    ]  # fmt: skip
+        ["strategy", "L", "=", "2"],
+        ["sgd", "2.00", "(2.00)"],
+        ["dpsgd:complete,order=consensus", "1.00", "(1.00)"],
+    ]
     assert main(["simulate", "--stability", "two"]) == 2
     assert "--stability: 'two' is not whole numbers of 1 or more with commas" in capsys.readouterr().err

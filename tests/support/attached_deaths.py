@@ -61,9 +61,13 @@ def main(strategy: str, victim: int) -> None:
         session.close()
         return
     report(
-        law="death", rank=rank, trained=trained, values=values, living=list(session.living),
+        law="death",
+        rank=rank,
+        trained=trained,
+        values=values,
+        living=list(session.living),
         dead_trained=[int(number) for number in note.read_text().split()],
-    )  # fmt: skip
+    )
     session.close()
     note.unlink(missing_ok=True)
 

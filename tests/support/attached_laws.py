@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 import roundelay.attached.session as session_room
-import roundelay.runtime.procs.attached as attached_runtime
+import roundelay.runtime.attached.learner as attached_runtime
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
 from roundelay.strategies import STRATEGIES
@@ -25,9 +25,11 @@ STEPS = (7, 4)
 SIZES = (6, 3)
 """Examples in a minibatch of learner 0 and 1."""
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "SGD": {"lr": 0.1}, "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}, "AdamW": {"lr": 0.01},
+    "SGD": {"lr": 0.1},
+    "SGD momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "AdamW": {"lr": 0.01},
     "SGD clipped": {"lr": 0.1},
-}  # fmt: skip
+}
 
 
 def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
@@ -130,10 +132,14 @@ def every_strategy(unchanged: bool = False) -> None:
             summary = session.summary()
         statistics = [float(number) for buffer in model.buffers() for number in buffer.reshape(-1)]
         report(
-            law=f"{'unchanged' if unchanged else 'every'} {name}", rank=session.rank, between=between,
-            values=values(model), statistics=statistics,
-            steps=summary["steps"], rows=summary["rows"],
-        )  # fmt: skip
+            law=f"{'unchanged' if unchanged else 'every'} {name}",
+            rank=session.rank,
+            between=between,
+            values=values(model),
+            statistics=statistics,
+            steps=summary["steps"],
+            rows=summary["rows"],
+        )
 
 
 def buffers() -> None:
@@ -146,9 +152,14 @@ def buffers() -> None:
         with session.consensus():
             mean, counted = norm.running_mean.tolist(), int(norm.num_batches_tracked)
         report(
-            law="buffers", rank=session.rank, own=own, mean=mean, counted=counted, after=norm.running_mean.tolist(),
+            law="buffers",
+            rank=session.rank,
+            own=own,
+            mean=mean,
+            counted=counted,
+            after=norm.running_mean.tolist(),
             own_counted=int(norm.num_batches_tracked),
-        )  # fmt: skip
+        )
 
 
 def other_weights() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.membership import Membership
+from roundelay.runtime.attached.membership import Membership
 from roundelay.strategies import STRATEGIES
 from support.attached_laws import (
     DEVICE,

@@ -23,14 +23,21 @@ RECIPE = {
     "corpus": "data",
     "alignment": "alignment",
     "align": {
-        "tied_states": 40, "mono_gaussians": 60, "mono_passes": 6, "mono_realign": [1, 2, 3, 4], "tri_gaussians": 60,
-        "tri_passes": 3, "tri_realign": [1], "settle": 1, "workers": 1,
+        "tied_states": 40,
+        "mono_gaussians": 60,
+        "mono_passes": 6,
+        "mono_realign": [1, 2, 3, 4],
+        "tri_gaussians": 60,
+        "tri_passes": 3,
+        "tri_realign": [1],
+        "settle": 1,
+        "workers": 1,
     },
     "model": {"layers": 1, "width": 64, "dropout": 0.1, "context": 3},
     "training": {"minibatch": 64, "precision": "fp32"},
     "schedule": {"learning_rate": 0.05, "max_epochs": 3},
     "decode": {"workers": 1, "scales": [0.2]},
-}  # fmt: skip
+}
 """Trains on the prepared corpus in seconds."""
 SIZES = {"train": 60, "dev": 10, "test": 10}
 

@@ -22,12 +22,33 @@ def make_strategy(text: str) -> Strategy:
 
 ONE = ("sgd",)
 MANY = (
-    "ssgd", "bsp period=3", "bmuf period=3", "bmuf period=2 nesterov=true", "bmuf-fairseq period=2", "slowmo period=3",
-    "diloco period=3", "asgd", "asgd period=3", "asgd staleness_aware=true", "easgd period=2", "easgd-sync period=2",
-    "dpsgd", "dpsgd:complete order=consensus", "dpsgd:exponential order=cta", "dpsgd:random-ring order=consensus",
-    "gossip-pga period=3", "gossip-pga:exponential period=2", "delay-by-one", "delayed-gradient", "adpsgd:random-ring",
-    "adpsgd:fixed-ring", "adpsgd:random", "adpsgd:exponential", "hadpsgd", "hadpsgd:fixed-ring node_size=1",
-)  # fmt: skip
+    "ssgd",
+    "bsp period=3",
+    "bmuf period=3",
+    "bmuf period=2 nesterov=true",
+    "bmuf-fairseq period=2",
+    "slowmo period=3",
+    "diloco period=3",
+    "asgd",
+    "asgd period=3",
+    "asgd staleness_aware=true",
+    "easgd period=2",
+    "easgd-sync period=2",
+    "dpsgd",
+    "dpsgd:complete order=consensus",
+    "dpsgd:exponential order=cta",
+    "dpsgd:random-ring order=consensus",
+    "gossip-pga period=3",
+    "gossip-pga:exponential period=2",
+    "delay-by-one",
+    "delayed-gradient",
+    "adpsgd:random-ring",
+    "adpsgd:fixed-ring",
+    "adpsgd:random",
+    "adpsgd:exponential",
+    "hadpsgd",
+    "hadpsgd:fixed-ring node_size=1",
+)
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
 ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)
@@ -47,9 +68,14 @@ class OnDevice(Task):
 
 
 def cluster(
-    name: str, learners: int, task: Task | None = None, momentum: float = 0.0, seed: int = 1,
-    stragglers: tuple[Straggler, ...] = (), optimizer: LocalOptimizer | None = None,
-) -> Cluster:  # fmt: skip
+    name: str,
+    learners: int,
+    task: Task | None = None,
+    momentum: float = 0.0,
+    seed: int = 1,
+    stragglers: tuple[Straggler, ...] = (),
+    optimizer: LocalOptimizer | None = None,
+) -> Cluster:
     """`learners` of strategy `name` on a noisy quadratic."""
     return Cluster(
         make_strategy(name),

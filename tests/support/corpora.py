@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.data.manifest import Utterance
 
 RATE = 8000
 DICTIONARY = "YES Y EH S\nNO N OW\nGO G OW\n"

@@ -75,10 +75,18 @@ def fake_records(fake: Fake) -> list[Record]:
     shares /= shares.sum()
     seconds, rate = EPOCH_FRAMES / fake.speed, 0.1
     start = RunStarted(
-        wall_s=0.0, strategy=fake.strategy, label=fake.label, runtime=fake.runtime, learners=fake.learners,
-        seed=fake.seed, commit="1f0c2ab", machine="2 cores of a Sample CPU", parameters=1_830_000,
-        minibatch_frames=1024, train_frames=EPOCH_FRAMES,
-    )  # fmt: skip
+        wall_s=0.0,
+        strategy=fake.strategy,
+        label=fake.label,
+        runtime=fake.runtime,
+        learners=fake.learners,
+        seed=fake.seed,
+        commit="1f0c2ab",
+        machine="2 cores of a Sample CPU",
+        parameters=1_830_000,
+        minibatch_frames=1024,
+        train_frames=EPOCH_FRAMES,
+    )
     records: list[Record] = [start, _evaluation(fake, -1, 0.0, math.log(608), 0.002, accepted=True)]
     for epoch in range(fake.epochs):
         clock = (epoch + 1) * seconds
@@ -91,15 +99,22 @@ def fake_records(fake: Fake) -> list[Record]:
         wall = clock * (0.2 if fake.runtime == "sim" else 1.0)
         records += [
             Segment(
-                wall_s=wall, virtual_s=virtual, epoch=epoch, learning_rate=rate, frames=EPOCH_FRAMES * (epoch + 1),
-                loss=loss * 0.9, accuracy=0.6 - 0.1 * loss / 1.6 + 0.1, frames_per_second=EPOCH_FRAMES / seconds * 1.08,
-                learner_frames=frames.tolist(), learner_steps=(frames // 256).tolist(),
+                wall_s=wall,
+                virtual_s=virtual,
+                epoch=epoch,
+                learning_rate=rate,
+                frames=EPOCH_FRAMES * (epoch + 1),
+                loss=loss * 0.9,
+                accuracy=0.6 - 0.1 * loss / 1.6 + 0.1,
+                frames_per_second=EPOCH_FRAMES / seconds * 1.08,
+                learner_frames=frames.tolist(),
+                learner_steps=(frames // 256).tolist(),
             ),
             _evaluation(fake, epoch, clock, loss, 0.75 - 0.12 * loss, accepted=accepted),
             _staleness(fake, epoch, wall, numbers),
             Exchanges(wall_s=wall, virtual_s=virtual, epoch=epoch, matrix=_matrix(fake, numbers)),
             CheckpointWritten(wall_s=wall, virtual_s=virtual, epoch=epoch, file=f"checkpoint-{epoch}.safetensors"),
-        ]  # fmt: skip
+        ]
         if fake.lost is not None and epoch == 3:
             records.append(LearnerLost(wall_s=clock, rank=fake.lost, reason="killed by signal 9"))
     done = fake.epochs * seconds
@@ -113,10 +128,16 @@ def fake_records(fake: Fake) -> list[Record]:
 
 def _evaluation(fake: Fake, epoch: int, clock: float, loss: float, accuracy: float, *, accepted: bool) -> Evaluation:
     return Evaluation(
-        wall_s=clock * (0.2 if fake.runtime == "sim" else 1.0), virtual_s=3 * clock if fake.runtime == "sim" else None,
-        epoch=epoch, split="dev", frames=EPOCH_FRAMES * (epoch + 1), cross_entropy=loss, accuracy=accuracy,
-        consensus_distance=0.0 if fake.learners == 1 else 0.004, accepted=accepted,
-    )  # fmt: skip
+        wall_s=clock * (0.2 if fake.runtime == "sim" else 1.0),
+        virtual_s=3 * clock if fake.runtime == "sim" else None,
+        epoch=epoch,
+        split="dev",
+        frames=EPOCH_FRAMES * (epoch + 1),
+        cross_entropy=loss,
+        accuracy=accuracy,
+        consensus_distance=0.0 if fake.learners == 1 else 0.004,
+        accepted=accepted,
+    )
 
 
 def _staleness(fake: Fake, epoch: int, wall: float, numbers: np.random.Generator) -> Staleness:
@@ -151,15 +172,34 @@ def fake_results(fake: Fake, records: Sequence[Record]) -> Results:
         errors = int(numbers.poisson(0.059 * words + 20 * fake.excess))
         ins, del_ = errors // 6, errors // 4
         wer[split] = WordErrors(
-            wer=100 * errors / words, ins=ins, del_=del_, sub=errors - ins - del_, ref=words, utterances=words // 6,
+            wer=100 * errors / words,
+            ins=ins,
+            del_=del_,
+            sub=errors - ins - del_,
+            ref=words,
+            utterances=words // 6,
             acoustic_scale=0.1,
-        )  # fmt: skip
+        )
     return Results(
-        name=fake.name, strategy=fake.strategy, label=fake.label, learners=fake.learners, runtime=fake.runtime,
-        corpus="an4", seed=fake.seed, commit="1f0c2ab", machine="2 cores of a Sample CPU", parameters=1_830_000,
-        minibatch_frames=1024, epochs=fake.epochs, frames_seen=EPOCH_FRAMES * fake.epochs,
-        frame_cross_entropy={"dev": evaluations[-1].cross_entropy}, frame_accuracy={"dev": evaluations[-1].accuracy},
-        wall_seconds=records[-1].wall_s, virtual_seconds=evaluations[-1].virtual_s,
+        name=fake.name,
+        strategy=fake.strategy,
+        label=fake.label,
+        learners=fake.learners,
+        runtime=fake.runtime,
+        corpus="an4",
+        seed=fake.seed,
+        commit="1f0c2ab",
+        machine="2 cores of a Sample CPU",
+        parameters=1_830_000,
+        minibatch_frames=1024,
+        epochs=fake.epochs,
+        frames_seen=EPOCH_FRAMES * fake.epochs,
+        frame_cross_entropy={"dev": evaluations[-1].cross_entropy},
+        frame_accuracy={"dev": evaluations[-1].accuracy},
+        wall_seconds=records[-1].wall_s,
+        virtual_seconds=evaluations[-1].virtual_s,
         staleness={"mean": float(np.mean([s.mean for s in stale])), "largest": float(max(s.largest for s in stale))},
-        consensus_distance=0.004, stopped="held-out loss fell by less than 0.1 %", wer=wer,
-    )  # fmt: skip
+        consensus_distance=0.004,
+        stopped="held-out loss fell by less than 0.1 %",
+        wer=wer,
+    )

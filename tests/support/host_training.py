@@ -78,11 +78,16 @@ class HostTraining:
         """Torchrun's variables on a host."""
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         return {
-            "RANK": f"{host * self.learners}", "LOCAL_RANK": "0", "WORLD_SIZE": f"{self.number * self.learners}",
-            "LOCAL_WORLD_SIZE": f"{self.learners}", "MASTER_ADDR": self.hosts.address(0), "MASTER_PORT": f"{PORT}",
-            "ROUNDELAY_SECRET": SECRET, "OMP_NUM_THREADS": "1",
+            "RANK": f"{host * self.learners}",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": f"{self.number * self.learners}",
+            "LOCAL_WORLD_SIZE": f"{self.learners}",
+            "MASTER_ADDR": self.hosts.address(0),
+            "MASTER_PORT": f"{PORT}",
+            "ROUNDELAY_SECRET": SECRET,
+            "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }  # fmt: skip
+        }
 
     def command(self) -> list[str]:
         """The same on all hosts."""
@@ -94,9 +99,14 @@ class HostTraining:
         for host in hosts or range(self.number):
             with open(self.said(host), "a") as said:
                 self.running[host] = self.hosts.start(
-                    host, self.command(), env={**self.environment(host), **(environment or {})}, cwd=self.folder,
-                    stdout=said, stderr=said, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
+                    host,
+                    self.command(),
+                    env={**self.environment(host), **(environment or {})},
+                    cwd=self.folder,
+                    stdout=said,
+                    stderr=said,
+                    stdin=subprocess.DEVNULL,
+                )
 
     def said(self, host: int) -> Path:
         """Where a host's words go."""

@@ -15,14 +15,14 @@ from typing import Any
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
-from roundelay.runtime.hosts.serving import serve
-from roundelay.runtime.hosts.terms import Terms
-from roundelay.runtime.procs.world import Place
+from roundelay.runtime.hosts.control.agent import serve
+from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.launch.world import HostPlace
 from support.clusters import OnDevice, cluster
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
-TERMS = Terms(patience_seconds=300, host_patience=20, threads=1)
+TERMS = HostTerms(patience_seconds=300, host_patience=20, threads=1)
 TESTS = Path(__file__).parents[1]
 
 
@@ -32,12 +32,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def place(sizes: Sequence[int], host: int, port: int) -> Place:
+def place(sizes: Sequence[int], host: int, port: int) -> HostPlace:
     """Host number `host` of several that have so many learners each."""
     first = sum(sizes[:host])
     ranks = tuple(range(first, first + sizes[host]))
     listen = ("127.0.0.1", 0 if host else port)
-    return Place(ranks, sum(sizes), 0, "127.0.0.1", port, False, listen, SECRET)
+    return HostPlace(ranks, sum(sizes), 0, "127.0.0.1", port, False, listen, SECRET)
 
 
 @dataclass
@@ -65,23 +65,26 @@ class Hosts:
         return cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HostPlace:
         """Of the first host."""
         return place(self.sizes, 0, self.port)
 
     @property
-    def all_terms(self) -> Terms:
-        return Terms(**{**vars(TERMS), **self.terms})
+    def all_terms(self) -> HostTerms:
+        return HostTerms(**{**vars(TERMS), **self.terms})
 
     def start(self, host: int) -> None:
         """Start a host, or start it again."""
         facts = {name: value for name, value in vars(self).items() if name != "running"}
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         self.running[host] = subprocess.Popen(
-            [sys.executable, "-m", "support.hosts", str(host), json.dumps(facts)], text=True, start_new_session=True,
+            [sys.executable, "-m", "support.hosts", str(host), json.dumps(facts)],
+            text=True,
+            start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def kill(self, host: int) -> None:
         """The whole tree, at once."""

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import roundelay
-from roundelay.runtime.procs.local_rendezvous import _socket_name
-from roundelay.runtime.procs.world import read_world
+from roundelay.runtime.launch.local_rendezvous import _socket_name
+from roundelay.runtime.launch.world import read_world
 from support.launched import report
 from support.until import until
 

@@ -59,17 +59,21 @@ class _Namespace:
         own_user = () if inside or os.geteuid() == 0 else ("--user", "--map-root-user")
         self._user = bool(inside or own_user)
         command = [*inside, "unshare", *own_user, "--net", "--mount", sys.executable, "-S", "-c", KEEPER]
-        self._keeper = subprocess.Popen(  # it ends with its standard input, that is with us
-            command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        self._row_host = subprocess.Popen(  # it ends with its standard input, that is with us
+            command,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
-        assert self._keeper.stdout is not None
-        if self._keeper.stdout.readline() != b"ready\n":
-            assert self._keeper.stderr is not None
-            said = self._keeper.stderr.read().decode().strip()
+        )
+        assert self._row_host.stdout is not None
+        if self._row_host.stdout.readline() != b"ready\n":
+            assert self._row_host.stderr is not None
+            said = self._row_host.stderr.read().decode().strip()
             self.close()
             raise NoNamespaces(said or "unshare failed")
-        self.process = self._keeper.pid
+        self.process = self._row_host.pid
 
     @property
     def enter(self) -> list[str]:
@@ -104,10 +108,10 @@ class _Namespace:
 
     def close(self) -> None:
         """Kill everybody in it. Safe to call twice."""
-        for pipe in (self._keeper.stdin, self._keeper.stdout, self._keeper.stderr):
+        for pipe in (self._row_host.stdin, self._row_host.stdout, self._row_host.stderr):
             assert pipe is not None
             pipe.close()
-        self._keeper.wait()
+        self._row_host.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -147,10 +151,21 @@ class Hosts:
         veth = f"ip link add port{host} type veth peer name eth0 netns {namespace.process}"
         if delay is not None:
             self._cables[host] = cable = subprocess.Popen(
-                [*self._switch.user, sys.executable, "-S", str(CABLE), str(namespace.process), "eth0",
-                 str(self._switch.process), f"port{host}", str(delay)],
-                env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
+                [
+                    *self._switch.user,
+                    sys.executable,
+                    "-S",
+                    str(CABLE),
+                    str(namespace.process),
+                    "eth0",
+                    str(self._switch.process),
+                    f"port{host}",
+                    str(delay),
+                ],
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
             assert cable.stdout is not None
             if cable.stdout.readline() != b"ready\n":
                 raise NoNamespaces("no Ethernet interface could be made of /dev/net/tun")

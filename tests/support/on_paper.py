@@ -82,9 +82,14 @@ class Ended:
 
 
 def simulated(
-    name: str, paper: Paper, optimizer: Sgd | None = None, cost: CostModel | None = None, task: Task | None = None,
-    stragglers: tuple[Straggler, ...] = (), scattered: Tensor | None = None,
-) -> Ended:  # fmt: skip
+    name: str,
+    paper: Paper,
+    optimizer: Sgd | None = None,
+    cost: CostModel | None = None,
+    task: Task | None = None,
+    stragglers: tuple[Straggler, ...] = (),
+    scattered: Tensor | None = None,
+) -> Ended:
     """The epoch on `paper`, by strategy `name` (support.clusters); all learners equally fast unless told otherwise.
 
     `scattered` (L, P) are rows to begin with.

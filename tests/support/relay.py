@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from roundelay.runtime.hosts.wire import Address
+from roundelay.runtime.hosts.transport.wire import Address
 
 PIECE = 1 << 14
 """Bytes that it takes in at once: less than a record of a row."""

@@ -23,10 +23,17 @@ def save(x: Tensor, path: Path) -> None:
 
 
 def job(
-    name: str, task: Task, *, runtime: str = "sim", learners: int = 3, seed: int = 1,
-    schedule: Schedule | None = None, stragglers: tuple[Straggler, ...] = (), extra: dict[str, Any] | None = None,
+    name: str,
+    task: Task,
+    *,
+    runtime: str = "sim",
+    learners: int = 3,
+    seed: int = 1,
+    schedule: Schedule | None = None,
+    stragglers: tuple[Straggler, ...] = (),
+    extra: dict[str, Any] | None = None,
     optimizer: LocalOptimizer | None = None,
-) -> Job:  # fmt: skip
+) -> Job:
     """A training of `task`; its recipe names what differs between jobs."""
     learners = 1 if name == "sgd" else learners
     cluster = Cluster(make_strategy(name), task, optimizer or Sgd(0.9), learners, seed, stragglers)
@@ -35,11 +42,17 @@ def job(
         return SimRuntime(cluster, CostModel(jitter=0.2)) if runtime == "sim" else ProcsRuntime(cluster, threads=1)
 
     return Job(
-        cluster=cluster, make_runtime=make_runtime, runtime_name=runtime, minibatch=MINIBATCH,
-        schedule=schedule or Newbob(0.05, stop_below=None, max_epochs=4), corpus="none", held_out="dev",
-        final_splits=("dev",), recipe={"name": name, "training": {"seed": seed, "learners": learners}, **(extra or {})},
+        cluster=cluster,
+        make_runtime=make_runtime,
+        runtime_name=runtime,
+        minibatch=MINIBATCH,
+        schedule=schedule or Newbob(0.05, stop_below=None, max_epochs=4),
+        corpus="none",
+        held_out="dev",
+        final_splits=("dev",),
+        recipe={"name": name, "training": {"seed": seed, "learners": learners}, **(extra or {})},
         save_model=save,
-    )  # fmt: skip
+    )
 
 
 def comparable(results: Results | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from roundelay.core.streams import stream
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 CONSONANTS = ["B", "C", "D", "F", "G", "K", "L", "M", "N", "P", "S", "SH", "TH", "X"]
 VOWELS = {"A": "AE", "E": "EH", "I": "IH", "O": "AA", "OO": "UW"}
@@ -12,15 +12,15 @@ SOUNDS = {"SH": ("SH",), "TH": ("TH",), "X": ("K", "S")}
 
 def spelled(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
     """(word, phones): one to three syllables, perhaps a silent E."""
-    letters: list[str] = []
+    contributions: list[str] = []
     for _ in range(int(rng.integers(1, 4))):
-        letters += [str(rng.choice(CONSONANTS)), str(rng.choice(list(VOWELS)))]
+        contributions += [str(rng.choice(CONSONANTS)), str(rng.choice(list(VOWELS)))]
     if rng.random() < 0.6:
-        letters += [str(rng.choice(CONSONANTS)), *(["E"] if rng.random() < 0.5 else [])]
+        contributions += [str(rng.choice(CONSONANTS)), *(["E"] if rng.random() < 0.5 else [])]
     phones: list[str] = []
-    for i, chunk in enumerate(letters):
-        after = letters[i + 1][0] if i + 1 < len(letters) else ""
-        if chunk == "E" and i == len(letters) - 1 and len(letters) > 2:
+    for i, chunk in enumerate(contributions):
+        after = contributions[i + 1][0] if i + 1 < len(contributions) else ""
+        if chunk == "E" and i == len(contributions) - 1 and len(contributions) > 2:
             continue
         if chunk in VOWELS:
             phones.append(VOWELS[chunk])
@@ -28,7 +28,7 @@ def spelled(rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
             phones.append("S" if after in ("E", "I") else "K")
         else:
             phones += SOUNDS.get(chunk, (chunk,))
-    return "".join(letters), tuple(phones)
+    return "".join(contributions), tuple(phones)
 
 
 def spelled_lexicon(words: int, seed: int = 0) -> Lexicon:

@@ -20,9 +20,13 @@ def start(command: Sequence[str], **environment: Any) -> "subprocess.Popen[str]"
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
     theirs = {name: str(value) for name, value in environment.items()}
     return subprocess.Popen(
-        [sys.executable, "-m", *command], env={**os.environ, **ours, **theirs}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, "-m", *command],
+        env={**os.environ, **ours, **theirs},
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.models import (
     AcousticNetwork,
     BlstmConfig,

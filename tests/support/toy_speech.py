@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.speech.hmm.topology import SILENCE, STATES, Tying, monophones
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 LEXICON = Lexicon(
     {

@@ -12,18 +12,18 @@ from torch import Tensor
 from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan
-from roundelay.runtime.hosts.cargo import Carriage
-from roundelay.runtime.hosts.ferry import Ferry
-from roundelay.runtime.hosts.ferry_server import FerryServer
-from roundelay.runtime.hosts.flights import Flights
-from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.stream import Stream
+from roundelay.runtime.hosts.exchange.client import ExchangeClient
+from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.row_leases import RowLeases
+from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
-from roundelay.runtime.hosts.wire import Address, Link, Tally
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.stream import Stream
+from roundelay.runtime.hosts.transport.wire import Address, Link, RejectedConnections
 from roundelay.runtime.learner_state import Row
-from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.worker import Answer, Worker, WorkerSpec
+from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
 from support.clusters import cluster
 
 SECRET = b"of these tests"
@@ -48,56 +48,60 @@ class Host:
         self.rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         for rank, row in enumerate(self.rows):
             row.vector.copy_(start(rank, parameters))
-        self.tally = Tally()
-        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, tally=self.tally)
-        self.flights = Flights()
-        self.server = FerryServer(self.path, self.layout, self.here, self.flights, PATIENCE, self.tally)
+        self.rejected = RejectedConnections()
+        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, rejected=self.rejected)
+        self.row_leases = RowLeases()
+        self.server = ExchangeServer(self.path, self.layout, self.here, self.row_leases, PATIENCE, self.rejected)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()
-        self.ferry: Ferry
+        self.client: ExchangeClient
         self.workers: dict[int, Worker] = {}
 
     def _welcome(self) -> None:
         while link := self.listener.accept(None):
             self.server.serve(link)
 
-    def go(self, addresses: dict[int, Address], carriage: Carriage, patience: float) -> None:
+    def go(self, addresses: dict[int, Address], row_format: RowFormat, patience: float) -> None:
         """Start the ferry and the learners."""
-        self.ferry = Ferry(
+        self.client = ExchangeClient(
             self.path,
             self.layout,
             self.number,
             self.homes,
             addresses,
             SECRET,
-            self.flights,
-            carriage,
+            self.row_leases,
+            row_format,
             patience,
-            self.tally,
+            self.rejected,
         )
-        self.ferry.start()
+        self.client.start()
         for rank in self.here:
             self.workers[rank] = Worker(self.spec(rank))
 
     def spec(self, rank: int) -> WorkerSpec:
         """What learner `rank` is told."""
         return WorkerSpec(
-            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, ferry=self.ferry.wake[rank]
+            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, client=self.client.wake[rank]
         )
 
     def begin(self, plan: SegmentPlan) -> None:
         """The work of a segment for this host alone."""
         for name, value in (
-            ("queue", plan.first), ("round", plan.first_round), ("stop_round", plan.end_round), ("claim", NONE),
-            ("returned", 0), ("assigned", NONE),
-        ):  # fmt: skip
+            ("queue", plan.first),
+            ("round", plan.first_round),
+            ("stop_round", plan.end_round),
+            ("claim", NONE),
+            ("returned", 0),
+            ("assigned", NONE),
+        ):
             self.arena.table(name)[:] = value
 
     def close(self) -> None:
         """Nobody is left."""
         if hasattr(self, "ferry"):
-            self.ferry.close()
-            assert not self.ferry.error, self.ferry.error
+            self.client.close()
+            assert not self.client.error, self.client.error
         self.listener.close()
         self._porter.join()
         self.server.close()
@@ -114,24 +118,29 @@ def start(rank: int, parameters: int = LONG) -> Tensor:
 
 @contextmanager
 def hosts(
-    homes: Sequence[int], name: str = "adpsgd", parameters: int = LONG, carriage: Carriage | None = None,
-    patience: float = PATIENCE, addresses: dict[int, Address] | None = None, **optimizer: Any,
-) -> Iterator[list[Host]]:  # fmt: skip
+    homes: Sequence[int],
+    name: str = "adpsgd",
+    parameters: int = LONG,
+    row_format: RowFormat | None = None,
+    patience: float = PATIENCE,
+    addresses: dict[int, Address] | None = None,
+    **optimizer: Any,
+) -> Iterator[list[Host]]:
     """Two or more of them, under way."""
     found = [Host(number, homes, name, parameters, **optimizer) for number in range(max(homes) + 1)]
     try:
         for host in found:
             elsewhere = {other.number: other.listener.address for other in found if other is not host}
-            host.go({**elsewhere, **(addresses or {})}, carriage or Carriage(), patience)
+            host.go({**elsewhere, **(addresses or {})}, row_format or RowFormat(), patience)
         yield found
     finally:
         for host in found:
             host.close()
 
 
-def train(found: Sequence[Host], plan: SegmentPlan) -> list[Answer]:
+def train(found: Sequence[Host], plan: SegmentPlan) -> list[SegmentAnswer]:
     """All learners of all hosts go through `plan`, each host with minibatches of its own."""
-    answers: list[Answer] = []
+    answers: list[SegmentAnswer] = []
     command = {"do": "segment", **plan.to_json(), "living": list(range(len(found[0].homes))), "number": 0}
     threads = []
     for host in found:

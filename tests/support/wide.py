@@ -18,7 +18,12 @@ class Wide(Task):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module = nn.Sequential(
-                nn.Linear(6, 700), nn.ReLU(), nn.Linear(700, 700), nn.ReLU(), nn.Linear(700, 700), nn.ReLU(),
+                nn.Linear(6, 700),
+                nn.ReLU(),
+                nn.Linear(700, 700),
+                nn.ReLU(),
+                nn.Linear(700, 700),
+                nn.ReLU(),
                 nn.Linear(700, 3),
-            )  # fmt: skip
+            )
         return ModuleLearner(module, Blobs())

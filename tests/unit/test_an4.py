@@ -8,8 +8,8 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.an4 import prepare_an4
-from roundelay.speech.corpus.prepared import load_corpus
+from roundelay.speech.corpus.readers.an4 import prepare_an4
+from roundelay.speech.prepared import load_corpus
 from support.corpora import an4, speechlike
 
 

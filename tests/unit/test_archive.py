@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from roundelay.core.errors import UserError
-from roundelay.speech.archive import (
+from roundelay.speech.kaldi_io.archive import (
     ArchiveError,
     parse_location,
     read_archive,

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roundelay.speech.arrays import map_array
+from roundelay.speech.data.arrays import map_array
 
 HEAD = b"\x93NUMPY\x01\x00"
 HEADERS = (
-    b"", b"(" * 500, b"{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 99999999999), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }", b"{'descr': [], 'shape': (4,)}", b"\xff",
-    b"{'descr': '|O', 'fortran_order': False, 'shape': (4,), }", b"'", b"{[]: 1}", b"1 if",
-)  # fmt: skip
+    b"",
+    b"(" * 500,
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 99999999999), }",
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }",
+    b"{'descr': [], 'shape': (4,)}",
+    b"\xff",
+    b"{'descr': '|O', 'fortran_order': False, 'shape': (4,), }",
+    b"'",
+    b"{[]: 1}",
+    b"1 if",
+)
 ARRAY = np.arange(600, dtype=np.float32).reshape(150, 4)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.world import World, learners, local_rank, rank, read_world
+from roundelay.runtime.launch.world import World, learners, local_rank, rank, read_world
 from roundelay.strategies import STRATEGIES, make_strategy
 
 
@@ -224,14 +224,17 @@ def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("strategy", "no strategy 'sdg'"), ("option", "no option perod: it has period"), ("twice", "to the Strategy"),
+        ("strategy", "no strategy 'sdg'"),
+        ("option", "no option perod: it has period"),
+        ("twice", "to the Strategy"),
         ("double", r"parameter 0.weight is torch.float64.*float32, bfloat16 or float16"),
         ("device", r"on meta: attach trains on CPUs"),
         ("two devices", r"0.weight is on cpu and 0.bias on meta.*all on one device"),
-        ("stranger", "1 parameters that are not in the module"), ("frozen", "nothing to train"),
+        ("stranger", "1 parameters that are not in the module"),
+        ("frozen", "nothing to train"),
         ("patience", "above 0"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(what: str, says: str) -> None:
     model, parameters, options = bad(what)
     with pytest.raises(UserError, match=says):
@@ -273,9 +276,13 @@ def test_sampler_goes_through_every_epoch_in_another_order() -> None:
 
 
 TORCHRUN = {
-    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
-}  # fmt: skip
+}
 
 
 def test_the_environment_says_who_this_is() -> None:
@@ -287,9 +294,13 @@ def test_the_environment_says_who_this_is() -> None:
 
 
 LAUNCH = {
-    "ROUNDELAY_RANK": "3", "ROUNDELAY_WORLD_SIZE": "4", "ROUNDELAY_LOCAL_RANK": "3", "ROUNDELAY_LOCAL_WORLD_SIZE": "4",
-    "ROUNDELAY_JOB": "0a0b", "ROUNDELAY_ENDED": "/somewhere",
-}  # fmt: skip
+    "ROUNDELAY_RANK": "3",
+    "ROUNDELAY_WORLD_SIZE": "4",
+    "ROUNDELAY_LOCAL_RANK": "3",
+    "ROUNDELAY_LOCAL_WORLD_SIZE": "4",
+    "ROUNDELAY_JOB": "0a0b",
+    "ROUNDELAY_ENDED": "/somewhere",
+}
 
 
 def test_our_names_win_and_are_never_mixed_with_torchruns() -> None:
@@ -323,11 +334,13 @@ def test_learners_of_a_run_with_a_secret_meet_by_it() -> None:
     ("change", "says"),
     [
         ({"LOCAL_WORLD_SIZE": "1"}, r"rank 1: of 2 learners .* 1 are on this host .* works on one host"),
-        ({"RANK": None}, "WORLD_SIZE is set but RANK is not"), ({"RANK": "one"}, "RANK is 'one'"),
-        ({"RANK": "2"}, "ranks go from 0 to"), ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+        ({"RANK": None}, "WORLD_SIZE is set but RANK is not"),
+        ({"RANK": "one"}, "RANK is 'one'"),
+        ({"RANK": "2"}, "ranks go from 0 to"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
         ({"MASTER_PORT": None}, "MASTER_PORT is not"),
     ],
-)  # fmt: skip
+)
 def test_an_environment_that_cannot_be_is_refused(change: dict[str, str | None], says: str) -> None:
     environment = {name: value for name, value in {**TORCHRUN, **change}.items() if value is not None}
     with pytest.raises(UserError, match=says):

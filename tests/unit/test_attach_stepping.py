@@ -130,9 +130,15 @@ def muon(model: nn.Sequential) -> list[torch.optim.Optimizer]:
 
 
 LOOPS: list[tuple[Loop, Callable[[nn.Sequential], list[torch.optim.Optimizer]]]] = [
-    (plainly, one), (by_closures, one), (by_a_disabled_scaler, one), (plainly, two), (plainly, muon),
-    (with_zeros_between, two), (by_turns, two), (now_and_then, two),
-]  # fmt: skip
+    (plainly, one),
+    (by_closures, one),
+    (by_a_disabled_scaler, one),
+    (plainly, two),
+    (plainly, muon),
+    (with_zeros_between, two),
+    (by_turns, two),
+    (now_and_then, two),
+]
 
 
 @pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "bsp"])

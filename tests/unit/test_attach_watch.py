@@ -19,8 +19,8 @@ import roundelay
 from roundelay.attached.forward import fingerprint
 from roundelay.attached.watch import CLOSE
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.inputs import FIRST, Inputs, tables
-from roundelay.runtime.procs.meetings import Meetings
+from roundelay.runtime.attached.inputs import FIRST, Inputs, tables
+from roundelay.runtime.attached.meetings import Meetings
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,12 @@ def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def train(
-    model: nn.Sequential, optimizer: torch.optim.Optimizer, steps: int, change: Callable[[nn.Sequential], None],
+    model: nn.Sequential,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    change: Callable[[nn.Sequential], None],
     when: range,
-) -> None:  # fmt: skip
+) -> None:
     """Somebody's loop, with a change by hand after some of its steps."""
     for number, (x, y) in enumerate(batches(steps)):
         optimizer.zero_grad()
@@ -227,12 +230,13 @@ def halve(model: nn.Sequential) -> None:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        (replace_one, r"parameter 0.weight was replaced"), (parametrize, r"parameter 0.weight was replaced"),
+        (replace_one, r"parameter 0.weight was replaced"),
+        (parametrize, r"parameter 0.weight was replaced"),
         (assign, r"parameter 0.weight was replaced by another .*assign=True"),
         (add_one, r"3.weight, 3.bias were added"),
         (halve, r"0.weight is torch.bfloat16 on cpu now, and was torch.float32"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_taken_over_is_refused_by_name(what: Callable[[nn.Sequential], None], says: str) -> None:
     model = network()
     session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -408,10 +412,13 @@ class _Tables:
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
-        ([1, 2, 3, 4], [1, 2, 3, 4], True), ([1, 2, 3, 4], [1, 2, 3, 5], False), ([1, 2, 3, 4], [4, 3, 2, 1], False),
-        ([7, 7, 7, 7], [7, 7, 7, 7], False), ([1, 2, 3], [1, 2, 3], False),
+        ([1, 2, 3, 4], [1, 2, 3, 4], True),
+        ([1, 2, 3, 4], [1, 2, 3, 5], False),
+        ([1, 2, 3, 4], [4, 3, 2, 1], False),
+        ([7, 7, 7, 7], [7, 7, 7, 7], False),
+        ([1, 2, 3], [1, 2, 3], False),
     ],
-)  # fmt: skip
+)
 def test_equal_inputs_of_several_steps_are_an_alarm(first: list[int], second: list[int], same: bool) -> None:
     """Not one that repeats: a mask, or all examples in every step."""
     arena: Any = _Tables(*tables(2))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.augment import AugmentConfig, SpecAugment
-from roundelay.speech.feature_store import StoredPart
+from roundelay.speech.features.store import StoredPart
+from roundelay.speech.models.augment import AugmentConfig, SpecAugment
 
 PARTS = (
     StoredPart("fmllr", 3, filterbank=False),

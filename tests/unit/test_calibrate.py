@@ -46,11 +46,19 @@ def fake(folder: Path, strategy: str, learners: int, **changes: Any) -> Path:
     time: dict[str, Any] = {"wall_s": 1.0}
     records: list[Record] = [
         RunStarted(
-            **time, strategy=strategy, label=strategy, runtime=changes.pop("runtime", "procs"), learners=learners,
-            seed=0, commit="", machine=f"some processor, {changes.pop('cores', CORES)} cores, torch 2",
-            parameters=1, minibatch_frames=512, train_frames=51200,
+            **time,
+            strategy=strategy,
+            label=strategy,
+            runtime=changes.pop("runtime", "procs"),
+            learners=learners,
+            seed=0,
+            commit="",
+            machine=f"some processor, {changes.pop('cores', CORES)} cores, torch 2",
+            parameters=1,
+            minibatch_frames=512,
+            train_frames=51200,
         )
-    ]  # fmt: skip
+    ]
     for epoch, slow in enumerate((3.0, 1.0)):
         spent: dict[str, Any] = {
             f"learner_{name}_s": [100 * slow * seconds] * learners for name, seconds in parts.items()
@@ -58,12 +66,19 @@ def fake(folder: Path, strategy: str, learners: int, **changes: Any) -> Path:
         spent = {name: spent.get(name, [0.0] * learners) for name in SPENT}
         records.append(
             Segment(
-                **time, epoch=epoch, learning_rate=0.1, frames=51200 * (epoch + 1), loss=1.0, accuracy=0.0,
-                frames_per_second=512 / (whole * slow), learner_frames=[51200 // learners] * learners,
-                learner_steps=[100] * learners, **(spent if changes.get("spent", True) else {}),
+                **time,
+                epoch=epoch,
+                learning_rate=0.1,
+                frames=51200 * (epoch + 1),
+                loss=1.0,
+                accuracy=0.0,
+                frames_per_second=512 / (whole * slow),
+                learner_frames=[51200 // learners] * learners,
+                learner_steps=[100] * learners,
+                **(spent if changes.get("spent", True) else {}),
                 learner_means=[100 * ("mean" in parts)] * learners,
             )
-        )  # fmt: skip
+        )
         count = 100 * ("exchange" in parts)
         matrix = [[0] * learners + [count] for _ in range(learners)]
         records.append(Exchanges(**time, epoch=epoch, matrix=matrix))
@@ -91,8 +106,10 @@ def test_runs_are_predicted_from_the_others_and_the_rest_from_all(tmp_path: Path
     costs, lines = calibrate(exps)
     found = {(line.label, line.learners): line for line in lines}
     assert {key for key, line in found.items() if line.measured is None} == {
-        ("ssgd", 1), ("asgd period 1", 1), ("asgd period 1", 4)
-    }  # fmt: skip
+        ("ssgd", 1),
+        ("asgd period 1", 1),
+        ("asgd period 1", 4),
+    }
     for (label, learners), line in found.items():
         expected = 512 / step(label, learners)[1]
         close = pytest.approx(expected, rel=0.01 if "asgd" not in label else 0.05)

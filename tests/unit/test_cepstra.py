@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.streams import stream
-from roundelay.speech.feature_store import FeatureStore, SpeakerStats
+from roundelay.speech.features.store import FeatureStore, SpeakerStats
 from roundelay.speech.hmm.cepstra import CEPSTRA, LIFTER, all_cepstra, cepstral_matrix, deltas
 
 

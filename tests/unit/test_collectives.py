@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import distributed
 
-from roundelay.runtime.procs.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.collectives import Collectives, DeviceMeans
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
 from support.until import until
 
 

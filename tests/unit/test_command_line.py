@@ -15,9 +15,12 @@ from roundelay.core.errors import UserError
 
 COMMANDS = _parsers()[1]
 NUMBERS = {
-    "count": arguments.count, "whole": arguments.whole, "positive": arguments.positive,
-    "non_negative": arguments.non_negative, "share": arguments.share,
-}  # fmt: skip
+    "count": arguments.count,
+    "whole": arguments.whole,
+    "positive": arguments.positive,
+    "non_negative": arguments.non_negative,
+    "share": arguments.share,
+}
 
 
 @pytest.mark.parametrize(
@@ -144,9 +147,25 @@ def test_stragglers(rank: int, factor: float, seconds: float) -> None:
 
 
 WORDS = [
-    *COMMANDS, *(name for command in COMMANDS.values() for a in options_of(command) for name in a.option_strings),
-    "--hlep", "-", "--", "-1", "x", "0", "nan", "kaldi", "a.b=1", "1,4", "demo", "-n3", "=", "--exp=", "1:3x", "",
-]  # fmt: skip
+    *COMMANDS,
+    *(name for command in COMMANDS.values() for a in options_of(command) for name in a.option_strings),
+    "--hlep",
+    "-",
+    "--",
+    "-1",
+    "x",
+    "0",
+    "nan",
+    "kaldi",
+    "a.b=1",
+    "1,4",
+    "demo",
+    "-n3",
+    "=",
+    "--exp=",
+    "1:3x",
+    "",
+]
 
 
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=3), min_size=1, max_size=6))

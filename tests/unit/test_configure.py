@@ -88,10 +88,14 @@ def test_a_recipe_of_an_earlier_version_is_completed() -> None:
         **plain(build(Recipe, MINIMAL)),
         "optimizer": {"momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
         "schedule": {
-            "learning_rate": 0.02, "halve_below": 0.01, "stop_below": 0.001, "factor": 0.5, "max_epochs": 20,
+            "learning_rate": 0.02,
+            "halve_below": 0.01,
+            "stop_below": 0.001,
+            "factor": 0.5,
+            "max_epochs": 20,
             "reject_worse": True,
         },
-    }  # fmt: skip
+    }
     assert complete(old) == plain(build(Recipe, MINIMAL))
 
 

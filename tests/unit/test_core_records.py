@@ -104,12 +104,28 @@ def test_a_folder_without_events_is_named(tmp_path: Path) -> None:
 
 
 RESULTS = Results(
-    name="four", strategy="adpsgd", label="adpsgd random-ring", learners=4, runtime="procs", corpus="an4", seed=1,
-    commit="0123abc", machine="box", parameters=12_500_000, minibatch_frames=1024, epochs=9, frames_seen=3_000_000,
-    frame_cross_entropy={"dev": 1.61}, frame_accuracy={"dev": 0.55}, wall_seconds=61.5, virtual_seconds=None,
-    staleness={"mean": 0.9, "largest": 3.0}, consensus_distance=0.01, stopped="newbob",
+    name="four",
+    strategy="adpsgd",
+    label="adpsgd random-ring",
+    learners=4,
+    runtime="procs",
+    corpus="an4",
+    seed=1,
+    commit="0123abc",
+    machine="box",
+    parameters=12_500_000,
+    minibatch_frames=1024,
+    epochs=9,
+    frames_seen=3_000_000,
+    frame_cross_entropy={"dev": 1.61},
+    frame_accuracy={"dev": 0.55},
+    wall_seconds=61.5,
+    virtual_seconds=None,
+    staleness={"mean": 0.9, "largest": 3.0},
+    consensus_distance=0.01,
+    stopped="newbob",
     wer={"test": WordErrors(wer=5.95, ins=5, del_=9, sub=32, ref=773, utterances=130, acoustic_scale=0.1)},
-)  # fmt: skip
+)
 
 
 def test_results_survive_json_and_call_deletions_del() -> None:

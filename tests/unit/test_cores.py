@@ -17,22 +17,30 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_the_tightest_of_the_groups_around_counts(tmp_path: Path) -> None:
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "0::/pod/box\n", "sys/fs/cgroup/pod/cpu.max": "250000 100000\n",
-        "sys/fs/cgroup/pod/cpu.stat": "usage_usec 3500000\nuser_usec 1\n",
-        "sys/fs/cgroup/pod/box/cpu.max": "max 100000\n",
-        "sys/fs/cgroup/pod/box/cpu.stat": "usage_usec 1\n",
-    })  # fmt: skip
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pod/box\n",
+            "sys/fs/cgroup/pod/cpu.max": "250000 100000\n",
+            "sys/fs/cgroup/pod/cpu.stat": "usage_usec 3500000\nuser_usec 1\n",
+            "sys/fs/cgroup/pod/box/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/pod/box/cpu.stat": "usage_usec 1\n",
+        },
+    )
     found = quota(root)
     assert found is not None
     assert (found.cores, found.used_seconds()) == (2.5, 3.5)
 
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "0::/../../elsewhere\n", "sys/fs/cgroup/cpu.max": "150000 100000",
-        "sys/fs/cgroup/cpu.stat": "usage_usec 250000",
-    })  # fmt: skip
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/../../elsewhere\n",
+            "sys/fs/cgroup/cpu.max": "150000 100000",
+            "sys/fs/cgroup/cpu.stat": "usage_usec 250000",
+        },
+    )
     found = quota(root)
     assert found is not None
     assert (found.cores, found.used_seconds()) == (1.5, 0.25)
@@ -40,11 +48,15 @@ def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
 
 def test_the_first_version(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/cpu,cpuacct/docker/7"
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "9:memory:/docker/7\n4:cpu,cpuacct:/docker/7\n0::/\n",
-        f"{group}/cpu.cfs_quota_us": "400000\n", f"{group}/cpu.cfs_period_us": "100000\n",
-        f"{group}/cpuacct.usage": "1500000000\n",
-    })  # fmt: skip
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "9:memory:/docker/7\n4:cpu,cpuacct:/docker/7\n0::/\n",
+            f"{group}/cpu.cfs_quota_us": "400000\n",
+            f"{group}/cpu.cfs_period_us": "100000\n",
+            f"{group}/cpuacct.usage": "1500000000\n",
+        },
+    )
     found = quota(root)
     assert found is not None
     assert (found.cores, found.used_seconds()) == (4.0, 1.5)
@@ -52,9 +64,9 @@ def test_the_first_version(tmp_path: Path) -> None:
     assert quota(root) is None
 
 
-@pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/\n"}, {
-    "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"
-}])  # fmt: skip
+@pytest.mark.parametrize(
+    "files", [{}, {"proc/self/cgroup": "0::/\n"}, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"}]
+)
 def test_no_limit_or_none_that_can_be_read(tmp_path: Path, files: dict[str, str]) -> None:
     assert quota(tree(tmp_path, files)) is None
 

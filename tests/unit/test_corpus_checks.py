@@ -10,11 +10,11 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio import read_audio
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.audio.speed import at_speed, resampled
 from roundelay.speech.corpus.build import PrepareOptions, change_features, prepare_kaldi
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
-from roundelay.speech.lexicon import Lexicon, NearWords, bare
-from roundelay.speech.speed import at_speed, resampled
+from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, bare
+from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
 
 SPLITS = {
@@ -31,9 +31,14 @@ def source(tmp_path: Path) -> Path:
 
 def prepare(source: Path, **options: object) -> Corpus:
     return prepare_kaldi(
-        source, source.parent / "data", source / "lang/words.dic", {name: name for name in SPLITS}, Silent(),
-        options=PrepareOptions(workers=1, **options), name="toy",  # type: ignore[arg-type]
-    )  # fmt: skip
+        source,
+        source.parent / "data",
+        source / "lang/words.dic",
+        {name: name for name in SPLITS},
+        Silent(),
+        options=PrepareOptions(workers=1, **options),
+        name="toy",  # type: ignore[arg-type]
+    )
 
 
 def refused(source: Path, **options: object) -> str:

@@ -9,12 +9,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.ctc import BLANK, build_ctc_graph, character_lexicon, greedy_units
-from roundelay.speech.decode.estimate import estimate
-from roundelay.speech.decode.graph import GraphConfig, load_graph, save_graph
-from roundelay.speech.decode.ngram import BEGIN, END, Arpa
+from roundelay.speech.decode.graphs.ctc import BLANK, build_ctc_graph, character_lexicon, greedy_units
+from roundelay.speech.decode.graphs.hmm import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import Float32, decode
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 COLUMNS = (BLANK, "A", "B")
 LEXICON = Lexicon(

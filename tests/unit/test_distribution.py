@@ -42,9 +42,10 @@ def test_the_wheel_has_what_the_package_reads(packed: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"
     files = {
-        str(path.relative_to(source)) for path in (source / "roundelay").rglob("*")
+        str(path.relative_to(source))
+        for path in (source / "roundelay").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }  # fmt: skip
+    }
     assert files <= inside
     assert not [name for name in inside - files if not name.partition("/")[0].endswith(".dist-info")]
 
@@ -54,11 +55,24 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
     with tarfile.open(archive) as tar:
         inside = {name.partition("/")[2] for name in tar.getnames()}
     assert {
-        "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "docs/scoring.md",
-        "docs/report.png", "docs/strategies/adpsgd.md", "examples/classifier.py", "recipes/an4/run.sh",
-        "tests/conftest.py", "tests/unit/test_distribution.py", "tests/support/until.py", "benchmarks/talk.py",
-        "src/roundelay/recipes/options/known.json", "src/roundelay/py.typed",
-    } <= inside  # fmt: skip
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "pyproject.toml",
+        "docs/scoring.md",
+        "docs/report.png",
+        "docs/strategies/adpsgd.md",
+        "examples/classifier.py",
+        "recipes/an4/run.sh",
+        "tests/conftest.py",
+        "tests/unit/test_distribution.py",
+        "tests/support/until.py",
+        "benchmarks/talk.py",
+        "src/roundelay/recipes/options/known.json",
+        "src/roundelay/py.typed",
+    } <= inside
     assert not [name for name in inside if name.endswith(".pyc")]
 
 

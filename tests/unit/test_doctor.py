@@ -19,9 +19,9 @@ from roundelay.runtime.doctor.consult import table
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.meeting import go_round, meet
-from roundelay.runtime.doctor.visits import House
-from roundelay.runtime.hosts.wire import Link
-from roundelay.runtime.procs.world import World
+from roundelay.runtime.doctor.visits import VisitServer
+from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.launch.world import World
 
 SECRET = b"a secret of the run's own"
 ASKED = Asked(learners=1, parameters=1000, address="127.0.0.1", hosts=2, secret=True)
@@ -145,13 +145,13 @@ def test_closed_ways_clocks_and_versions() -> None:
 
 
 def test_hosts_visit_each_other_and_measure_every_way() -> None:
-    houses = [House("127.0.0.1", 0, SECRET, ASKED, 10) for _ in range(2)]
+    houses = [VisitServer("127.0.0.1", 0, SECRET, ASKED, 10) for _ in range(2)]
     try:
-        report = go_round(("127.0.0.1", 0), [house.address for house in houses], SECRET, ASKED, 10)
-        assert all(house.wait(10) for house in houses), "they were told that it is over"
+        report = go_round(("127.0.0.1", 0), [server.address for server in houses], SECRET, ASKED, 10)
+        assert all(server.wait(10) for server in houses), "they were told that it is over"
     finally:
-        for house in houses:
-            house.close()
+        for server in houses:
+            server.close()
     assert len(report.hosts) == 3
     assert len(report.ways) == 6
     assert all(way.latency_ms and way.megabytes_s and not way.problem for way in report.ways)
@@ -160,36 +160,36 @@ def test_hosts_visit_each_other_and_measure_every_way() -> None:
 
 
 def test_a_host_with_another_secret_is_found_out() -> None:
-    house = House("127.0.0.1", 0, b"another secret altogether", ASKED, 10)
+    server = VisitServer("127.0.0.1", 0, b"another secret altogether", ASKED, 10)
     try:
-        report = go_round(("127.0.0.1", 0), [house.address], SECRET, ASKED, 5)
+        report = go_round(("127.0.0.1", 0), [server.address], SECRET, ASKED, 5)
     finally:
-        house.close()
+        server.close()
     assert not report.well
     assert any("stranger" in finding.found for finding in report.between)
 
 
 def test_nonsense_from_somebody_who_knows_the_secret_ends_one_visit_only() -> None:
-    house = House("127.0.0.1", 0, SECRET, ASKED, 10)
+    server = VisitServer("127.0.0.1", 0, SECRET, ASKED, 10)
     try:
         for kind, header in (("sing", {}), ("measure", {"origin": 1}), ("arrive", {"ranks": "x", "address": []})):
-            link = Link.connect(house.address, SECRET, {}, 10)
+            link = Link.connect(server.address, SECRET, {}, 10)
             link.send(kind, header)
             with pytest.raises(Exception, match=r"closed|broken"):
                 link.receive(10)
-        link = Link.connect(house.address, SECRET, {}, 10)
+        link = Link.connect(server.address, SECRET, {}, 10)
         link.send("echo", {}, [b"still here"])
         assert bytes(link.receive(10).payload) == b"still here"
         link.close()
     finally:
-        house.close()
+        server.close()
 
 
 def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() -> None:
     def port() -> int:
-        house = House("127.0.0.1", 0, SECRET, ASKED, 1)
-        house.close()
-        return house.address[1]
+        server = VisitServer("127.0.0.1", 0, SECRET, ASKED, 1)
+        server.close()
+        return server.address[1]
 
     master = port()
     world, said = World(0, 6, "127.0.0.1", master), list[str]()

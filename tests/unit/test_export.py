@@ -9,10 +9,10 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.archive import read_matrix, read_scp
-from roundelay.speech.corpus.export import export_kaldi, export_lhotse
-from roundelay.speech.corpus.lhotse import write_part
-from roundelay.speech.corpus.prepared import load_corpus
+from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
+from roundelay.speech.corpus.formats.lhotse import write_part
+from roundelay.speech.kaldi_io.archive import read_matrix, read_scp
+from roundelay.speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
 
 TEXTS = {"train": {"s1-a": "YES NO", "s1-b": "GO", "s2-a": "NO"}, "dev": {"s3-a": "GO YES"}, "test": {"s4-a": "NO"}}
@@ -35,9 +35,9 @@ def test_exported_and_prepared_again_it_is_the_same(data: Path, tmp_path: Path, 
     out, again = tmp_path / "out", tmp_path / "again"
     assert main(["export", form, str(data), "--out", str(out)]) == 0
     second = tmp_path / "second"
-    assert main(
-        ["prepare", form, "--source", str(out), "--lexicon", str(out / "lexicon.txt"), "--data", str(second)]
-    ) == 0  # fmt: skip
+    assert (
+        main(["prepare", form, "--source", str(out), "--lexicon", str(out / "lexicon.txt"), "--data", str(second)]) == 0
+    )
     first, back = load_corpus(data), load_corpus(second)
     assert {split: back.splits[split] for split in TEXTS} == first.splits
     assert back.lexicon == first.lexicon
@@ -82,9 +82,19 @@ def test_mistakes(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_what_was_left_out_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = kaldi_corpus(tmp_path / "source", {"train": {"s-1": "YES", "s-2": "NO", "s-3": "MAYBE"}})
     command = [
-        "prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "lang" / "words.dic"),
-        "--data", str(tmp_path / "data"), "--split", "train=train", "--on-missing-words", "skip",
-    ]  # fmt: skip
+        "prepare",
+        "kaldi",
+        "--source",
+        str(source),
+        "--lexicon",
+        str(source / "lang" / "words.dic"),
+        "--data",
+        str(tmp_path / "data"),
+        "--split",
+        "train=train",
+        "--on-missing-words",
+        "skip",
+    ]
     assert main(command) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "1 of 3 utterances of `train` would be left out, more than the share of 0.1" in said

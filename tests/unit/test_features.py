@@ -17,17 +17,17 @@ import torch
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech import feature_parts
-from roundelay.speech import features as features_module
-from roundelay.speech.archive import write_archive
-from roundelay.speech.audio import read_audio
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.fbank import FbankConfig, fbank
-from roundelay.speech.feature_parts import External, FeatureConfig, Filterbank
-from roundelay.speech.feature_store import FeatureStore, StoredPart
-from roundelay.speech.features import compute_features
-from roundelay.speech.partial_features import Partial
-from roundelay.speech.speed import at_speed, perturbed
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.audio.speed import at_speed, perturbed
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.features import compute as features_module
+from roundelay.speech.features import parts
+from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.fbank import FbankConfig, fbank
+from roundelay.speech.features.partial import Partial
+from roundelay.speech.features.parts import External, FeatureConfig, Filterbank
+from roundelay.speech.features.store import FeatureStore, StoredPart
+from roundelay.speech.kaldi_io.archive import write_archive
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
 
@@ -103,7 +103,7 @@ def written(folder: Path) -> int:
 def test_computed_once(tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch) -> None:
     first = compute(some, tmp_path)
     before = written(tmp_path)
-    monkeypatch.setattr(feature_parts, "fbank", None)  # whoever computes again fails
+    monkeypatch.setattr(parts, "fbank", None)  # whoever computes again fails
     again = compute(some, tmp_path)
     assert written(tmp_path) == before
     np.testing.assert_array_equal(again.array, first.array)
@@ -261,7 +261,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
         seen.append(len(wave))
         return fbank(wave, rate, config)
 
-    monkeypatch.setattr(feature_parts, "fbank", noted)
+    monkeypatch.setattr(parts, "fbank", noted)
     return seen
 
 

@@ -10,20 +10,27 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.prepared import Corpus
 from roundelay.speech.decode.search import search
 from roundelay.speech.hmm.align import UNLIMITED, phone_loop, utterance_graph
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary
 from roundelay.speech.hmm.fit import FIT_FILE, warnings
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay.speech.prepared import Corpus
 from support.corpora import an4
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences, tying
 
 CONFIG = AlignConfig(
-    tied_states=30, mono_gaussians=40, mono_passes=6, mono_realign=(1, 2, 3, 4), tri_gaussians=40, tri_passes=3,
-    tri_realign=(1,), settle=1, workers=1,
-)  # fmt: skip
+    tied_states=30,
+    mono_gaussians=40,
+    mono_passes=6,
+    mono_realign=(1, 2, 3, 4),
+    tri_gaussians=40,
+    tri_passes=3,
+    tri_realign=(1,),
+    settle=1,
+    workers=1,
+)
 
 
 def said(corpus: Corpus, texts: dict[str, str]) -> Corpus:

@@ -10,14 +10,14 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.prepared import Corpus
 from roundelay.speech.decode.search import Float32
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.hmm.realign import realign
 from roundelay.speech.hmm.task import scratch_folder
 from roundelay.speech.hmm.tree import windows
+from roundelay.speech.prepared import Corpus
 from support.damage import forget_checksums
 from support.toy_corpus import SIZES, Truth, toy_corpus
 
@@ -211,9 +211,16 @@ def test_words_that_were_not_said_are_named_and_left_out(
 
     def again(folder: str, share: float) -> AlignSummary:
         return realign(
-            corpus, store, alignment, loglikes_of, out=tmp_path / folder, progress=Silent(), made_by="silence",
-            failure_share=share, workers=1,
-        )  # fmt: skip
+            corpus,
+            store,
+            alignment,
+            loglikes_of,
+            out=tmp_path / folder,
+            progress=Silent(),
+            made_by="silence",
+            failure_share=share,
+            workers=1,
+        )
 
     summary = again("some", 0.1)
     assert set(summary.failed) == {"train-3", "dev-1"}

@@ -10,16 +10,22 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.archive import read_int_vectors
-from roundelay.speech.corpus.prepared import Corpus
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
-from roundelay.speech.hmm.export import export_kaldi, export_textgrids, phone_bounds, word_spans
-from roundelay.speech.hmm.interchange import ImportConfig, KaldiAlignment, at_least, import_kaldi, import_textgrids
-from roundelay.speech.hmm.kaldi_tying import match_phones
-from roundelay.speech.hmm.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay.speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
+from roundelay.speech.hmm.formats.interchange import (
+    ImportConfig,
+    KaldiAlignment,
+    at_least,
+    import_kaldi,
+    import_textgrids,
+)
+from roundelay.speech.hmm.formats.kaldi_tying import match_phones
+from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
 from roundelay.speech.hmm.topology import SILENCE, STATES
 from roundelay.speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
+from roundelay.speech.kaldi_io.archive import read_int_vectors
+from roundelay.speech.prepared import Corpus
 from support import kaldi_files
 from support.kaldi_files import FIVE, THREE, Tree
 from support.toy_corpus import Truth, toy_corpus
@@ -60,13 +66,28 @@ def written(folder: Path, store: FeatureStore, truth: Truth, tree: DecisionTree,
             phones[own], states[own] = labels[:, 0], labels[:, 1]
             pdf[own] = table[tuple(windows(labels[:, 0], labels[:, 1]).T)]
     summary = AlignSummary(
-        "test", "", {}, {}, {}, {}, len(pdf), int((pdf >= 0).sum()), tree.num_pdfs, 0, 0, None,
+        "test",
+        "",
+        {},
+        {},
+        {},
+        {},
+        len(pdf),
+        int((pdf >= 0).sum()),
+        tree.num_pdfs,
+        0,
+        0,
+        None,
         silence_share(phones.astype(np.int16)),
-    )  # fmt: skip
+    )
     write_alignment(
-        folder, pdf=pdf.astype(np.int32), phones=phones.astype(np.int16), states=states.astype(np.int8), tree=tree,
+        folder,
+        pdf=pdf.astype(np.int32),
+        phones=phones.astype(np.int16),
+        states=states.astype(np.int8),
+        tree=tree,
         summary=summary,
-    )  # fmt: skip
+    )
     return Alignment.load(folder)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio import read_audio
-from roundelay.speech.corpus.kaldi import read_data_dir, read_data_dir_by, write_data_dir
-from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by, write_data_dir
+from roundelay.speech.data.manifest import Utterance
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, utterance, write_lines
 
 RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}  # name -> Hz; one second each, two channels

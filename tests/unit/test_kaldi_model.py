@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.kaldi_model import (
+from roundelay.speech.hmm.formats.kaldi_model import (
     Answer,
     ContextDependency,
     Question,

@@ -14,7 +14,7 @@ import yaml
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 SAY = """
 import json, sys
-from roundelay.runtime.procs.world import read_place
+from roundelay.runtime.launch.world import read_place
 words = sys.argv[1:]
 place = read_place(words[words.index("--listen") + 1] if "--listen" in words else None)
 print(json.dumps([place.ranks, place.learners, place.port, place.listen[1], len(place.secret), words[0]]))
@@ -52,11 +52,12 @@ def test_by_hand(tmp_path: Path, say: str) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef0123")
     places = [
         run(
-            ["sh", str(LAUNCH / "by_hand.sh"), "train", "an4"], tmp_path,
+            ["sh", str(LAUNCH / "by_hand.sh"), "train", "an4"],
+            tmp_path,
             {"HOST": f"{host}", "HOSTS": "3", "LEARNERS": "2", "MASTER_ADDR": "127.0.0.1", "ROUNDELAY": say},
         )[0]
         for host in range(3)
-    ]  # fmt: skip
+    ]
     assert places == [[[2 * h, 2 * h + 1], 6, 29500, 0 if h else 29500, 20, "train"] for h in range(3)]
 
 
@@ -66,9 +67,10 @@ def test_slurm(tmp_path: Path, say: str) -> None:
         (tmp_path / name).chmod(0o755)
     slurm = {"SLURM_JOB_NODELIST": "a[1-2]", "SLURM_JOB_ID": "12345", "SLURM_JOB_NUM_NODES": "2"}
     places = run(
-        ["sh", str(LAUNCH / "slurm.sbatch"), "train", "an4"], tmp_path,
+        ["sh", str(LAUNCH / "slurm.sbatch"), "train", "an4"],
+        tmp_path,
         {**slurm, "SLURM_CPUS_PER_TASK": "4", "ROUNDELAY": say},
-    )  # fmt: skip
+    )
     assert [place[:4] for place in places] == [[[0, 1, 2, 3], 8, 22345, 22345], [[4, 5, 6, 7], 8, 22345, 0]]
     assert all(place[4] >= 32 for place in places)
 
@@ -81,9 +83,12 @@ def test_slurm_queues_a_run_again_that_its_time_limit_has_ended(status: int, req
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(
-        ["sh", str(LAUNCH / "slurm.sbatch"), "train", "an4"], cwd=tmp_path, capture_output=True, check=False,
+        ["sh", str(LAUNCH / "slurm.sbatch"), "train", "an4"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "a", "SLURM_JOB_ID": "12345"},
-    )  # fmt: skip
+    )
     assert done.returncode == status
     assert (tmp_path / "asked").exists() == requeued
     if requeued:
@@ -108,9 +113,10 @@ def test_a_kubernetes_job(tmp_path: Path, say: str) -> None:
     assert given["MASTER_PORT"] == str(service["spec"]["ports"][0]["port"])
     for host in range(2):
         (place,) = run(
-            container["command"], tmp_path,
+            container["command"],
+            tmp_path,
             {**given, "MASTER_ADDR": "127.0.0.1", "JOB_COMPLETION_INDEX": f"{host}", "ROUNDELAY": say},
-        )  # fmt: skip
+        )
         assert place == [[4 * host + i for i in range(4)], 8, 29500, 0 if host else 29500, 16, "train"]
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
-from roundelay.runtime.hosts.checks import Nonsense
-from roundelay.runtime.hosts.leases import Leases, Stock, counted, enter
-from roundelay.runtime.procs import queue
-from roundelay.runtime.procs.arena import NONE, STOCK, TRAINED, Arena, Layout, create_file
-from roundelay.runtime.procs.patience import Patience
+from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, counted, enter
+from roundelay.runtime.hosts.transport.checks import InvalidMessage
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.memory.arena import NONE, PREFETCH, TRAINED, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
 
 PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)
 NOT_EMPTY = [index for index in range(PLAN.pieces) if PLAN.piece(index).frames]
@@ -24,36 +24,36 @@ NOT_EMPTY = [index for index in range(PLAN.pieces) if PLAN.piece(index).frames]
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["draw", "train", "die"])), max_size=60))
 def test_whatever_happens_every_minibatch_is_settled_once(story: list[tuple[int, str]]) -> None:
-    book = Leases(PLAN, 0, PLAN.pieces)
+    leases = Leases(PLAN, 0, PLAN.pieces)
     held: dict[int, list[int]] = {0: [], 1: [], 2: []}
     trained: list[int] = []
     for host, what in story:
         if what == "draw":
-            held[host] += book.draw(host, 2)[0]
+            held[host] += leases.draw(host, 2)[0]
         elif what == "train" and held[host]:
             index = held[host].pop(0)
-            book.settle(host, [index])
+            leases.settle(host, [index])
             trained.append(index)
         elif what == "die":
-            assert book.give_back(host) == len(held[host])
+            assert leases.give_back(host) == len(held[host])
             held[host] = []
     for host in held:  # and then the rest
-        book.give_back(host)
+        leases.give_back(host)
     while True:
-        indices, more = book.draw(0, 3)
+        indices, more = leases.draw(0, 3)
         trained += indices
         if not more:
             break
     assert sorted(trained) == NOT_EMPTY
-    assert not book.left
+    assert not leases.left
 
 
 def test_a_stop_lets_the_begun_rounds_end() -> None:
-    book = Leases(PLAN, 0, PLAN.pieces)
-    assert book.draw(0, 4) == ([0, 1, 2, 3], True)
-    book.stop(lambda reached: reached)
-    assert book.draw(1, 9) == ([4, 5], False)
-    assert book.next == 6
+    leases = Leases(PLAN, 0, PLAN.pieces)
+    assert leases.draw(0, 4) == ([0, 1, 2, 3], True)
+    leases.stop(lambda reached: reached)
+    assert leases.draw(1, 9) == ([4, 5], False)
+    assert leases.next == 6
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def arena() -> Iterator[Arena]:
     layout = Layout(learners=3, parameters=1)
     found = Arena(create_file(layout), layout, Patience(0, 1))
     found.table("claim")[:] = found.table("assigned")[:] = NONE
-    queue.open_stock(found)
+    queue.open_prefetch(found)
     yield found
     found.close()
 
@@ -88,44 +88,44 @@ def test_a_node_draws_only_when_there_is_enough_for_all(arena: Arena) -> None:
 
 def test_the_stock_is_a_ring(arena: Arena) -> None:
     found = []
-    for number in range(3 * STOCK):
+    for number in range(3 * PREFETCH):
         queue.put(arena, [number % PLAN.pieces], more=True)
         batch = queue.draw(arena, 0, PLAN)
         assert batch is not None
         found.append(batch.index)
-    assert found == [number % PLAN.pieces for number in range(3 * STOCK)]
+    assert found == [number % PLAN.pieces for number in range(3 * PREFETCH)]
 
 
 def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(arena: Arena) -> None:
-    stock = Stock(arena, (0, 1), lambda _: None)
-    stock.fill([0, 1, 2, 3], True)
+    prefetch = PrefetchedLeases(arena, (0, 1), lambda _: None)
+    prefetch.fill([0, 1, 2, 3], True)
     first, second = queue.draw(arena, 0, PLAN), queue.draw(arena, 1, PLAN)
     assert first is not None
     assert second is not None
     queue.settle(arena, 0, Statistics(4, 1.5, 3))
-    report = stock.report()
+    report = prefetch.report()
     assert report is not None
     assert report["settled"] == [0]
     assert (report["counts"]["frames"], report["counts"]["loss"]) == ([4, 0], [1.5, 0.0])
-    again = stock.report()
+    again = prefetch.report()
     assert again is not None
     assert again["settled"] == []
     # What a dead learner worked on is not trained, and what nobody draws any more neither.
     queue.give_back(arena, 1)
-    last = stock.report()
+    last = prefetch.report()
     assert last is not None
     assert last["settled"] == []
-    queue.clear_stock(arena)
+    queue.clear_prefetch(arena)
     assert queue.draw(arena, 0, PLAN) is queue.LATER
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.5])
 def test_a_loss_that_equals_nothing_is_reported_all_the_same(arena: Arena, loss: float) -> None:
-    stock = Stock(arena, (0, 1), lambda _: None)
-    stock.fill([0, 1], True)
+    prefetch = PrefetchedLeases(arena, (0, 1), lambda _: None)
+    prefetch.fill([0, 1], True)
     assert queue.draw(arena, 0, PLAN)
     queue.settle(arena, 0, Statistics(4, loss, 3))
-    report = stock.report()
+    report = prefetch.report()
     assert report is not None
     assert report["settled"] == [0]
     total = Counts.zeros(3)
@@ -139,11 +139,11 @@ def test_counts_that_are_none_are_entered_nowhere(arena: Arena) -> None:
     wrong: tuple[Any, ...] = ([1], [[1], [2]], ["1", "2"], [2**70, 0], None, "12", {"0": 1}, [None, 1], [[], []])
     for name in good:
         for bad in wrong:
-            with pytest.raises(Nonsense):
+            with pytest.raises(InvalidMessage):
                 enter(total, (1, 2), {**good, name: bad})
     for name in ("frames", "steps", "exchanges"):
         for number in (0.5, float("nan"), 1 << 60, -(1 << 60)):
-            with pytest.raises(Nonsense):
+            with pytest.raises(InvalidMessage):
                 enter(total, (1, 2), {**good, name: np.full(np.shape(good[name]), number).tolist()})
     with pytest.raises(KeyError):
         enter(total, (1, 2), {name: value for name, value in good.items() if name != "means"})
@@ -151,14 +151,14 @@ def test_counts_that_are_none_are_entered_nowhere(arena: Arena) -> None:
 
 
 def test_while_a_dead_learner_has_counted_by_half_there_is_no_report(arena: Arena) -> None:
-    stock = Stock(arena, (0, 1), lambda _: None)
-    stock.fill([0], True)
+    prefetch = PrefetchedLeases(arena, (0, 1), lambda _: None)
+    prefetch.fill([0], True)
     assert queue.draw(arena, 0, PLAN)
     arena.totals[:, 0] = 4, 3, 1.5
     arena.table("claim")[0] = TRAINED
-    assert stock.report() is None
+    assert prefetch.report() is None
     queue.give_back(arena, 0)
-    report = stock.report()
+    report = prefetch.report()
     assert report is not None
     assert (report["settled"], report["counts"]["frames"]) == ([0], [4, 0])
 

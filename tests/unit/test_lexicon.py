@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.lexicon import (
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.lexicon.lexicon import (
     Lexicon,
     MissingWord,
     case_of,

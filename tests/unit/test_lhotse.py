@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions, prepare_lhotse
-from roundelay.speech.corpus.lhotse import find_parts, read_part, write_part
-from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.corpus.formats.lhotse import find_parts, read_part, write_part
+from roundelay.speech.data.manifest import Utterance
 from support.corpora import DICTIONARY, RATE, recorded, speechlike, utterance
 
 RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}  # name -> Hz; one second each, two channels
@@ -261,9 +261,14 @@ def test_prepare(tmp_path: Path) -> None:
 
     def prepare(splits: dict[str, str], **options: Any) -> Any:
         return prepare_lhotse(
-            tmp_path, tmp_path / "data", tmp_path / "words.dic", splits, Silent(),
-            options=PrepareOptions(**options), name="toy",
-        )  # fmt: skip
+            tmp_path,
+            tmp_path / "data",
+            tmp_path / "words.dic",
+            splits,
+            Silent(),
+            options=PrepareOptions(**options),
+            name="toy",
+        )
 
     with pytest.raises(UserError, match=r"none of the parts 'dev', 'tr' is named train; say which"):
         prepare({})

@@ -11,9 +11,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
-from roundelay.speech.corpus.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
-from roundelay.speech.lexicon import read_lexicon
+from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
+from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.archive import read_matrix, read_scp, write_archive
 from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
-from roundelay.speech.corpus.export import export_kaldi, export_lhotse
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
 from roundelay.speech.hmm.cepstra import all_cepstra
+from roundelay.speech.kaldi_io.archive import read_matrix, read_scp, write_archive
+from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import DICTIONARY, kaldi_corpus, write_lines
 
 Float32 = npt.NDArray[np.float32]
@@ -56,9 +56,14 @@ def prepare(source: Path, data: Path, lexicon: str = "words.dic", **options: obj
         folder.name: folder.name for folder in sorted(source.iterdir(), reverse=True) if (folder / "text").exists()
     }
     return prepare_kaldi(
-        source, data, source / lexicon, splits, Silent(),
-        options=PrepareOptions(**options), name="toy",  # type: ignore[arg-type]
-    )  # fmt: skip
+        source,
+        data,
+        source / lexicon,
+        splits,
+        Silent(),
+        options=PrepareOptions(**options),
+        name="toy",  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize("statistics", [False, True])

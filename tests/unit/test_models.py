@@ -16,12 +16,12 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.frames import log_likelihoods, log_prior
 from roundelay.speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
 from roundelay.speech.models.blstm import turned
 from roundelay.speech.models.conformer import rotated
+from roundelay.speech.models.frames import log_likelihoods, log_prior
 from roundelay.speech.models.network import SequenceNetwork
-from roundelay.speech.sequences import SequenceExamples
+from roundelay.speech.models.sequences import SequenceExamples
 from support.clusters import EVERY, cluster, plan
 from support.toy_models import SEQUENCES, TINY, TinyTask, tiny, toy
 
@@ -63,8 +63,11 @@ BOTH_WAYS = sum(2 * (4 * 512 * (inputs + 512) + 2 * 4 * 512) for inputs in (260,
     [
         (DnnConfig.published(), 40, 5723, 12_466_779, 12.5),
         (
-            CldnnConfig.published(), 40, 5723,
-            128 * (2 * 11 * 9 + 1) + 1024 * (128 * 10 + 1) + 1024 * 1025 + PROJECTED + 5723 * 513, 16.9,
+            CldnnConfig.published(),
+            40,
+            5723,
+            128 * (2 * 11 * 9 + 1) + 1024 * (128 * 10 + 1) + 1024 * 1025 + PROJECTED + 5723 * 513,
+            16.9,
         ),
         (BlstmConfig.large(), 260, 32_000, BOTH_WAYS + 256 * 1025 + 32_000 * 257, 43.2),
         (DnnConfig(), 40, 500, None, 1.7),
@@ -73,7 +76,7 @@ BOTH_WAYS = sum(2 * (4 * 512 * (inputs + 512) + 2 * 4 * 512) for inputs in (260,
         (ConformerConfig.small(), 40, 5723, None, 8.6),
         (ConformerConfig(), 40, 500, None, 2.0),
     ],
-)  # fmt: skip
+)
 def test_parameters(config: ModelConfig, features: int, states: int, parameters: int | None, millions: float) -> None:
     """In millions as the documentation has them, and where a formula is short enough, exactly."""
     found = sum(p.numel() for p in make_network(config, features, states).parameters())

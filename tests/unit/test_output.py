@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.procs.output import BAR_SECONDS, LONGEST_LINE, Interruptions, Lines
+from roundelay.runtime.launch.output import BAR_SECONDS, LONGEST_LINE, Interruptions, LineBuffer
 from support.launched import LAUNCH
 from support.until import until
 
@@ -21,7 +21,7 @@ from support.until import until
 def cut(pieces: Sequence[bytes], seconds: float = 0.0) -> list[bytes]:
     """What is shown of a stream that comes in these pieces, so far apart."""
     shown: list[bytes] = []
-    lines = Lines(shown.append)
+    lines = LineBuffer(shown.append)
     for number, piece in enumerate(pieces):
         lines.take(piece, number * seconds)
     lines.end()
@@ -50,7 +50,7 @@ def test_a_long_bar_is_shown_now_and_then() -> None:
     shown = cut([*bar, b"\n"], BAR_SECONDS / 4)
     assert 20 <= len(shown) <= 26
     assert shown[-1] == b"99%"
-    lines = Lines(shown.append)
+    lines = LineBuffer(shown.append)
     lines.take(b"1%\r", 0.0)
     shown.clear()
     lines.look(BAR_SECONDS - 1)
@@ -68,9 +68,12 @@ def test_a_line_without_end_is_broken_and_nothing_of_it_lost() -> None:
 
 
 TRACEBACK = [
-    b"Traceback (most recent call last):", b'  File "train.py", line 7, in <module>', b"    main()",
-    b'  File "train.py", line 3, in main', b"    time.sleep(1)",
-]  # fmt: skip
+    b"Traceback (most recent call last):",
+    b'  File "train.py", line 7, in <module>',
+    b"    main()",
+    b'  File "train.py", line 3, in main',
+    b"    time.sleep(1)",
+]
 
 
 def test_an_interruption_is_one_line_and_other_faults_are_shown_whole() -> None:
@@ -209,9 +212,13 @@ def test_ctrl_c_says_where_each_learner_was_in_one_line(tmp_path: Path) -> None:
 def test_a_module_is_run_as_python_would(tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("import sys; print(__name__, sys.argv[1:])")
     done = subprocess.run(
-        [*LAUNCH, "1", "-m", "hello", "-n", "7"], capture_output=True, text=True, timeout=100, check=True,
+        [*LAUNCH, "1", "-m", "hello", "-n", "7"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )  # fmt: skip
+    )
     assert done.stdout == "[0] __main__ ['-n', '7']\n"
 
 
@@ -227,9 +234,13 @@ def test_scripts_believe_that_they_are_alone_unless_they_are_told(tmp_path: Path
     )
     outside = {"RANK": "5", "WORLD_SIZE": "9", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "5"}
     done = subprocess.run(
-        [*LAUNCH, "2", *names, str(script)], capture_output=True, text=True, timeout=100, check=True,
+        [*LAUNCH, "2", *names, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
         env={**os.environ, **outside, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     ranks = ["{0} 2 {0} 2 True" if names else "None None None None False"] * 2
     expected = [f"[{rank}] {rank} {rank} 2 {told.format(rank)} False" for rank, told in enumerate(ranks)]
     assert sorted(done.stdout.splitlines()) == expected

@@ -8,9 +8,9 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+from roundelay.speech.audio.pipes import Failed, Pipes, run_pipes
 from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
-from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
-from roundelay.speech.corpus.pipes import Failed, Pipes, run_pipes
+from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 
@@ -47,9 +47,14 @@ def test_prepared_once_nothing_runs_again(tmp_path: Path) -> None:
 
     def prepare() -> Path:
         made = prepare_kaldi(
-            corpus, tmp_path / "data", corpus / "lang" / "words.dic", {"train": "train"}, Silent(),
-            options=PrepareOptions(allow_pipes=True), name="toy",
-        )  # fmt: skip
+            corpus,
+            tmp_path / "data",
+            corpus / "lang" / "words.dic",
+            {"train": "train"},
+            Silent(),
+            options=PrepareOptions(allow_pipes=True),
+            name="toy",
+        )
         return Path(made.splits["train"][0].path)
 
     path = prepare()

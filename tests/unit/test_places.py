@@ -7,18 +7,23 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.slots import Slots, lend
-from roundelay.runtime.procs.world import Place, launched, read_place
+from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
+from roundelay.runtime.launch.world import HostPlace, launched, read_place
 
 HOSTS = {
-    "WORLD_SIZE": "6", "RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "4321", "ROUNDELAY_SECRET": "sixteen letters!",
-}  # fmt: skip
+    "WORLD_SIZE": "6",
+    "RANK": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "4321",
+    "ROUNDELAY_SECRET": "sixteen letters!",
+}
 
 
 def test_ranks_of_a_host_follow_each_other() -> None:
     place = read_place(None, HOSTS)
-    assert place == Place((4, 5), 6, 0, "127.0.0.1", 4321, False, ("127.0.0.1", 0), b"sixteen letters!")
+    assert place == HostPlace((4, 5), 6, 0, "127.0.0.1", 4321, False, ("127.0.0.1", 0), b"sixteen letters!")
     assert not place.conducts
     assert not place.alone
 
@@ -36,9 +41,13 @@ def test_the_first_host_listens_where_the_others_look_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("listen", "expected"),
-    [("10.0.0.7", ("10.0.0.7", 0)), ("10.0.0.7:99", ("10.0.0.7", 99)), ("[fd00::1]:99", ("fd00::1", 99)),
-     ("fd00::1", ("fd00::1", 0))],
-)  # fmt: skip
+    [
+        ("10.0.0.7", ("10.0.0.7", 0)),
+        ("10.0.0.7:99", ("10.0.0.7", 99)),
+        ("[fd00::1]:99", ("fd00::1", 99)),
+        ("fd00::1", ("fd00::1", 0)),
+    ],
+)
 def test_an_address_to_listen_at_can_be_given(listen: str, expected: tuple[str, int]) -> None:
     place = read_place(listen, HOSTS)
     assert place is not None
@@ -59,11 +68,11 @@ def test_one_process_is_no_world(environment: dict[str, str]) -> None:
 
 def test_one_host_needs_neither_secret_nor_address() -> None:
     place = read_place(None, {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
-    assert place == Place((0, 1), 2)
+    assert place == HostPlace((0, 1), 2)
     assert place.alone
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     found = [read_place(None, {**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-    assert found == [Place((0, 1), 2, rank, "127.0.0.1", 7) for rank in range(2)], "they find each other"
+    assert found == [HostPlace((0, 1), 2, rank, "127.0.0.1", 7) for rank in range(2)], "they find each other"
 
 
 def test_our_names_are_read_like_torchruns_and_win() -> None:
@@ -83,9 +92,9 @@ def test_runs_of_two_launches_on_one_host_are_told_apart() -> None:
     assert one is not None
     assert other is not None
     assert one.alone
-    slots = [Slots(one), Slots(other)]
+    slots = [LocalLeader(one), LocalLeader(other)]
     with pytest.raises(UserError, match="another run on this host"):
-        Slots(one)
+        LocalLeader(one)
     for each in slots:
         each.release(0)
 
@@ -128,14 +137,14 @@ def test_the_other_local_ranks_end_with_the_status_of_the_first() -> None:
     ]
     statuses: list[int] = []
     threads = [
-        threading.Thread(target=lambda place=place: statuses.append(lend(place, 30)))
+        threading.Thread(target=lambda place=place: statuses.append(wait_for_leader(place, 30)))
         for place in places[1:]
         if place is not None
     ]
     for thread in threads:  # who comes before the first waits for it
         thread.start()
     assert places[0] is not None
-    slots = Slots(places[0])
+    slots = LocalLeader(places[0])
     while slots.waiting < len(threads):
         slots.look()
     slots.release(130)
@@ -147,9 +156,9 @@ def test_the_other_local_ranks_end_with_the_status_of_the_first() -> None:
 def test_two_runs_on_one_host_are_told_apart() -> None:
     place = read_place(None, {**HOSTS, "MASTER_PORT": str(os.getpid())})
     assert place is not None
-    slots = Slots(place)
+    slots = LocalLeader(place)
     try:
         with pytest.raises(UserError, match="another run on this host has the same MASTER_ADDR and MASTER_PORT"):
-            Slots(place)
+            LocalLeader(place)
     finally:
         slots.release(0)

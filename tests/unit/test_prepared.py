@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
-from roundelay.speech.corpus.prepared import Corpus, load_corpus
+from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, recorded, write_lines
 from support.damage import forget_checksums
 
@@ -61,8 +61,13 @@ def test_what_was_prepared_is_loaded(source: Path, data: Path) -> None:
     assert store.utterance_ids == tuple(u.id for u in corpus.utterances)
     assert store.array.shape == (5 * 48, 40)
     assert sorted(p.name for p in data.iterdir()) == [
-        "corpus.json", "dev.jsonl", "fbank40", "lexicon.txt", "test.jsonl", "train.jsonl",
-    ]  # fmt: skip
+        "corpus.json",
+        "dev.jsonl",
+        "fbank40",
+        "lexicon.txt",
+        "test.jsonl",
+        "train.jsonl",
+    ]
 
 
 @pytest.mark.parametrize("file", ["train.jsonl", "dev.jsonl", "lexicon.txt", "corpus.json"])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.hosts.progress import SUSPENDED_SECONDS, Progress
+from roundelay.runtime.hosts.control.progress import SUSPENDED_SECONDS, Progress
 
 PATIENCE = 10.0
 STEP = 0.5

@@ -16,13 +16,13 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.serving import _conductor
-from roundelay.runtime.procs.arena import NAME, SEALS, Arena, Layout, check_file, create_file
-from roundelay.runtime.procs.keeper import mapped
-from roundelay.runtime.procs.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
-from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.rendezvous import FACT_BYTES, Rendezvous
-from roundelay.runtime.procs.world import Place, World
+from roundelay.runtime.hosts.control.agent import _coordinator
+from roundelay.runtime.launch.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
+from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
+from roundelay.runtime.launch.world import HostPlace, World
+from roundelay.runtime.procs.memory.arena import NAME, SEALS, Arena, Layout, check_file, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.row_host import mapped
 from support.until import until
 
 LAYOUT = Layout(2, 1000)
@@ -103,9 +103,18 @@ def test_a_file_by_some_name_is_no_row_on_a_device(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "data", os.O_RDWR)
     cuda: list[Any] = [0, "AAAA", 4000, 0, "L2V0Yy9wYXNzd2Q=", 0, "AAAA", False]
     odd: list[Any] = [
-        {"path": str(tmp_path / "data")}, {"path": f"/proc/{os.getpid()}/fd/{descriptor}"}, {"path": "/dev/zero"},
-        {"path": 7}, {}, None, [], {"cuda": cuda}, {"cuda": cuda[:-1]}, {"cuda": [0] * 8}, {"cuda": "AAAA"},
-    ]  # fmt: skip
+        {"path": str(tmp_path / "data")},
+        {"path": f"/proc/{os.getpid()}/fd/{descriptor}"},
+        {"path": "/dev/zero"},
+        {"path": 7},
+        {},
+        None,
+        [],
+        {"cuda": cuda},
+        {"cuda": cuda[:-1]},
+        {"cuda": [0] * 8},
+        {"cuda": "AAAA"},
+    ]
     for said in odd:
         with pytest.raises(ValueError, match=r"no shared memory|no descriptor|no handle|a handle"):
             mapped({"row": [said], "centre": None}, ("row",), 1000, False, 1)
@@ -174,11 +183,15 @@ def test_learners_of_another_job_are_not_met(world: World) -> None:
     names = {
         _socket_name(other, number)
         for other in (
-            world, replace(world, secret=b"another"), replace(world, port=2), replace(world, address="::1"),
-            replace(world, learners=2), replace(world, attempt="1"),
+            world,
+            replace(world, secret=b"another"),
+            replace(world, port=2),
+            replace(world, address="::1"),
+            replace(world, learners=2),
+            replace(world, attempt="1"),
         )
         for number in range(2)
-    }  # fmt: skip
+    }
     assert len(names) == 12
     assert _socket_name(world, 0) == _socket_name(replace(world, rank=2, ended_file="x"), 0)
 
@@ -218,10 +231,18 @@ def test_a_second_rank_0_and_a_missing_one_are_named(world: World) -> None:
 
 @pytest.mark.parametrize(
     "noise",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", LENGTH.pack(1 << 40), LENGTH.pack(2) + b"[]", LENGTH.pack(2) + b"\xff{",
-     LENGTH.pack(13) + b'{"rank": "1"}', LENGTH.pack(11) + b'{"rank": 9}', LENGTH.pack(14) + b'{"rank": true}',
-     LENGTH.pack(100_000) + b"[" * 100_000],
-)  # fmt: skip
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        LENGTH.pack(1 << 40),
+        LENGTH.pack(2) + b"[]",
+        LENGTH.pack(2) + b"\xff{",
+        LENGTH.pack(13) + b'{"rank": "1"}',
+        LENGTH.pack(11) + b'{"rank": 9}',
+        LENGTH.pack(14) + b'{"rank": true}',
+        LENGTH.pack(100_000) + b"[" * 100_000,
+    ],
+)
 def test_who_is_no_learner_is_shown_out(world: World, noise: bytes) -> None:
     thread, done = start(lambda: collect(replace(world, learners=2)))
     name = _socket_name(replace(world, learners=2), 0)
@@ -299,8 +320,8 @@ def stranger(store: TCPStore) -> Any:
     return PrefixStore("roundelay", TCPStore("127.0.0.1", store.port, None, wait_for_workers=False))
 
 
-def place(world: World) -> Place:
-    return Place((2, 3), 4, 0, world.address, world.port, True, ("127.0.0.1", 0), world.secret)
+def place(world: World) -> HostPlace:
+    return HostPlace((2, 3), 4, 0, world.address, world.port, True, ("127.0.0.1", 0), world.secret)
 
 
 ADDRESS = {"host": "10.0.0.1", "port": 4000}
@@ -308,7 +329,7 @@ ADDRESS = {"host": "10.0.0.1", "port": 4000}
 
 def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: World) -> None:
     Rendezvous(there, PATIENCE).say("conductor", ADDRESS)
-    assert _conductor(place(there), PATIENCE) == ("10.0.0.1", 4000)
+    assert _coordinator(place(there), PATIENCE) == ("10.0.0.1", 4000)
 
 
 TAMPERED: dict[str, Callable[[bytes], bytes]] = {
@@ -328,7 +349,7 @@ def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, ther
     strange = stranger(store)
     strange.set("conductor", TAMPERED[how](strange.get("conductor")))
     with pytest.raises(UserError, match=r"said by rank 0 \(conductor\) was not written with this run's secret"):
-        _conductor(place(there), PATIENCE)
+        _coordinator(place(there), PATIENCE)
 
 
 def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) -> None:
@@ -337,10 +358,10 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
     Rendezvous(there, PATIENCE).say("doctor", ADDRESS)
     strange.set("conductor", strange.get("doctor"))
     with pytest.raises(UserError, match="not written with this run's secret"):
-        _conductor(place(there), PATIENCE)
+        _coordinator(place(there), PATIENCE)
     Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("conductor", ADDRESS)
     with pytest.raises(UserError, match="not written with this run's secret"):
-        _conductor(place(there), PATIENCE)
+        _coordinator(place(there), PATIENCE)
     with pytest.raises(UserError, match="need a secret"):
         Rendezvous(replace(there, secret=b""), PATIENCE)
 
@@ -351,4 +372,4 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
 def test_what_is_no_address_is_refused(store: TCPStore, there: World, fact: dict[str, Any]) -> None:
     Rendezvous(there, PATIENCE).say("conductor", fact)
     with pytest.raises(UserError, match="which is no address"):
-        _conductor(place(there), PATIENCE)
+        _coordinator(place(there), PATIENCE)

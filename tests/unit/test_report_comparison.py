@@ -29,9 +29,17 @@ UNTRAINED = 6.0
 
 
 def run(
-    folder: Path, label: str = "sgd", learners: int = 1, seed: int = 0, *, speed: float = 100.0,
-    losses: tuple[float, ...] = (3.0, 2.0), rejected: tuple[int, ...] = (), slow: str = "", runtime: str = "procs",
-) -> Run:  # fmt: skip
+    folder: Path,
+    label: str = "sgd",
+    learners: int = 1,
+    seed: int = 0,
+    *,
+    speed: float = 100.0,
+    losses: tuple[float, ...] = (3.0, 2.0),
+    rejected: tuple[int, ...] = (),
+    slow: str = "",
+    runtime: str = "procs",
+) -> Run:
     """A run that is evaluated every 10 seconds, from before training on, with these held-out losses."""
     name = f"{label}-{learners}{'-' + slow[0] if slow else ''}-{runtime}-seed{seed}"
     recipe = RECIPE % (learners, f"['{slow}']" if slow else "[]")
@@ -42,13 +50,19 @@ def run(
     virtual = runtime == "sim"
     evaluations = [
         Evaluation(
-            wall_s=5.0 if virtual else at, virtual_s=at if virtual and at else None, epoch=epoch, split="dev",
-            frames=100 * (epoch + 1), cross_entropy=loss, accuracy=0.5, consensus_distance=0.1,
+            wall_s=5.0 if virtual else at,
+            virtual_s=at if virtual and at else None,
+            epoch=epoch,
+            split="dev",
+            frames=100 * (epoch + 1),
+            cross_entropy=loss,
+            accuracy=0.5,
+            consensus_distance=0.1,
             accepted=epoch not in rejected,
         )
         for epoch, loss in enumerate((UNTRAINED, *losses), -1)
         if (at := 10.0 * (epoch + 1)) >= 0
-    ]  # fmt: skip
+    ]
     segments = [dataclasses.replace(s, frames_per_second=speed) for s in made.segments]
     return dataclasses.replace(made, evaluations=tuple(evaluations), segments=tuple(segments))
 
@@ -194,8 +208,9 @@ def test_settings_tell_equal_names_apart(tmp_path: Path) -> None:
         for r, momentum in zip(runs, (0.9, 0.5), strict=True)
     ]
     assert [s.name for s in series_of(runs)] == [
-        "ssgd, 4 learners, optimizer.momentum 0.9", "ssgd, 4 learners, optimizer.momentum 0.5",
-    ]  # fmt: skip
+        "ssgd, 4 learners, optimizer.momentum 0.9",
+        "ssgd, 4 learners, optimizer.momentum 0.5",
+    ]
 
 
 def test_a_strategy_has_one_colour_whatever_the_learners(tmp_path: Path) -> None:

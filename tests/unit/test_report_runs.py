@@ -141,9 +141,13 @@ def test_decoding_is_read_from_events_until_results_know_it(tmp_path: Path) -> N
     fake = Fake(decoded=False)
     folder = write_run(tmp_path, fake)
     decoded = Decoded(
-        wall_s=999.0, split="test", wer=10.0, errors={"ins": 1, "del": 2, "sub": 7, "ref": 100}, acoustic_scale=0.1,
+        wall_s=999.0,
+        split="test",
+        wer=10.0,
+        errors={"ins": 1, "del": 2, "sub": 7, "ref": 100},
+        acoustic_scale=0.1,
         real_time_factor=0.02,
-    )  # fmt: skip
+    )
     write_events(folder, [*fake_records(fake), decoded])
     run = load_run(folder)
     errors = run.results.wer["test"]

@@ -35,11 +35,20 @@ def seeds(folder: Path, *numbers: int, label: str = "adpsgd random-ring", learne
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (0, "0"), (7, "7"), (950, "950"), (999.6, "1k"), (1234, "1.23k"), (12_500_000, "12.5M"), (3e9, "3G"),
-        (-4200, "-4.2k"), (0.00123, "0.00123"), (1e300, "1.0e+300"), (float("nan"), "not a number"),
+        (0, "0"),
+        (7, "7"),
+        (950, "950"),
+        (999.6, "1k"),
+        (1234, "1.23k"),
+        (12_500_000, "12.5M"),
+        (3e9, "3G"),
+        (-4200, "-4.2k"),
+        (0.00123, "0.00123"),
+        (1e300, "1.0e+300"),
+        (float("nan"), "not a number"),
         (float("-inf"), "infinite"),
     ],
-)  # fmt: skip
+)
 def test_short_numbers(value: float, written: str) -> None:
     assert short(value) == written
 

@@ -27,10 +27,13 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("rule", "private", "aged"),
     [
-        (pair_average_, 0, False), (set_centre_, 1, False), (Pull(0.25), 0, False), (Report(), 1, True),
+        (pair_average_, 0, False),
+        (set_centre_, 1, False),
+        (Pull(0.25), 0, False),
+        (Report(), 1, True),
         (Report(0.1, True), 1, True),
     ],
-)  # fmt: skip
+)
 def test_a_rule_comes_back_from_its_name_and_numbers(rule: Rule, private: int, aged: bool) -> None:
     found = find(json.loads(json.dumps(describe(rule))), private, aged)
     assert found == rule
@@ -65,9 +68,14 @@ class _Other:
 @pytest.mark.parametrize(
     "rule",
     [
-        lambda mine, theirs: None, weighted_mean_, _Other(1.0), Pull(float("nan")), Pull("1"), Pull,  # type: ignore
+        lambda mine, theirs: None,
+        weighted_mean_,
+        _Other(1.0),
+        Pull(float("nan")),
+        Pull("1"),
+        Pull,  # type: ignore
     ],
-)  # fmt: skip
+)
 def test_what_has_no_name_is_not_described(rule: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 two messages
         describe(rule)
@@ -82,17 +90,29 @@ def test_a_rule_is_what_is_registered_not_what_bears_its_name() -> None:
 @pytest.mark.parametrize(
     "description",
     [
-        None, 1, [], {}, {"name": "pair_average_"}, {"name": "pair_average_", "numbers": {}, "more": 1},
-        {"name": "torch.load", "numbers": {}}, {"name": "weighted_mean_", "numbers": {}}, {"name": None, "numbers": {}},
-        {"name": ["Pull"], "numbers": {"alpha": 1}}, {"name": "Pull", "numbers": {}},
-        {"name": "Pull", "numbers": {"alpha": "0.5"}}, {"name": "Pull", "numbers": {"alpha": float("inf")}},
+        None,
+        1,
+        [],
+        {},
+        {"name": "pair_average_"},
+        {"name": "pair_average_", "numbers": {}, "more": 1},
+        {"name": "torch.load", "numbers": {}},
+        {"name": "weighted_mean_", "numbers": {}},
+        {"name": None, "numbers": {}},
+        {"name": ["Pull"], "numbers": {"alpha": 1}},
+        {"name": "Pull", "numbers": {}},
+        {"name": "Pull", "numbers": {"alpha": "0.5"}},
+        {"name": "Pull", "numbers": {"alpha": float("inf")}},
         {"name": "Pull", "numbers": {"alpha": [1]}},
-        {"name": "Pull", "numbers": {"alpha": 10**400}}, {"name": "Pull", "numbers": {"alpha": 1, "__class__": 1}},
-        {"name": "Pull", "numbers": [1]}, {"name": "pair_average_", "numbers": {"mine": 1}},
-        {"name": "pair_average_", "numbers": {"weight": 1}}, {"name": "Report", "numbers": {}},
+        {"name": "Pull", "numbers": {"alpha": 10**400}},
+        {"name": "Pull", "numbers": {"alpha": 1, "__class__": 1}},
+        {"name": "Pull", "numbers": [1]},
+        {"name": "pair_average_", "numbers": {"mine": 1}},
+        {"name": "pair_average_", "numbers": {"weight": 1}},
+        {"name": "Report", "numbers": {}},
         {"name": "set_centre_", "numbers": {}},
     ],
-)  # fmt: skip
+)
 def test_nothing_else_is_looked_up(description: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 it never gets further than the wire
         find(description, 0, False)

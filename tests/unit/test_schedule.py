@@ -76,9 +76,12 @@ def test_the_rate_grows_with_the_minibatch(
 
 
 @given(
-    base_rate=st.floats(0.01, 1), begin=st.none() | st.floats(0, 2), times=st.integers(1, 20),
-    epochs=st.floats(0.05, 4), rounds=st.integers(1, 30),
-)  # fmt: skip
+    base_rate=st.floats(0.01, 1),
+    begin=st.none() | st.floats(0, 2),
+    times=st.integers(1, 20),
+    epochs=st.floats(0.05, 4),
+    rounds=st.integers(1, 30),
+)
 def test_the_warm_up_is_one_straight_line_through_the_epochs(
     base_rate: float, begin: float | None, times: int, epochs: float, rounds: int
 ) -> None:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.ctm import Place, TimedWord, read_ctm, write_ctm
+from roundelay.speech.scoring.formats.ctm import Place, TimedWord, read_ctm, write_ctm
 
 milliseconds = st.integers(0, 10**7).map(lambda n: n / 1000)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1).filter(
@@ -103,9 +103,11 @@ def test_alternatives(tmp_path: Path) -> None:
     path.write_text("".join(f"f A {line}\n" for line in [*lines, "* * <ALT_END>", "1.5 0.2 LATE"]))
     assert read_ctm(path) == {
         ("f", "A"): [
-            TimedWord("SO", 1, 0.2, 0.5), TimedWord("LATE", 1.5, 0.2), TimedWord("{ HE IS / HE'S / @ }", 2.2, 0.2)
+            TimedWord("SO", 1, 0.2, 0.5),
+            TimedWord("LATE", 1.5, 0.2),
+            TimedWord("{ HE IS / HE'S / @ }", 2.2, 0.2),
         ]
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

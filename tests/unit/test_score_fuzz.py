@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.cases import Rules, case_of_times
-from roundelay.speech.scoring.ctm import read_ctm
-from roundelay.speech.scoring.glm import read_glm
-from roundelay.speech.scoring.stm import read_stm
-from roundelay.speech.scoring.trn import read_trn
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay.speech.scoring.formats.glm import read_glm
+from roundelay.speech.scoring.formats.stm import read_stm
+from roundelay.speech.scoring.formats.trn import read_trn
 
 VALID = {
     "trn": "A B { C / D } (s-1)\n;; x\nE- (F) (s-2)\n",
@@ -31,11 +31,49 @@ READERS: dict[str, Callable[[Path], object]] = {
     "glm": lambda path: read_glm(path, "ref").apply(TEXT.split(), split_hyphens=True),
 }
 FRAGMENTS = [
-    "{", "}", "(", ")", "/", "@", "<", ">", "<o>", "[", "]", "=>", "__", "*", ";;", "\n", "\r", "\t", " ", "\u2028",
-    "\x0c", "\0", "-1", "1e999", "nan", "0.5", "'", '"', "A", "f", "=", "* format = 'NIST1'", "(s-1)", "<ALT>",
-    "\nf A * * <ALT_BEGIN>\n", "\nf A * * <ALT>\n", "\nf A * * <ALT_END>\n", "W;x", "\\;", "*",
-    "é", "((((",
-]  # fmt: skip
+    "{",
+    "}",
+    "(",
+    ")",
+    "/",
+    "@",
+    "<",
+    ">",
+    "<o>",
+    "[",
+    "]",
+    "=>",
+    "__",
+    "*",
+    ";;",
+    "\n",
+    "\r",
+    "\t",
+    " ",
+    "\u2028",
+    "\x0c",
+    "\0",
+    "-1",
+    "1e999",
+    "nan",
+    "0.5",
+    "'",
+    '"',
+    "A",
+    "f",
+    "=",
+    "* format = 'NIST1'",
+    "(s-1)",
+    "<ALT>",
+    "\nf A * * <ALT_BEGIN>\n",
+    "\nf A * * <ALT>\n",
+    "\nf A * * <ALT_END>\n",
+    "W;x",
+    "\\;",
+    "*",
+    "é",
+    "((((",
+]
 
 
 @st.composite

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
+from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
+from roundelay.speech.scoring.alignment.groups import Group, by_speaker, by_subset, group_of, sclite_table
 from roundelay.speech.scoring.cases import read_groups, write_groups
-from roundelay.speech.scoring.counts import ErrorCounts, Score, score
-from roundelay.speech.scoring.groups import Group, by_speaker, by_subset, group_of, sclite_table
 from roundelay.speech.scoring.shown import Wanted, describe, frequent_errors
 
 REFS = {"s1-u1": "A B C", "s1-u2": "D E", "s2-u1": "F G H I J"}
@@ -79,9 +79,11 @@ def test_frequent_errors(result: Score) -> None:
 def test_what_is_wanted_is_said(result: Score) -> None:
     assert describe("hyp.trn", result, GROUPS, Wanted()) == f"hyp.trn: {result.errors}"
     text = describe(
-        "hyp.trn", result, GROUPS,
+        "hyp.trn",
+        result,
+        GROUPS,
         Wanted(interval=True, unit="speakers", per_speaker=True, subsets=True, table=True, confusions=3, errors=True),
-    )  # fmt: skip
+    )
     for part in (
         "bootstrap over 2 speakers",
         "  swb     %WER 0.00",

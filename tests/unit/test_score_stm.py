@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
+from roundelay.speech.scoring.alignment.counts import ErrorCounts
+from roundelay.speech.scoring.alignment.groups import Group
 from roundelay.speech.scoring.cases import Rules, case_of_times
-from roundelay.speech.scoring.counts import ErrorCounts
-from roundelay.speech.scoring.ctm import TimedWord
-from roundelay.speech.scoring.groups import Group
-from roundelay.speech.scoring.stm import Segment, cut_at_segments, read_stm, write_stm
+from roundelay.speech.scoring.formats.ctm import TimedWord
+from roundelay.speech.scoring.formats.stm import Segment, cut_at_segments, read_stm, write_stm
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=";<{}()/,>"), min_size=1)
 labels = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=",<>"), min_size=1)
@@ -22,9 +22,14 @@ times = st.integers(0, 10**6).map(lambda n: n / 1000)
 def some_segments(draw: st.DrawFn) -> Segment:
     start, end = sorted((draw(times), draw(times)))
     return Segment(
-        draw(names), draw(names), draw(names), start, end, tuple(draw(st.lists(names, max_size=4))),
+        draw(names),
+        draw(names),
+        draw(names),
+        start,
+        end,
+        tuple(draw(st.lists(names, max_size=4))),
         tuple(draw(st.lists(labels, max_size=3))),
-    )  # fmt: skip
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

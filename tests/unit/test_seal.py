@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.hosts import handshake, seal
-from roundelay.runtime.hosts.handshake import Keys
-from roundelay.runtime.hosts.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, derive, sizes
+from roundelay.runtime.hosts.transport import handshake, seal
+from roundelay.runtime.hosts.transport.handshake import Keys
+from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, derive, sizes
 
 KEY = bytes(range(32))
 BOTH = pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])

@@ -11,8 +11,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.estimate import estimate
-from roundelay.speech.decode.graph import Graph, build_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import Graph, build_graph, save_graph
+from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decode_all, decoders
 from roundelay.speech.decode.search import Float32, Hypothesis, decode
 from roundelay.speech.decode.tuning import Tuning
@@ -114,9 +114,17 @@ def test_word_cost_with_fewest_errors(errors: dict[float, int], chosen: float) -
 
 
 WIDTHS = {
-    (8.0, 900): 60, (9.0, 900): 51, (10.0, 900): 50, (11.0, 900): 50,
-    (9.0, 100): 53, (9.0, 300): 51, (10.0, 100): 52, (10.0, 300): 50, (8.0, 100): 61, (8.0, 300): 60,
-}  # fmt: skip
+    (8.0, 900): 60,
+    (9.0, 900): 51,
+    (10.0, 900): 50,
+    (11.0, 900): 50,
+    (9.0, 100): 53,
+    (9.0, 300): 51,
+    (10.0, 100): 52,
+    (10.0, 300): 50,
+    (8.0, 100): 61,
+    (8.0, 300): 60,
+}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio import AudioError, audio_length, read_audio
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.sphere import read_header, readable
+from roundelay.speech.audio.reading import AudioError, audio_length, read_audio
+from roundelay.speech.audio.sphere import read_header, readable
+from roundelay.speech.data.manifest import Utterance
 from support.named_corpora import sphere
 
 SAMPLES = 0.3 * stream(0, "sphere").uniform(-1, 1, (2, 800))
@@ -51,7 +51,7 @@ def test_both_sides_can_be_read(tmp_path: Path) -> None:
         (lambda data: data.replace(b"count -i 2", b"count   =2"), "at byte 41 .*not `NAME -TYPE VALUE`"),
         (lambda data: data[:-1], "cut short: 1599 of the 1600 bytes"),
     ],
-)  # fmt: skip
+)
 def test_faults(tmp_path: Path, change: object, named: str) -> None:
     path = sphere(tmp_path / "a.sph", list(SAMPLES))
     path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]

@@ -30,11 +30,22 @@ from support.runs import job
 
 NOW = 1_800_000_000.0
 ME = Live(
-    written_at=NOW - 3, **whoami(), doing="training", epoch=4, epoch_frames=70_000, epoch_of=280_000, learners=3,
-    loss=1.5, staleness=1.25, frames_per_second=12_345.6, consensus_distance=0.0042, living=[0, 2],
-    learner_speed=[6000.0, 0.0, 6345.6], learner_idle_s=[0.1, 40.0, 0.3],
+    written_at=NOW - 3,
+    **whoami(),
+    doing="training",
+    epoch=4,
+    epoch_frames=70_000,
+    epoch_of=280_000,
+    learners=3,
+    loss=1.5,
+    staleness=1.25,
+    frames_per_second=12_345.6,
+    consensus_distance=0.0042,
+    living=[0, 2],
+    learner_speed=[6000.0, 0.0, 6345.6],
+    learner_idle_s=[0.1, 40.0, 0.3],
     lost=[LostSeen(rank=1, reason="killed by signal 9 (SIGKILL)", replaced=True)],
-)  # fmt: skip
+)
 
 
 def write(folder: Path, live: Live | None, *records: Record) -> Path:

@@ -19,11 +19,14 @@ from roundelay.strategies.dpsgd import DPsgd
         ("adpsgd:fixed-ring", "adpsgd", {"topology": "fixed-ring"}),
         ("bmuf,period=20,nesterov=true", "bmuf", {"period": 20, "nesterov": True}),
         ("bmuf, period=20, momentum=null", "bmuf", {"period": 20, "momentum": None}),
-        ("x:ring,rate=0.5,graph=[[0, 1], [1, 2]],last={a: 1, b: 2}", "x",
-         {"topology": "ring", "rate": 0.5, "graph": [[0, 1], [1, 2]], "last": {"a": 1, "b": 2}}),
+        (
+            "x:ring,rate=0.5,graph=[[0, 1], [1, 2]],last={a: 1, b: 2}",
+            "x",
+            {"topology": "ring", "rate": 0.5, "graph": [[0, 1], [1, 2]], "last": {"a": 1, "b": 2}},
+        ),
         ("x,text=a=b", "x", {"text": "a=b"}),
     ],
-)  # fmt: skip
+)
 def test_a_name_carries_its_options(text: str, name: str, options: dict[str, Any]) -> None:
     assert parse_strategy(text) == (name, options)
 

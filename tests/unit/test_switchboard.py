@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio import read_audio
+from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.corpus.build import PrepareOptions
-from roundelay.speech.corpus.calls import find_files
-from roundelay.speech.corpus.fisher import read_fisher
-from roundelay.speech.corpus.hub5 import read_hub5
-from roundelay.speech.corpus.prepared import load_corpus
-from roundelay.speech.corpus.switchboard import KINDS, prepare_switchboard, read_switchboard
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.corpus.readers.calls import find_files
+from roundelay.speech.corpus.readers.fisher import read_fisher
+from roundelay.speech.corpus.readers.hub5 import read_hub5
+from roundelay.speech.corpus.readers.switchboard import KINDS, prepare_switchboard, read_switchboard
+from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.prepared import load_corpus
 from support.named_corpora import call, switchboard
 
 
@@ -173,12 +173,35 @@ LINE = st.one_of(
     st.text(max_size=60),
     st.lists(
         st.sampled_from(
-            ["sw2001A-ms98-a-0001", "sw_4390", "en_4156", "A", "B:", "A:", "0.5", "1.5", "nan", "-1", "1e9", "<O,sw,M>",
-             "{", "/", "@", "}", "((", "))", "(TH-)", "[laughter-[", "IBM's", ";;", "#"]
+            [
+                "sw2001A-ms98-a-0001",
+                "sw_4390",
+                "en_4156",
+                "A",
+                "B:",
+                "A:",
+                "0.5",
+                "1.5",
+                "nan",
+                "-1",
+                "1e9",
+                "<O,sw,M>",
+                "{",
+                "/",
+                "@",
+                "}",
+                "((",
+                "))",
+                "(TH-)",
+                "[laughter-[",
+                "IBM's",
+                ";;",
+                "#",
+            ]
         ),
         max_size=9,
     ).map(" ".join),
-)  # fmt: skip
+)
 
 
 @given(st.lists(LINE, max_size=6))

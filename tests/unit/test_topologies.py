@@ -12,10 +12,10 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.decode.estimate import estimate
-from roundelay.speech.decode.graph import GraphConfig, build_graph
-from roundelay.speech.decode.ngram import BEGIN
-from roundelay.speech.decode.ngram import END as SENTENCE_END
+from roundelay.speech.decode.graphs.hmm import GraphConfig, build_graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.lm.ngram import BEGIN
+from roundelay.speech.decode.lm.ngram import END as SENTENCE_END
 from roundelay.speech.decode.search import Float32, decode, search
 from roundelay.speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay.speech.hmm.alignment import Alignment
@@ -23,7 +23,7 @@ from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.hmm.realign import realign
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
-from roundelay.speech.lexicon import Lexicon, are_by_position, base_phone
+from roundelay.speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences
 
@@ -41,9 +41,14 @@ def random_tree(lexicon: Lexicon, silence_states: int, leaves: int, context: int
     context_of = np.concatenate([window, state[:, None]], axis=1)
     x = rng.normal(size=(frames, DIMENSIONS)) + 3 * rng.normal(size=(size, DIMENSIONS))[window[:, 1]]
     return grow(
-        accumulate(x.astype(np.float32), context_of), lexicon.phones, leaves,
-        context=context, silence_states=silence_states, min_frames=2.0, min_gain=0.0,
-    )  # fmt: skip
+        accumulate(x.astype(np.float32), context_of),
+        lexicon.phones,
+        leaves,
+        context=context,
+        silence_states=silence_states,
+        min_frames=2.0,
+        min_gain=0.0,
+    )
 
 
 LANGUAGES = {
@@ -250,10 +255,20 @@ def test_the_decoding_graph_has_the_same_ways(language: tuple[Lexicon, Tying]) -
 # the whole training ---------------------------------------------------------------------------------------------------
 
 SMALL = AlignConfig(
-    tied_states=60, mono_gaussians=40, mono_passes=8, mono_realign=(1, 2, 3, 4, 5, 6, 7), tri_gaussians=60,
-    tri_passes=3, tri_realign=(1,), settle=2, min_leaf_frames=20.0, min_leaf_gain=5.0, workers=1,
-    position_dependent=True, silence_states=5,
-)  # fmt: skip
+    tied_states=60,
+    mono_gaussians=40,
+    mono_passes=8,
+    mono_realign=(1, 2, 3, 4, 5, 6, 7),
+    tri_gaussians=60,
+    tri_passes=3,
+    tri_realign=(1,),
+    settle=2,
+    min_leaf_frames=20.0,
+    min_leaf_gain=5.0,
+    workers=1,
+    position_dependent=True,
+    silence_states=5,
+)
 
 
 def test_from_a_flat_start_and_again(tmp_path: Path) -> None:

@@ -138,9 +138,11 @@ def test_memory_and_scalars_are_all_there_is(
 
 
 @given(
-    momentum=st.sampled_from([0.0, 0.5, 0.9]), nesterov=st.booleans(), weight_decay=st.sampled_from([0.0, 0.01]),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    nesterov=st.booleans(),
+    weight_decay=st.sampled_from([0.0, 0.01]),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 @settings(max_examples=25, deadline=None)
 def test_sgd_of_torch_is_ours(momentum: float, nesterov: bool, weight_decay: float, seed: int) -> None:
     nesterov = nesterov and momentum > 0

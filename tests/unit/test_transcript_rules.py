@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.speech.corpus.transcript_rules import RULES, Rule, lexicon_of, table, words_of
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.corpus.readers.transcript_rules import RULES, Rule, lexicon_of, table, words_of
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 DICTIONARY = Lexicon(
     {
@@ -50,7 +50,7 @@ def test_examples_of_the_table(rule: Rule) -> None:
         ("(%HESITATION) (AND) ((WELL) OKAY,", "uh and well okay"),
         ("it -- [lipsmack] was , fine .", "it was fine"),
     ],
-)  # fmt: skip
+)
 def test_transcripts(text: str, words: str) -> None:
     assert " ".join(words_of(text)) == words
 

@@ -15,22 +15,22 @@ from roundelay.runtime.sim.cluster import (
     Allreduce,
     Compute,
     Handicap,
-    Link,
-    Links,
     Moment,
     Node,
     VirtualCluster,
+    VirtualLink,
+    VirtualLinks,
     load_cluster,
 )
 from roundelay.runtime.sim.cost import CostModel, Prices
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "clusters").glob("*.yaml"))
-FAST, SLOW = Link(1e-6, 10e9), Link(1e-4, 1e9)
+FAST, SLOW = VirtualLink(1e-6, 10e9), VirtualLink(1e-4, 1e9)
 SIZE = 40e6
 
 
 def nodes(count: int, each: int, **other: object) -> VirtualCluster:
-    return VirtualCluster(nodes=(Node(each, count=count),), links=Links(FAST, SLOW), **other)  # type: ignore[arg-type]
+    return VirtualCluster(nodes=(Node(each, count=count),), links=VirtualLinks(FAST, SLOW), **other)  # type: ignore[arg-type]
 
 
 def prices(cluster: VirtualCluster, stragglers: tuple[Straggler, ...] = (), seed: int = 0) -> Prices:
@@ -235,8 +235,8 @@ def test_exchanges_keep_rows_busy_and_links_where_they_are_shared() -> None:
     alone = prices(nodes(2, 2))
     assert alone.held(0, 1) == (0, 1)
     assert alone.held(0, 3) == (0, 3)
-    bus = Link(1e-6, 1e9, shared=True)
-    shared = prices(VirtualCluster(nodes=(Node(2, count=2),), links=Links(bus, bus)))
+    bus = VirtualLink(1e-6, 1e9, shared=True)
+    shared = prices(VirtualCluster(nodes=(Node(2, count=2),), links=VirtualLinks(bus, bus)))
     inside, other, across = (set(shared.held(*pair)) for pair in ((0, 1), (2, 3), (0, 3)))
     assert inside & other == set()
     assert inside & across == {0}
@@ -261,7 +261,7 @@ ALGORITHMS = ("ring", "tree", "server", "hierarchical")
 def test_one_learner_a_node_pays_the_links_between(algorithm: str) -> None:
     """And the same as on one node whose inside links are as slow."""
     apart = nodes(4, 1, allreduce=Allreduce(algorithm))  # type: ignore[arg-type]
-    together = VirtualCluster(nodes=(Node(4),), links=Links(SLOW, SLOW), allreduce=Allreduce(algorithm))  # type: ignore[arg-type]
+    together = VirtualCluster(nodes=(Node(4),), links=VirtualLinks(SLOW, SLOW), allreduce=Allreduce(algorithm))  # type: ignore[arg-type]
     assert mean_seconds(apart) == pytest.approx(mean_seconds(together))
     assert mean_seconds(apart) > mean_seconds(nodes(1, 4, allreduce=Allreduce(algorithm)))  # type: ignore[arg-type]
 
@@ -273,17 +273,17 @@ def test_a_mean_of_one_is_free(algorithm: str) -> None:
 
 def test_a_hierarchical_mean_spares_the_slow_links() -> None:
     """8 nodes of 8: a ring sends 126 parts of 1/64 over them, the hierarchy 14 of 1/8; latency decides."""
-    slow = Link(latency=1e-2, bandwidth=1e9)
+    slow = VirtualLink(latency=1e-2, bandwidth=1e9)
     ring, two_level = (
-        VirtualCluster(nodes=(Node(8, count=8),), links=Links(FAST, slow), allreduce=Allreduce(name))
+        VirtualCluster(nodes=(Node(8, count=8),), links=VirtualLinks(FAST, slow), allreduce=Allreduce(name))
         for name in ("ring", "hierarchical")
     )
     assert mean_seconds(two_level) < 0.3 * mean_seconds(ring)
 
 
 def test_on_a_bus_messages_of_a_mean_go_one_after_another() -> None:
-    bus = Link(0.0, FAST.bandwidth, shared=True)
-    cluster = VirtualCluster(nodes=(Node(4),), links=Links(bus, SLOW))
+    bus = VirtualLink(0.0, FAST.bandwidth, shared=True)
+    cluster = VirtualCluster(nodes=(Node(4),), links=VirtualLinks(bus, SLOW))
     assert mean_seconds(cluster) == pytest.approx(2 * 3 * SIZE / FAST.bandwidth)
 
 

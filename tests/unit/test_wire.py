@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay.runtime.hosts import listener as listener_room
-from roundelay.runtime.hosts.handshake import ANSWER, GREETING, VERDICT, VERSION
-from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.seal import RECORD_BYTES, TAG_BYTES, cut
-from roundelay.runtime.hosts.wire import BadFrame, Link, LinkClosed, LinkTimeout, Stranger, Tally, Tampered
+from roundelay.runtime.hosts.transport import listener as listener_room
+from roundelay.runtime.hosts.transport.handshake import ANSWER, GREETING, VERDICT, VERSION
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, cut
+from roundelay.runtime.hosts.transport.wire import (
+    BadFrame,
+    Link,
+    LinkClosed,
+    LinkTimeout,
+    RejectedConnections,
+    Tampered,
+    UnknownPeer,
+)
 from support.until import until
 
 SECRET = b"a secret of this run, 32 bytes .."
@@ -71,9 +79,7 @@ def still_open_to_ours(listener: Listener) -> None:
     far.close()
 
 
-def sealed(
-    link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any
-) -> bytes:  # fmt: skip
+def sealed(link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: bytes = b"", **changed: Any) -> bytes:
     """The next frame of `link` as it would go over the wire, with other sizes than its own where they are given."""
     fields = {"kinds": len(kind), "texts": len(text), "size": len(payload)}
     parts = [struct.pack("!BIQ", *{**fields, **changed}.values()), kind + text, payload]
@@ -96,7 +102,7 @@ def test_both_ends_say_who_they_are() -> None:
     with pair() as (near, far, listener):
         assert (near.hello, far.hello) == ({"host": 0}, {"host": 1})
         assert near.peer == f"{listener.address[0]}:{listener.address[1]}"
-        assert (listener.tally.strangers, listener.tally.malformed) == (0, 0)
+        assert (listener.rejected.strangers, listener.rejected.malformed) == (0, 0)
 
 
 @pytest.mark.parametrize("header", [{}, {"a": [1, 2.5, None, "é ˈ"], "b": {"c": -1e-300}}])
@@ -252,9 +258,9 @@ def test_a_closed_listener_keeps_nobody_waiting() -> None:
 
 def test_a_wrong_secret_opens_nothing() -> None:
     with listening() as listener:
-        with pytest.raises(Stranger, match="is the run's secret the same there"):
+        with pytest.raises(UnknownPeer, match="is the run's secret the same there"):
             Link.connect(listener.address, b"another", {"host": 1}, 60.0)
-        until(lambda: listener.tally.strangers == 1)
+        until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None
         still_open_to_ours(listener)
 
@@ -274,7 +280,7 @@ def test_whoever_listens_must_prove_itself_too() -> None:
 
         thread = threading.Thread(target=pretend)
         thread.start()
-        with pytest.raises(Stranger, match="does not know the run's secret"):
+        with pytest.raises(UnknownPeer, match="does not know the run's secret"):
             Link.connect(impostor.getsockname(), SECRET, {"host": 1}, 60.0)
         thread.join()
         assert heard == [b""]
@@ -309,7 +315,7 @@ def test_a_recorded_handshake_opens_nothing() -> None:
         thief.sendall(said)
         assert len(drain(thief)) <= GREETING.size + VERDICT.size  # a nonce, and that it is refused
         thief.close()
-        until(lambda: listener.tally.strangers == 1)
+        until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None
 
 
@@ -333,7 +339,7 @@ def test_noise_at_the_door(seed: int) -> None:
             stranger.shutdown(socket.SHUT_WR)
         drain(stranger)
         stranger.close()
-        until(lambda: listener.tally.strangers == 1)
+        until(lambda: listener.rejected.strangers == 1)
         still_open_to_ours(listener)
 
 
@@ -342,7 +348,7 @@ def test_one_who_stands_still_at_the_door_is_sent_away_and_keeps_nobody_waiting(
         mute = [raw(listener) for _ in range(3)]
         mute[1].sendall(b"RNDL")
         still_open_to_ours(listener)
-        until(lambda: listener.tally.strangers == 3)
+        until(lambda: listener.rejected.strangers == 3)
         for stranger in mute:
             drain(stranger)
             stranger.close()
@@ -356,7 +362,7 @@ def test_a_crowd_at_the_door_is_thinned_from_its_front(monkeypatch: pytest.Monke
             stranger = raw(listener)
             assert stranger.recv(1)
             crowd.append(stranger)
-        until(lambda: listener.tally.strangers >= 7)
+        until(lambda: listener.rejected.strangers >= 7)
         still_open_to_ours(listener)
         for stranger in crowd:
             stranger.close()
@@ -371,11 +377,20 @@ DEEP = b"[" * 200_000 + b"]" * 200_000
 @pytest.mark.parametrize(
     "bad",
     [
-        {"kinds": 0}, {"texts": (1 << 20) + 1}, {"size": 1001}, {"size": 2**64 - 1}, {"kind": b"\xff\xfe"},
-        {"text": b"[1]"}, {"text": b"{"}, {"text": b"\xff\xff"}, {"text": b'"' + b"\xed\xa0\x80" + b'"'},
-        {"text": DEEP}, {"text": b"7" * 100_000}, {"text": b""},
+        {"kinds": 0},
+        {"texts": (1 << 20) + 1},
+        {"size": 1001},
+        {"size": 2**64 - 1},
+        {"kind": b"\xff\xfe"},
+        {"text": b"[1]"},
+        {"text": b"{"},
+        {"text": b"\xff\xff"},
+        {"text": b'"' + b"\xed\xa0\x80" + b'"'},
+        {"text": DEEP},
+        {"text": b"7" * 100_000},
+        {"text": b""},
     ],
-)  # fmt: skip
+)
 def test_a_malformed_frame_closes_its_link_and_no_other(bad: dict[str, Any]) -> None:
     with pair(largest=1000) as (near, far, listener):
         put(near, sealed(near, **bad))
@@ -383,7 +398,7 @@ def test_a_malformed_frame_closes_its_link_and_no_other(bad: dict[str, Any]) -> 
             far.receive(60.0)
         assert not isinstance(found.value, Tampered)
         assert far.closed
-        assert (listener.tally.malformed, listener.tally.tampered) == (1, 0)
+        assert (listener.rejected.malformed, listener.rejected.tampered) == (1, 0)
         with pytest.raises(LinkClosed):
             near.receive(60.0)
         still_open_to_ours(listener)
@@ -395,9 +410,9 @@ def test_noise_on_a_link_of_ours_closes_it(noise: bytes) -> None:
         put(near, noise)
         with pytest.raises(Tampered, match="changed, left out, repeated or put in on its way"):
             far.receive(60.0)
-        assert (listener.tally.malformed, listener.tally.tampered) == (0, 1)
+        assert (listener.rejected.malformed, listener.rejected.tampered) == (0, 1)
         assert near.stream is not None
-        assert f"127.0.0.1:{near.stream._socket.getsockname()[1]}" in listener.tally.reasons[-1]
+        assert f"127.0.0.1:{near.stream._socket.getsockname()[1]}" in listener.rejected.reasons[-1]
         still_open_to_ours(listener)
 
 
@@ -408,7 +423,7 @@ def test_a_payload_too_large_for_its_buffer_is_not_written_beyond_it() -> None:
         with pytest.raises(BadFrame, match="11 bytes of row where 10 fit"):
             far.receive(60.0, into=into)
         assert into == bytearray(10)
-        assert listener.tally.malformed == 1
+        assert listener.rejected.malformed == 1
 
 
 @pytest.mark.parametrize("kept", [0, 1, 17, 28, 29, 30, 45, 51, 60])
@@ -418,15 +433,15 @@ def test_a_frame_cut_short_is_an_end(kept: int) -> None:
         near.close()
         with pytest.raises(LinkClosed):
             far.receive(60.0)
-        assert listener.tally.malformed == 0
+        assert listener.rejected.malformed == 0
 
 
 def test_one_who_begins_with_anything_but_hello() -> None:
     with listening() as listener:
-        near = Link(raw(listener), 10.0, Tally())
+        near = Link(raw(listener), 10.0, RejectedConnections())
         near._exchange_hellos = lambda *_: near.send("quit", {})  # type: ignore[method-assign]
         near.prove(lambda deadline: near._introduce(SECRET, {}, True, {}, deadline), 10.0)
-        until(lambda: listener.tally.malformed == 1)
+        until(lambda: listener.rejected.malformed == 1)
         assert listener.accept(0.0) is None
         near.close()
 
@@ -451,7 +466,7 @@ def test_random_changes_of_good_frames(seed: int, encrypts: bool) -> None:
         with pytest.raises(Tampered):
             far.receive(60.0)
         assert far.closed
-        assert (listener.tally.malformed, listener.tally.tampered, listener.tally.strangers) == (0, 1, 0)
+        assert (listener.rejected.malformed, listener.rejected.tampered, listener.rejected.strangers) == (0, 1, 0)
 
 
 # Sizes that are claimed -----------------------------------------------------------------------------------------------
@@ -505,10 +520,10 @@ def test_nothing_unverified_is_written_into_the_buffer_of_the_receiver() -> None
 def test_both_ends_say_that_one_encrypts_and_the_other_does_not() -> None:
     for here in (True, False):
         with listening(encrypts=here) as listener:
-            with pytest.raises(Stranger, match=r"training\.encrypt"):
+            with pytest.raises(UnknownPeer, match=r"training\.encrypt"):
                 Link.connect(listener.address, SECRET, {}, 60.0, encrypts=not here)
-            until(lambda: listener.tally.strangers == 1)
-            assert "training.encrypt" in listener.tally.reasons[-1]
+            until(lambda: listener.rejected.strangers == 1)
+            assert "training.encrypt" in listener.rejected.reasons[-1]
 
 
 def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
@@ -529,10 +544,10 @@ def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
 
         thread = threading.Thread(target=relay)
         thread.start()
-        with pytest.raises(Stranger):
+        with pytest.raises(UnknownPeer):
             Link.connect(tap.getsockname(), SECRET, {}, 60.0, encrypts=False)
         thread.join()
-        until(lambda: listener.tally.strangers == 1)
+        until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None
 
 
@@ -549,7 +564,7 @@ def test_another_version_is_called_that(version: int) -> None:
         thread = threading.Thread(target=speak)
         thread.start()
         with pytest.raises(
-            Stranger, match=f"speaks version {version} .* this host version {VERSION}: install the same"
+            UnknownPeer, match=f"speaks version {version} .* this host version {VERSION}: install the same"
         ):
             Link.connect(other.getsockname(), SECRET, {}, 60.0)
         thread.join()
@@ -558,8 +573,8 @@ def test_another_version_is_called_that(version: int) -> None:
         stranger.sendall(struct.pack("!4sB", b"RNDL", version) + bytes(64))
         drain(stranger)
         stranger.close()
-        until(lambda: listener.tally.strangers == 1)
-        assert f"speaks version {version}" in listener.tally.reasons[-1]
+        until(lambda: listener.rejected.strangers == 1)
+        assert f"speaks version {version}" in listener.rejected.reasons[-1]
 
 
 def test_a_first_version_host_is_told_our_version_before_anything_else() -> None:
@@ -636,7 +651,7 @@ def test_a_crowd_from_one_address_keeps_nobody_else_out(monkeypatch: pytest.Monk
             with suppress(ConnectionError):
                 stranger.recv(1)
             crowd.append(stranger)
-        until(lambda: listener.tally.strangers >= 16)
+        until(lambda: listener.rejected.strangers >= 16)
         guest.settimeout(0.05)
         with pytest.raises(TimeoutError):
             guest.recv(1)

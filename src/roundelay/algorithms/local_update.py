@@ -137,10 +137,17 @@ class Sgd(LocalOptimizer):
     def fused_update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
         """The same in one kernel, to rounding: where a row is not walked chunk by chunk it goes through memory once."""
         sgd(
-            [x], [gradient], [memory["momentum"] if self.momentum else None], fused=True, lr=rate,
-            momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay, dampening=0.0,
+            [x],
+            [gradient],
+            [memory["momentum"] if self.momentum else None],
+            fused=True,
+            lr=rate,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            dampening=0.0,
             maximize=False,
-        )  # fmt: skip
+        )
 
 
 class _SgdUpdate(RowUpdate):

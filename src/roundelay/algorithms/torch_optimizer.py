@@ -138,9 +138,13 @@ class _TorchUpdate(RowUpdate):
     """One torch optimizer over all chunks of a row, shown one of them at a time."""
 
     def __init__(
-        self, make: Make, numbers: Mapping[str, Number], x: Sequence[Tensor],
-        memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64],
-    ) -> None:  # fmt: skip
+        self,
+        make: Make,
+        numbers: Mapping[str, Number],
+        x: Sequence[Tensor],
+        memory: Sequence[Mapping[str, Tensor]],
+        scalars: NDArray[np.float64],
+    ) -> None:
         self._make, self._numbers, self._memory, self._scalars = make, numbers, memory, scalars
         self._parameters = [nn.Parameter(part) for part in x]  # views: a step changes the row
         self._optimizer: torch.optim.Optimizer
@@ -152,8 +156,9 @@ class _TorchUpdate(RowUpdate):
         for parameter, memory in zip(self._parameters, self._memory, strict=True):
             numbers = zip(self._numbers.items(), self._scalars[1:], strict=True)
             self._optimizer.state[parameter] = {
-                **memory, **{name: number(float(kept)) for (name, number), kept in numbers}
-            }  # fmt: skip
+                **memory,
+                **{name: number(float(kept)) for (name, number), kept in numbers},
+            }
 
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
         parameter, group = self._parameters[number], self._optimizer.param_groups[0]

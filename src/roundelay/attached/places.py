@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from roundelay.core.state import Me
-from roundelay.runtime.procs.pinned import pinned
+from roundelay.runtime.procs.memory.pinned import pinned
 
 
-class Place(ABC):
+class VectorPlace(ABC):
     """The vectors (P,) of a learner on the module's device."""
 
     snapshot: Tensor
@@ -42,7 +42,7 @@ class Place(ABC):
         """Under the row's lock: the learner's row is to be what has become of `row`. True: the snapshot is, too."""
 
 
-class Here(Place):
+class Here(VectorPlace):
     """On the device the module is on."""
 
     def __init__(self, me: Me, gradient: Tensor) -> None:
@@ -57,7 +57,7 @@ class Here(Place):
         return False
 
 
-class Away(Place):
+class Away(VectorPlace):
     """In the memory of the host, but for the snapshot."""
 
     def __init__(self, me: Me, gradient: Tensor) -> None:

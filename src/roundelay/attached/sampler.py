@@ -8,7 +8,7 @@ from torch.utils.data import Sampler
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.attached import AttachedLearner
+from roundelay.runtime.attached.learner import AttachedLearner
 
 
 class SharedSampler(Sampler[list[int]]):
@@ -26,9 +26,15 @@ class SharedSampler(Sampler[list[int]]):
     """
 
     def __init__(
-        self, learner: AttachedLearner, number: int, examples: int, batch_size: int, shuffle: bool, seed: int,
+        self,
+        learner: AttachedLearner,
+        number: int,
+        examples: int,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
         drop_last: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if examples < 1 or batch_size < 1:
             raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")
         self._learner, self._number, self._shuffle, self._seed = learner, number, shuffle, seed

@@ -24,11 +24,11 @@ from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.learner import AttachTerms
+from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.base import staleness_summary
-from roundelay.runtime.procs import termination
-from roundelay.runtime.procs.attached import Terms
-from roundelay.runtime.procs.membership import FAILED
-from roundelay.runtime.procs.world import read_world
+from roundelay.runtime.launch import termination
+from roundelay.runtime.launch.world import read_world
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
@@ -98,7 +98,7 @@ class Session:
         world = read_world()
         device = device_of(module, world.rank)
         self._buffers = Buffers(module)
-        terms = Terms(strategy, seed, patience)
+        terms = AttachTerms(strategy, seed, patience)
         self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
@@ -188,9 +188,14 @@ class Session:
         with self._holding(parameters, buffers):
             model = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
         return {
-            "model": model, **state, "buffers": self._buffers.pack(), "rank": self.rank, "learners": self.learners,
-            "strategy": self.strategy.name, "options": dataclasses.asdict(self.strategy),  # type: ignore[call-overload]
-        }  # fmt: skip
+            "model": model,
+            **state,
+            "buffers": self._buffers.pack(),
+            "rank": self.rank,
+            "learners": self.learners,
+            "strategy": self.strategy.name,
+            "options": dataclasses.asdict(self.strategy),  # type: ignore[call-overload]
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there.
@@ -258,9 +263,11 @@ class Session:
         counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
-            "steps": counts.steps.tolist(), "exchanges": counts.exchanges.tolist(),
-            "staleness": {"mean": mean, "largest": largest}, "rows": self._learner.where,
-        }  # fmt: skip
+            "steps": counts.steps.tolist(),
+            "exchanges": counts.exchanges.tolist(),
+            "staleness": {"mean": mean, "largest": largest},
+            "rows": self._learner.where,
+        }
 
     def sampler(
         self, dataset: Sized | int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False

@@ -19,19 +19,19 @@ from torch.optim import Optimizer
 from roundelay.attached.forward import fingerprint, hook_into, other_session
 from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters
-from roundelay.attached.places import Away, Here, Place
+from roundelay.attached.places import Away, Here, VectorPlace
 from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.inputs import FIRST
+from roundelay.runtime.attached.learner import AttachedLearner, AttachTerms
+from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
+from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
-from roundelay.runtime.procs import termination
-from roundelay.runtime.procs.attached import AttachedLearner, Terms
-from roundelay.runtime.procs.inputs import FIRST
-from roundelay.runtime.procs.membership import CLOSED, ENDED, FAILED
-from roundelay.runtime.procs.pinned import pinned
-from roundelay.runtime.procs.votes import Vote
-from roundelay.runtime.procs.world import World
+from roundelay.runtime.launch import termination
+from roundelay.runtime.launch.world import World
+from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.strategies.periodic import Periodic
 
 log = logging.getLogger("roundelay")
@@ -49,9 +49,14 @@ class Steps:
     """Weight of gradients; see `Session`."""
 
     def __init__(
-        self, module: nn.Module, optimizers: Sequence[Optimizer], device: torch.device | None, world: World,
-        terms: Terms, shown: Tensor,
-    ) -> None:  # fmt: skip
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        device: torch.device | None,
+        world: World,
+        terms: AttachTerms,
+        shown: Tensor,
+    ) -> None:
         refuse_wrapped(module, world.rank)
         if other_session(module):
             raise UserError(
@@ -75,7 +80,7 @@ class Steps:
             world, terms, parameters.flatten(), shown, self._update, theirs, self._device
         )
         kind = Away if learner.where == "on the host, the module elsewhere" else Here
-        self._place: Place = kind(learner.me, learner.me.gradient_buffer)
+        self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
         self._home, self._row, self._gradient, self._spare = (parameters.views(vector) for vector in places)
         self._watch = Watch(module, parameters, self.rank, self._place.snapshot)
@@ -241,8 +246,11 @@ class Steps:
                 "rank %d trains on the same minibatches as rank %d (the first %d inputs of %s are equal): the learners "
                 "do the same work. Share the examples out, by DataLoader(dataset, batch_sampler=session.sampler("
                 "dataset, batch_size)), or draw them by a seed that differs from rank to rank.",
-                self.rank, same, FIRST, self._kind,
-            )  # fmt: skip
+                self.rank,
+                same,
+                FIRST,
+                self._kind,
+            )
         self._checking_inputs = same is None and not self.learner.inputs.settled
 
     def show_home(self) -> None:
@@ -285,8 +293,10 @@ class Steps:
             log.warning(
                 "rank %d has computed gradients of %s, and taken no step since roundelay.attach: optimizer.step() of "
                 "an optimizer that was attached is what trains with the others. An update written by hand, or by "
-                "another optimizer, is heard of at meetings only.", self.rank, self._kind,
-            )  # fmt: skip
+                "another optimizer, is heard of at meetings only.",
+                self.rank,
+                self._kind,
+            )
 
     def met(self) -> None:
         """After it: the module looks at the learner's own parameters again."""

@@ -121,8 +121,10 @@ class Watch:
             self._said = True
             log.warning(
                 "rank %d: parameters %s were changed by hand, not by the optimizer attached; such changes are taken "
-                "over into this learner's row.", self._rank, some([self._parameters.names[n] for n in found]),
-            )  # fmt: skip
+                "over into this learner's row.",
+                self._rank,
+                some([self._parameters.names[n] for n in found]),
+            )
         return Changes(self._parameters, self._kept_views, found)
 
     def drop(self) -> None:
@@ -131,8 +133,10 @@ class Watch:
         if found:
             log.warning(
                 "rank %d: parameters %s were changed inside session.consensus(), which holds the model to evaluate: "
-                "the change is dropped. Make it outside.", self._rank, some([self._parameters.names[n] for n in found]),
-            )  # fmt: skip
+                "the change is dropped. Make it outside.",
+                self._rank,
+                some([self._parameters.names[n] for n in found]),
+            )
 
     def _differences(self, counters: bool = True) -> "Differences":
         values = [

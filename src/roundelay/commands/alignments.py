@@ -32,10 +32,10 @@ def _align(options: argparse.Namespace) -> None:
 
     check_recipe(options.recipe, options.overrides)  # names a slip before torch is loaded
     from roundelay.recipes.recipe import load_recipe
-    from roundelay.speech.corpus.prepared import load_corpus
     from roundelay.speech.hmm.boundaries import synthesised_boundaries
     from roundelay.speech.hmm.fit import warnings
     from roundelay.speech.hmm.flat_start import train_alignments
+    from roundelay.speech.prepared import load_corpus
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
@@ -56,15 +56,17 @@ def _realign(options: argparse.Namespace) -> None:
 
 
 def _import_alignment(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.prepared import load_corpus
-    from roundelay.speech.hmm.interchange import ImportConfig, KaldiAlignment, import_kaldi, import_textgrids
+    from roundelay.speech.hmm.formats.interchange import ImportConfig, KaldiAlignment, import_kaldi, import_textgrids
+    from roundelay.speech.prepared import load_corpus
 
     corpus = load_corpus(options.corpus)
     config = ImportConfig(
         tying=("kaldi" if options.kind == "kaldi" else "monophones") if options.tying is None else options.tying,
-        tied_states=options.tied_states, shares=tuple(options.shares), tolerance=options.tolerance,
+        tied_states=options.tied_states,
+        shares=tuple(options.shares),
+        tolerance=options.tolerance,
         failure_share=options.failure_share,
-    )  # fmt: skip
+    )
     if options.kind == "kaldi":
         source = KaldiAlignment(
             tuple(options.ali), tuple(options.pdfs), model=options.model, tree=options.tree, phones=options.phones
@@ -78,9 +80,9 @@ def _import_alignment(options: argparse.Namespace) -> None:
 
 
 def _export_alignment(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.prepared import load_corpus
     from roundelay.speech.hmm.alignment import Alignment
-    from roundelay.speech.hmm.export import export_kaldi, export_textgrids
+    from roundelay.speech.hmm.formats.export import export_kaldi, export_textgrids
+    from roundelay.speech.prepared import load_corpus
 
     corpus, export = load_corpus(options.corpus), export_kaldi if options.kind == "kaldi" else export_textgrids
     number = export(corpus, corpus.features(), Alignment.load(options.alignment), options.out, Bar())

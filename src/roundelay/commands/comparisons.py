@@ -47,15 +47,24 @@ def _simulate(options: argparse.Namespace) -> None:
     usual = cluster.learners if cluster else DEFAULT_LEARNERS
     learners = usual if options.learners is None else options.learners
     scenario = Scenario(
-        learners=learners, rounds=options.rounds, frames=options.frames, epochs=options.epochs,
-        learning_rate=options.learning_rate, seed=options.seed,
+        learners=learners,
+        rounds=options.rounds,
+        frames=options.frames,
+        epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
         stragglers=tuple(parse_straggler(text) for text in options.straggler),
         cost=CostModel(
-            gradient=options.gradient, exchange=options.exchange, allreduce=options.allreduce, jitter=options.jitter,
-            cluster=cluster, together=options.together,
+            gradient=options.gradient,
+            exchange=options.exchange,
+            allreduce=options.allreduce,
+            jitter=options.jitter,
+            cluster=cluster,
+            together=options.together,
         ),
-        timing_only=options.timing_only, model_bytes=options.model_bytes,
-    )  # fmt: skip
+        timing_only=options.timing_only,
+        model_bytes=options.model_bytes,
+    )
     found = simulate(scenario, options.strategy, options.exp)
     columns = ["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest"]
     columns += ["events", "events/s"] if options.timing_only else ["consensus", "loss"]
@@ -81,11 +90,19 @@ def _published() -> None:
     compared = compare()
     rows = [
         (
-            c.row.network, c.row.strategy, f"{c.row.minibatch}", f"{c.row.gpus}", f"{c.row.period}", c.row.tables,
-            c.row.use, f"{c.row.speedup:.2f}", f"{c.speedup:.2f}", f"{round(100 * c.error, 1) + 0:+.1f} %",
+            c.row.network,
+            c.row.strategy,
+            f"{c.row.minibatch}",
+            f"{c.row.gpus}",
+            f"{c.row.period}",
+            c.row.tables,
+            c.row.use,
+            f"{c.row.speedup:.2f}",
+            f"{c.speedup:.2f}",
+            f"{round(100 * c.error, 1) + 0:+.1f} %",
         )
         for c in compared
-    ]  # fmt: skip
+    ]
     print_table(
         ["network", "strategy", "minibatch", "GPUs", "period", "tables", "use", "published", "model", "error"], rows
     )
@@ -104,12 +121,16 @@ def _calibrate(options: argparse.Namespace) -> None:
     costs, lines = calibrate(options.calibrate)
     milliseconds = [
         (
-            run.name, f"{run.learners}", f"{run.frames:.0f}", f"{1e3 * run.gradient:.2f}", f"{1e3 * run.update:.2f}",
+            run.name,
+            f"{run.learners}",
+            f"{run.frames:.0f}",
+            f"{1e3 * run.gradient:.2f}",
+            f"{1e3 * run.update:.2f}",
             "" if run.exchange is None else f"{1e3 * run.exchange:.2f}",
             "" if run.mean is None else f"{1e3 * run.mean:.2f}",
         )
         for run in costs.runs
-    ]  # fmt: skip
+    ]
     console.print("Measured, in milliseconds:")
     print_table(["run", "learners", "frames", "gradient", "update", "exchange", "mean"], milliseconds)
     rows = []
@@ -193,10 +214,12 @@ def _report(options: argparse.Namespace) -> None:
 def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
     sub.add_argument(
-        "--strategy", nargs="+", default=COMPARED,
+        "--strategy",
+        nargs="+",
+        default=COMPARED,
         metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
         help=f"strategies to simulate; `roundelay list strategies` names all (default: {' '.join(COMPARED)})",
-    )  # fmt: skip
+    )
     sub.add_argument("--learners", type=count, help="how many learners (default: the cluster's, or 4)")
     sub.add_argument(
         "--timing-only", action="store_true", help="compute no gradients: only times, staleness, events a second"
@@ -220,18 +243,27 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
     sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
     sub.add_argument(
-        "--stability", nargs="?", const=True, type=counts, metavar="L,L,...",
+        "--stability",
+        nargs="?",
+        const=True,
+        type=counts,
+        metavar="L,L,...",
         help="print the largest stable learning rate x curvature instead, for so many learners (default: --learners, "
         "or 4,8,16)",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--rounds", type=count, default=200, help="minibatches of a learner in an epoch, on average (default: 200)"
     )
     sub.add_argument("--learning-rate", type=non_negative, default=0.1, help="learning rate (default: 0.1)")
     sub.add_argument("--seed", type=whole, default=0, help="seed of everything random (default: 0)")
-    sub.add_argument("--straggler", type=straggler, action="append", default=[], metavar="RANK:10x|RANK:+0.4",
+    sub.add_argument(
+        "--straggler",
+        type=straggler,
+        action="append",
+        default=[],
+        metavar="RANK:10x|RANK:+0.4",
         help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
     )
@@ -250,9 +282,12 @@ def _add_compare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
     sub.add_argument(
-        "--strategies", nargs="+", required=True, metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+        "--strategies",
+        nargs="+",
+        required=True,
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
         help="strategies beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--learners",
         type=counts,
@@ -269,9 +304,11 @@ def _add_compare(sub: argparse.ArgumentParser) -> None:
         metavar="RANK:3x|RANK:+0.4",
         help="train everything a second time with this learner slow; may be repeated",
     )
-    sub.add_argument("--runtime", choices=["procs", "sim"],
+    sub.add_argument(
+        "--runtime",
+        choices=["procs", "sim"],
         help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
-    )  # fmt: skip
+    )
     sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/compare)")
     sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
     _add_target(sub)

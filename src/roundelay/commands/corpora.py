@@ -10,7 +10,7 @@ from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
-    from roundelay.speech.feature_parts import FeatureConfig
+    from roundelay.speech.features.parts import FeatureConfig
 
 
 def add(command: Command) -> None:
@@ -19,9 +19,11 @@ def add(command: Command) -> None:
     sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds")
     sub.add_argument("data", type=Path, help="the prepared corpus")
     sub.add_argument(
-        "--on-bad-audio", choices=["error", "skip"], default="error",
+        "--on-bad-audio",
+        choices=["error", "skip"],
+        default="error",
         help="utterances whose audio, or given features, cannot be read: stop, or leave them out (default: error)",
-    )  # fmt: skip
+    )
     _add_feature_options(sub)
     sub = command(
         "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
@@ -43,29 +45,47 @@ def add(command: Command) -> None:
 
 def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
-    from roundelay.speech.corpus.demo import prepare_demo
+    from roundelay.speech.corpus.demo.make import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
-    from roundelay.speech.corpus.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
-    from roundelay.speech.culprits import listing
+    from roundelay.speech.data.problems import listing
+    from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 
     usual = Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
     data = usual if options.data is None else options.data
     how = PrepareOptions(
-        on_bad=options.on_bad_audio, on_missing_words=options.on_missing_words, map_to=options.map_to,
-        strip_stress=options.strip_stress, lexicon_case=options.lexicon_case, max_bad_share=options.max_bad_share,
-        workers=options.workers, features=_feature_options(options), speeds=tuple(options.speed),
-        allow_pipes=options.allow_pipes, pipe_seconds=options.pipe_seconds, given_features=options.use_feats,
-        frame_shift_ms=options.frame_shift_ms, rate=options.rate, channel=options.channel,
-        clean_transcripts=options.clean_transcripts, on_overlap=options.on_overlap,
-    )  # fmt: skip
+        on_bad=options.on_bad_audio,
+        on_missing_words=options.on_missing_words,
+        map_to=options.map_to,
+        strip_stress=options.strip_stress,
+        lexicon_case=options.lexicon_case,
+        max_bad_share=options.max_bad_share,
+        workers=options.workers,
+        features=_feature_options(options),
+        speeds=tuple(options.speed),
+        allow_pipes=options.allow_pipes,
+        pipe_seconds=options.pipe_seconds,
+        given_features=options.use_feats,
+        frame_shift_ms=options.frame_shift_ms,
+        rate=options.rate,
+        channel=options.channel,
+        clean_transcripts=options.clean_transcripts,
+        on_overlap=options.on_overlap,
+    )
     splits = tuple(_split(text) for text in options.split)
     if options.corpus == "demo":
         corpus = prepare_demo(data, Bar(), seed=options.seed)
     elif options.corpus in NAMED:
         request = Request(
-            options.corpus, options.source, tuple(options.also), options.download, options.lexicon, splits,
-            options.vocabulary, options.vocabulary_size, how,
-        )  # fmt: skip
+            options.corpus,
+            options.source,
+            tuple(options.also),
+            options.download,
+            options.lexicon,
+            splits,
+            options.vocabulary,
+            options.vocabulary_size,
+            how,
+        )
         corpus = prepare_named(request, data, Bar())
     else:
         if options.source is None:
@@ -103,17 +123,21 @@ def _features(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import change_features
 
     corpus = change_features(
-        options.data, _feature_options(options), Bar(),
-        speeds=options.speed, workers=options.workers, on_bad=options.on_bad_audio,
-    )  # fmt: skip
+        options.data,
+        _feature_options(options),
+        Bar(),
+        speeds=options.speed,
+        workers=options.workers,
+        on_bad=options.on_bad_audio,
+    )
     store = corpus.features()
     parts = ", ".join(f"{p.name} {p.width}{f' with {p.deltas} deltas' if p.deltas else ''}" for p in store.parts)
     console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}", markup=False)
 
 
 def _export(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.export import export_kaldi, export_lhotse
-    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
+    from roundelay.speech.prepared import load_corpus
 
     corpus = load_corpus(options.data)
     if options.format == "kaldi":
@@ -137,8 +161,8 @@ def _split(text: str) -> tuple[str, str]:
 def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
     """What `--features`, `--bins` ask for."""
     from roundelay.core.configure import build, read_yaml
-    from roundelay.speech.fbank import FbankConfig
-    from roundelay.speech.feature_parts import FeatureConfig, only_fbank
+    from roundelay.speech.features.fbank import FbankConfig
+    from roundelay.speech.features.parts import FeatureConfig, only_fbank
 
     if options.features is not None and options.bins is not None:
         raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
@@ -169,15 +193,20 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
     sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary in CMU format")
     sub.add_argument(
-        "--split", action="append", default=[], metavar="NAME=FOLDER",
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
         help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
         "librispeech: a part, and a split may be named several times",
-    )  # fmt: skip
+    )
     sub.add_argument(
-        "--vocabulary", type=Path, metavar="TEXT",
+        "--vocabulary",
+        type=Path,
+        metavar="TEXT",
         help="recognise the words of this text or list and those of the training transcripts; other words of held-out "
         "speech count as errors",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--vocabulary-size",
         type=whole,
@@ -192,20 +221,26 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         help="audio that is missing, cut short or of a wrong rate: stop, or leave the utterance out (default: error)",
     )
     sub.add_argument(
-        "--on-missing-words", choices=["error", "skip", "map", "guess"], default="error",
+        "--on-missing-words",
+        choices=["error", "skip", "map", "guess"],
+        default="error",
         help="words that are not in the lexicon: stop, leave their utterances out, replace them by --map-to, or guess "
         "pronunciations from their spelling (default: error)",
-    )  # fmt: skip
+    )
     sub.add_argument(
-        "--lexicon-case", choices=["keep", "upper", "lower"],
+        "--lexicon-case",
+        choices=["keep", "upper", "lower"],
         help="kaldi: write the dictionary's words in this case (default: that of the transcripts, if they have one)",
-    )  # fmt: skip
+    )
     sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
     sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
     sub.add_argument(
-        "--max-bad-share", type=share, default=0.1, metavar="SHARE",
+        "--max-bad-share",
+        type=share,
+        default=0.1,
+        metavar="SHARE",
         help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
@@ -222,17 +257,22 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--rate", type=count, metavar="HZ", help="resample all audio to this sampling rate, as it is read")
     sub.add_argument(
-        "--channel", type=whole, metavar="N",
+        "--channel",
+        type=whole,
+        metavar="N",
         help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0)",
-    )  # fmt: skip
+    )
     sub.add_argument(
-        "--clean-transcripts", action="store_true",
+        "--clean-transcripts",
+        action="store_true",
         help="write words as the dictionary does: in its case, without punctuation at their ends",
-    )  # fmt: skip
+    )
     sub.add_argument(
-        "--on-overlap", choices=["warn", "error"], default="warn",
+        "--on-overlap",
+        choices=["warn", "error"],
+        default="warn",
         help="a speaker, or the same audio, in train and in another split (default: warn)",
-    )  # fmt: skip
+    )
     sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
     _add_feature_options(sub)
 

@@ -23,9 +23,14 @@ def _doctor(options: argparse.Namespace) -> int:
     from roundelay.runtime.doctor.consult import consult, table
 
     report = consult(
-        hosts=options.hosts, listen=options.listen, learners=options.learners, parameters=options.parameters,
-        folder=options.exp, patience=options.patience, say=complain,
-    )  # fmt: skip
+        hosts=options.hosts,
+        listen=options.listen,
+        learners=options.learners,
+        parameters=options.parameters,
+        folder=options.exp,
+        patience=options.patience,
+        say=complain,
+    )
     if report is None:
         return 0
     if options.json:
@@ -75,19 +80,22 @@ def _add_doctor(sub: argparse.ArgumentParser) -> None:
         help="examine also these hosts, where `roundelay doctor --listen` waits already",
     )
     sub.add_argument(
-        "--listen", metavar="ADDRESS[:PORT]",
+        "--listen",
+        metavar="ADDRESS[:PORT]",
         help="wait here for another host's doctor; with --hosts, or under torchrun: the address where others reach "
         "this host",
-    )  # fmt: skip
+    )
     sub.add_argument("--learners", type=count, help="learners on each host (default: LOCAL_WORLD_SIZE, or one a core)")
     sub.add_argument("--parameters", type=positive, default=12.5e6, help="parameters of the model (default: 1.25e+07)")
     sub.add_argument(
         "--exp", type=Path, default=Path("exp"), help="the folder that run directories go to (default: exp)"
     )
     sub.add_argument(
-        "--patience", type=positive, metavar="SECONDS",
+        "--patience",
+        type=positive,
+        metavar="SECONDS",
         help="seconds to wait for other hosts (default: 30; with --listen alone 600)",
-    )  # fmt: skip
+    )
     sub.add_argument("--json", action="store_true", help="print one JSON object instead, for programs")
 
 

@@ -27,14 +27,20 @@ def add(command: Command) -> None:
         help="recognise with other options than the run's recipe has (`roundelay list options` names them)",
     )
     sub.add_argument(
-        "--with", dest="others", nargs="+", default=[], metavar="EXP[:WEIGHT]",
+        "--with",
+        dest="others",
+        nargs="+",
+        default=[],
+        metavar="EXP[:WEIGHT]",
         help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
-    )  # fmt: skip
+    )
     sub.add_argument(
-        "--corpus", type=Path, metavar="DIR",
+        "--corpus",
+        type=Path,
+        metavar="DIR",
         help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
         "model; needs --out",
-    )  # fmt: skip
+    )
     sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
     _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
 
@@ -78,7 +84,7 @@ def _decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> 
     from dataclasses import replace
 
     from roundelay.recipes.kept import kept_recipe
-    from roundelay.speech.corpus.prepared import TRAIN, load_corpus
+    from roundelay.speech.prepared import TRAIN, load_corpus
 
     for assignment in overrides:
         key = assignment.partition("=")[0].strip()
@@ -112,13 +118,22 @@ def _score(options: argparse.Namespace) -> None:
 
     asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
     rules = Rules(
-        glm=options.glm, keep_hyphens=options.keep_hyphens, marked=options.marks, ignore_case=options.ignore_case,
-        sclite_costs=options.sclite_costs, missing="empty" if options.missing_as_empty else "error",
-    )  # fmt: skip
+        glm=options.glm,
+        keep_hyphens=options.keep_hyphens,
+        marked=options.marks,
+        ignore_case=options.ignore_case,
+        sclite_costs=options.sclite_costs,
+        missing="empty" if options.missing_as_empty else "error",
+    )
     wanted = Wanted(
-        interval=options.interval, unit=options.over, per_speaker=options.per_speaker, subsets=options.subsets,
-        table=options.table, confusions=options.confusions, errors=options.errors,
-    )  # fmt: skip
+        interval=options.interval,
+        unit=options.over,
+        per_speaker=options.per_speaker,
+        subsets=options.subsets,
+        table=options.table,
+        confusions=options.confusions,
+        errors=options.errors,
+    )
     for text in answers(asked, rules, wanted):
         console.print(text, markup=False)
 
@@ -143,9 +158,11 @@ def _add_score(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--interval", action="store_true", help="95 %% bootstrap interval of the word error rate")
     sub.add_argument(
-        "--over", choices=["utterances", "speakers"], default="utterances",
+        "--over",
+        choices=["utterances", "speakers"],
+        default="utterances",
         help="what the bootstrap of --interval and --compare draws (default: utterances)",
-    )  # fmt: skip
+    )
     sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
     sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
     sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")

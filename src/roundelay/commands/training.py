@@ -12,7 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, complain, console
 
 if TYPE_CHECKING:
-    from roundelay.runtime.procs.world import Place
+    from roundelay.runtime.launch.world import HostPlace
 
 
 def add(command: Command) -> None:
@@ -24,9 +24,10 @@ def add(command: Command) -> None:
     sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
     sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
     sub.add_argument(
-        "--torchrun-names", action="store_true",
+        "--torchrun-names",
+        action="store_true",
         help="set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
@@ -38,19 +39,19 @@ def _train(options: argparse.Namespace) -> int:
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded
-    from roundelay.runtime.procs.slots import Slots, lend
-    from roundelay.runtime.procs.world import read_place
+    from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
+    from roundelay.runtime.launch.world import read_place
 
     place = read_place(options.listen)
     if place is None:
         return _train_here(options, None)
     if place.local_rank:
         leave_to_another()  # local rank 0 answers, which may take a round
-        return lend(place)
+        return wait_for_leader(place)
     if options.learners not in (None, place.learners):
         raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
     options.learners = place.learners
-    slots, ended = Slots(place), 1
+    slots, ended = LocalLeader(place), 1
     try:
         ended = _train_here(options, place)
     except UserError:
@@ -64,11 +65,11 @@ def _train(options: argparse.Namespace) -> int:
     return ended
 
 
-def _train_here(options: argparse.Namespace, place: "Place | None") -> int:
+def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.acoustic import make_job, make_terms
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
-    from roundelay.runtime.hosts.serving import serve
+    from roundelay.runtime.hosts.control.agent import serve
     from roundelay.training import Interrupt, train
 
     recipe = load_recipe(options.recipe, _overrides(options))
@@ -131,7 +132,7 @@ def _replay(options: argparse.Namespace) -> int:
     from roundelay.acoustic import MODEL, TRACE, load_model, make_job
     from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay import replay
-    from roundelay.speech.corpus.prepared import load_corpus
+    from roundelay.speech.prepared import load_corpus
 
     recipe = kept_recipe(options.exp)
     if (options.exp / MODEL).is_file():
@@ -146,12 +147,16 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from roundelay.runtime.procs.launch import launch
+    from roundelay.runtime.launch.start import launch
 
     return launch(
-        options.learners, options.command, complain, module=options.module, torchrun_names=options.torchrun_names,
+        options.learners,
+        options.command,
+        complain,
+        module=options.module,
+        torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
-    )  # fmt: skip
+    )
 
 
 def _add_train(sub: argparse.ArgumentParser) -> None:
@@ -169,17 +174,19 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         help="how many learners; a run may be resumed with another number (default: the recipe's)",
     )
     sub.add_argument(
-        "--runtime", choices=["procs", "sim"],
+        "--runtime",
+        choices=["procs", "sim"],
         help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
     )
     sub.add_argument("--resume", action="store_true", help="go on with the run that is there; do not begin one")
     sub.add_argument(
-        "--begin-anew", action="store_true",
+        "--begin-anew",
+        action="store_true",
         help="where no checkpoint is whole any more: begin again, and keep the old log under another name",
-    )  # fmt: skip
+    )
     sub.add_argument(
         "--on-death",
         choices=["replace", "go-on", "shrink", "stop"],

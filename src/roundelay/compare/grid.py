@@ -44,9 +44,13 @@ class Cell:
             UserError: the recipe, or its virtual cluster, does not allow so many learners.
         """
         training = dataclasses.replace(
-            base.training, strategy=self.strategy.name, options=plain(self.strategy), learners=self.learners,
-            seed=self.seed, stragglers=self.stragglers,
-        )  # fmt: skip
+            base.training,
+            strategy=self.strategy.name,
+            options=plain(self.strategy),
+            learners=self.learners,
+            seed=self.seed,
+            stragglers=self.stragglers,
+        )
         cost = base.cost
         if cost.cluster is not None and training.runtime == "sim":
             cost = dataclasses.replace(cost, cluster=cost.cluster.first(self.learners))

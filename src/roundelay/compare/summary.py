@@ -147,13 +147,17 @@ def _aggregate_json(series: Series, comparison: Comparison) -> dict[str, Any]:
         "seeds": [one.results.seed for one in series.runs],
         "figures": {
             name: {
-                "mean": found.mean, "sd": found.sd, "n": found.n, "least": min(found.values),
-                "most": max(found.values), "not_finite": found.broken,
+                "mean": found.mean,
+                "sd": found.sd,
+                "n": found.n,
+                "least": min(found.values),
+                "most": max(found.values),
+                "not_finite": found.broken,
             }
             for name, found in spreads.items()
             if found.values
         },
-    }  # fmt: skip
+    }
 
 
 FIGURES: dict[str, Callable[[Run, Figures], float | None]] = {

@@ -43,9 +43,7 @@ def file_checksum(path: Path) -> str:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 
 
-def write_checked(
-    path: Path, value: Mapping[str, Any], files: Iterable[str] = (), *, one_line: bool = False
-) -> None:  # fmt: skip
+def write_checked(path: Path, value: Mapping[str, Any], files: Iterable[str] = (), *, one_line: bool = False) -> None:
     """Write `value` as JSON, with the checksums of `files`, names in the same folder, and of itself."""
     sums = {name: file_checksum(path.with_name(name)) for name in files}
     write_checked_with(path, value, sums, one_line=one_line)
@@ -53,7 +51,7 @@ def write_checked(
 
 def write_checked_with(
     path: Path, value: Mapping[str, Any], sums: Mapping[str, str], *, one_line: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """`write_checked` where the checksums of the files are known already."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
     whole = {**plain, KEY: {**sums, OWN: _own(plain)}}

@@ -205,9 +205,23 @@ class Finished(Record):
 
 
 KINDS: tuple[type[Record], ...] = (
-    RunStarted, Segment, Evaluation, Staleness, Exchanges, CheckpointWritten, LearnerLost, LearnerJoined,
-    HostLost, HostJoined, Links, CheckpointDamaged, LearnersChanged, Interrupted, Decoded, Finished,
-)  # fmt: skip
+    RunStarted,
+    Segment,
+    Evaluation,
+    Staleness,
+    Exchanges,
+    CheckpointWritten,
+    LearnerLost,
+    LearnerJoined,
+    HostLost,
+    HostJoined,
+    Links,
+    CheckpointDamaged,
+    LearnersChanged,
+    Interrupted,
+    Decoded,
+    Finished,
+)
 
 LASTING: tuple[type[Record], ...] = (LearnerLost, LearnerJoined, HostLost, HostJoined, CheckpointDamaged)
 """Records of what happened to processes, hosts and files. They stay when a run goes back to an older checkpoint, while

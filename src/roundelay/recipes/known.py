@@ -21,12 +21,23 @@ from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import check_choice, did_you_mean, parse_strategy
 
 _SCALARS: dict[str, Any] = {
-    "any": Any, "null": type(None), "bool": bool, "int": int, "float": float, "str": str, "path": Path,
-}  # fmt: skip
+    "any": Any,
+    "null": type(None),
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "path": Path,
+}
 _NAMES = {
-    "any": "anything", "null": "null", "bool": "true or false", "int": "whole number", "float": "number",
-    "str": "word", "path": "path",
-}  # fmt: skip
+    "any": "anything",
+    "null": "null",
+    "bool": "true or false",
+    "int": "whole number",
+    "float": "number",
+    "str": "word",
+    "path": "path",
+}
 
 
 @dataclass(frozen=True)

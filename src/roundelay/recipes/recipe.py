@@ -11,15 +11,15 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.recipes.known import read_recipe
-from roundelay.runtime.hosts.pace import SHARE
+from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
-from roundelay.speech.augment import AugmentConfig
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models import DnnConfig, ModelConfig
+from roundelay.speech.models.augment import AugmentConfig
 
 
 @dataclass(frozen=True)

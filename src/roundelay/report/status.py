@@ -65,11 +65,15 @@ class Status:
         records = ("start", "segment", "evaluation", "checkpoint")
         told: dict[str, Record | None] = {name: getattr(self, name) for name in records}
         return {
-            "folder": str(self.folder), "life": self.life.value, "well": self.life.well, "age_s": self.age_s,
-            "live": self.live and self.live.to_json(), "deaths": self.deaths,
+            "folder": str(self.folder),
+            "life": self.life.value,
+            "well": self.life.well,
+            "age_s": self.age_s,
+            "live": self.live and self.live.to_json(),
+            "deaths": self.deaths,
             "lost": [dataclasses.asdict(one) for one in self.lost],
             **{name: record and dataclasses.asdict(record) for name, record in told.items()},
-        }  # fmt: skip
+        }
 
 
 def read_status(folder: Path, now: float) -> Status:
@@ -88,10 +92,17 @@ def read_status(folder: Path, now: float) -> Status:
     age = None if live is None else max(0.0, now - live.written_at)
 
     return Status(
-        folder, _life(folder, live, age), live, age, _last(records, RunStarted), _last(records, Segment),
-        _last(records, Evaluation), _last(records, CheckpointWritten), _lost(records, live),
+        folder,
+        _life(folder, live, age),
+        live,
+        age,
+        _last(records, RunStarted),
+        _last(records, Segment),
+        _last(records, Evaluation),
+        _last(records, CheckpointWritten),
+        _lost(records, live),
         len(of_kind(records, LearnerLost)),
-    )  # fmt: skip
+    )
 
 
 def _last(records: list[Record], cls: type[R]) -> R | None:
@@ -213,8 +224,12 @@ def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
     columns = ["host", "learners", "state", "last heard", "MB sent to it", "MB received"]
     return columns if hosts else [], [
         (
-            host.name, ", ".join(map(str, host.ranks)), "lives" if host.alive else "lost",
-            f"{seconds(host.heard_s)} ago", f"{host.sent_bytes / 1e6:,.1f}", f"{host.received_bytes / 1e6:,.1f}",
+            host.name,
+            ", ".join(map(str, host.ranks)),
+            "lives" if host.alive else "lost",
+            f"{seconds(host.heard_s)} ago",
+            f"{host.sent_bytes / 1e6:,.1f}",
+            f"{host.received_bytes / 1e6:,.1f}",
         )
         for host in hosts
-    ]  # fmt: skip
+    ]

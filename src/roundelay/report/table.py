@@ -42,19 +42,26 @@ COLUMNS = (
     Column("seed", "of every random number", lambda run: str(run.results.seed)),
     Column("test WER", "word error rate, and errors of words in the references", lambda run: _words(run, "test")),
     Column("dev WER", "the same on the held-out split that chose the acoustic scale", lambda run: _words(run, "dev")),
-    Column("dev loss", "frame cross-entropy on held-out speech, nats per frame",
-           lambda run: plain(run.cross_entropy)),
-    Column("dev accuracy", "frames whose tied state was the likeliest",
-           lambda run: percent(run.accuracy)),
+    Column("dev loss", "frame cross-entropy on held-out speech, nats per frame", lambda run: plain(run.cross_entropy)),
+    Column("dev accuracy", "frames whose tied state was the likeliest", lambda run: percent(run.accuracy)),
     Column("frames", "frames trained, all learners", lambda run: short(run.results.frames_seen)),
-    Column("seconds", "of training; virtual where simulated",
-           lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else "")),
-    Column("frames/s", "frames trained per second, all learners, evaluation left out",
-           lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second)),
-    Column("staleness", "age of gradients when applied, mean / largest, in versions of the own row or the centre",
-           _staleness),
+    Column(
+        "seconds",
+        "of training; virtual where simulated",
+        lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else ""),
+    ),
+    Column(
+        "frames/s",
+        "frames trained per second, all learners, evaluation left out",
+        lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second),
+    ),
+    Column(
+        "staleness",
+        "age of gradients when applied, mean / largest, in versions of the own row or the centre",
+        _staleness,
+    ),
     Column("stopped", "why, or how far", lambda run: run.stopped, number=False),
-)  # fmt: skip
+)
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:

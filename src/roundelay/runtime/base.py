@@ -102,9 +102,11 @@ class SegmentPlan:
     def to_json(self) -> dict[str, Any]:
         """What a learner in another process is told of it, now or in a replay."""
         return {
-            "epoch": dataclasses.asdict(self.epoch), "learning_rate": self.learning_rate, "first": self.first,
+            "epoch": dataclasses.asdict(self.epoch),
+            "learning_rate": self.learning_rate,
+            "first": self.first,
             "warmup": self.warmup and dataclasses.asdict(self.warmup),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "SegmentPlan":
@@ -202,11 +204,20 @@ class Counts:
         one, bins, square = (learners,), (learners, STALENESS_BINS), (learners, learners + centre)
         i = np.int64
         return cls(
-            steps=np.zeros(one, i), frames=np.zeros(one, i), correct=np.zeros(one, i), loss=np.zeros(one),
-            staleness=np.zeros(bins, i), stalest=np.zeros(one, i), stale_sum=np.zeros(one, i),
-            exchanges=np.zeros(square, i), gradient_s=np.zeros(one), update_s=np.zeros(one), exchange_s=np.zeros(one),
-            mean_s=np.zeros(one), means=np.zeros(one, i),
-        )  # fmt: skip
+            steps=np.zeros(one, i),
+            frames=np.zeros(one, i),
+            correct=np.zeros(one, i),
+            loss=np.zeros(one),
+            staleness=np.zeros(bins, i),
+            stalest=np.zeros(one, i),
+            stale_sum=np.zeros(one, i),
+            exchanges=np.zeros(square, i),
+            gradient_s=np.zeros(one),
+            update_s=np.zeros(one),
+            exchange_s=np.zeros(one),
+            mean_s=np.zeros(one),
+            means=np.zeros(one, i),
+        )
 
     def copy(self) -> "Counts":
         """What is counted now; goes on meaning that when counting goes on."""

@@ -46,13 +46,17 @@ class Row:
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
     killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/flights.py).
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
     """
 
     def __init__(
-        self, rank: int, vector: Tensor, versions: NDArray[np.int64], lock: Lock,
+        self,
+        rank: int,
+        vector: Tensor,
+        versions: NDArray[np.int64],
+        lock: Lock,
         away: NDArray[np.int64] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rank, self.vector, self.lock = rank, vector, lock
         self.parts = slices(vector)
         self._versions, self._away = versions, away
@@ -73,15 +77,15 @@ class Row:
         """Under the lock: is it in the middle of an exchange with another host?"""
         return self._away is not None and bool(self._away[self.rank])
 
-    def leave(self, flight: int) -> None:
+    def leave(self, lease: int) -> None:
         """Under the lock: from now on it is under way, on the exchange of that number."""
         assert self._away is not None
-        self._away[self.rank] = flight
+        self._away[self.rank] = lease
 
-    def come_back(self, flight: int) -> bool:
+    def check_in(self, lease: int) -> bool:
         """Under the lock: that exchange is over. False if the row has become another's meanwhile."""
         assert self._away is not None
-        if self._away[self.rank] != flight:
+        if self._away[self.rank] != lease:
             return False
         self._away[self.rank] = 0
         return True
@@ -178,13 +182,13 @@ def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
 
 def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
     """Under both locks."""
-    mixing = Mixing(mine, theirs, request)
+    mixing = RowExchange(mine, theirs, request)
     for number in range(len(mine.parts)):
         mixing.chunk(number)
     return mixing.end()
 
 
-class Mixing:
+class RowExchange:
     """An exchange under way, under both locks, from here to `end`: every chunk in its turn."""
 
     def __init__(self, mine: Row, theirs: Row, request: Exchange) -> None:
@@ -218,7 +222,7 @@ class Mixing:
 
 
 @dataclass(frozen=True)
-class PutOff:
+class DeferredExchange:
     """An exchange that was begun, to be done in the same pass over the row as the next step."""
 
     request: Exchange
@@ -236,7 +240,7 @@ class LearnerState(Me):
 
     update_row: Callable[[Gradient], bool] | None = None
     """Updates the row as a whole, under its lock, in place of the optimizer. True: the snapshot is it, too."""
-    put_off: PutOff | None = None
+    deferred: DeferredExchange | None = None
 
     def __init__(
         self,
@@ -315,7 +319,7 @@ class LearnerState(Me):
         """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
         outside."""
         self._plan, self._learning_rate = plan, plan.rate(plan.first_round)
-        self._living, self._count_steps, self._snapshot_version, self.put_off = living, ages == "row", -1, None
+        self._living, self._count_steps, self._snapshot_version, self.deferred = living, ages == "row", -1, None
         self._update.begin()
 
     def drawn(self, batch: Minibatch) -> None:
@@ -348,12 +352,12 @@ class LearnerState(Me):
         row = self.row
         row.lock.acquire()
         try:
-            put_off = self._meet()
+            deferred = self._meet()
             try:
-                stale = self._update_row(gradient, put_off)
+                stale = self._update_row(gradient, deferred)
             finally:
-                if put_off is not None:
-                    put_off.theirs.lock.release()
+                if deferred is not None:
+                    deferred.theirs.lock.release()
         finally:
             row.lock.release()
         self._steps[self.rank] += 1
@@ -361,33 +365,33 @@ class LearnerState(Me):
         if self._count_steps:
             self.count_age(stale)
 
-    def _meet(self) -> PutOff | None:
+    def _meet(self) -> DeferredExchange | None:
         """Under the row's lock: the exchange that was put off, if it can be done now, with the other row's lock.
 
         That lock is only tried: learners who hold their own row wait for nobody.
         """
-        found = self.put_off
+        found = self.deferred
         if found is None:
             return None
         if not found.there():
             self.row.trace.note(Kind.GONE, found.theirs.rank)
             found.handle.finish(None)
-            self.put_off = None
+            self.deferred = None
             return None
         if not found.theirs.lock.try_acquire():
             return None
-        self.put_off = None
+        self.deferred = None
         if self.row.away or found.theirs.away:  # for longer than a step perhaps: the next exchange is with another
             found.theirs.lock.release()
             found.handle.finish(None)
             return None
         return found
 
-    def _update_row(self, gradient: Gradient, put_off: PutOff | None) -> int:
+    def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None) -> int:
         """Under the lock: exchange, update and snapshot for the next gradient, in one pass over the row, since each
         chunk is in cache still; how many versions old the gradient was."""
         row, g, rate, exchanging = self.row, gradient.vector, self._learning_rate, 0.0
-        mixing = Mixing(row, put_off.theirs, put_off.request) if put_off is not None else None
+        mixing = RowExchange(row, deferred.theirs, deferred.request) if deferred is not None else None
         if mixing is None:
             row.begin()
         if self.update_row is not None:
@@ -404,10 +408,10 @@ class LearnerState(Me):
             self._update.update_(number, part, rate)
             if self._snapshot_parts:
                 self._snapshot_parts[number].copy_(row.parts[number])
-        if mixing is not None and put_off is not None:
+        if mixing is not None and deferred is not None:
             version = mixing.end()
-            self.count_exchange(put_off.request, version)
-            put_off.handle.finish(version)
+            self.count_exchange(deferred.request, version)
+            deferred.handle.finish(version)
             row.begin()
         row.trace.note(Kind.STEP, mine=row.version)
         self._update.end()

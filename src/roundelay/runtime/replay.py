@@ -197,7 +197,7 @@ class _Command:
                 elif event.kind in (Kind.FETCH, Kind.JOIN):
                     self.readers[event.peer, event.theirs] += 1
         self.gatherings: dict[tuple[tuple[int, ...], int], _Gathering] = {}
-        self.letters: dict[tuple[int, int], Tensor] = {}
+        self.contributions: dict[tuple[int, int], Tensor] = {}
 
     def run(self) -> None:
         """Repeat it; the state is then what came of it.
@@ -273,10 +273,20 @@ class _Performer:
         cluster, size = command.cluster, command.learner.parameters
         memory = {name: command.state.vectors[name][rank] for name in cluster.memory}
         self.me = _State(
-            self, rank, cluster.learners, cluster.seed, self.row, torch.empty(size), torch.empty(size),
-            cluster.optimizer, memory, command.steps, command.counts, command.scalars[rank],
+            self,
+            rank,
+            cluster.learners,
+            cluster.seed,
+            self.row,
+            torch.empty(size),
+            torch.empty(size),
+            cluster.optimizer,
+            memory,
+            command.steps,
+            command.counts,
+            command.scalars[rank],
             cluster.minibatches_a_round,
-        )  # fmt: skip
+        )
         self.waiting: tuple[Exchange, Handle[int | None]] | None = None
         self.means = 0  # numbers my means and mixes
         self.group_means: Counter[tuple[int, ...]] = Counter()
@@ -489,19 +499,19 @@ class _Performer:
 
     def _lay_out(self, effect: Mix) -> int:
         self.means += 1
-        self.command.letters[self.rank, self.means] = effect.vector.clone()
-        self.command.letters.pop((self.rank, self.means - 64), None)
+        self.command.contributions[self.rank, self.means] = effect.vector.clone()
+        self.command.contributions.pop((self.rank, self.means - 64), None)
         self.command.changed()
         return self.means
 
     def _mix(self, effect: Mix, number: int) -> Tensor:
-        letters, ranks = self.command.letters, [rank for rank, _ in effect.weights]
+        contributions, ranks = self.command.contributions, [rank for rank, _ in effect.weights]
         self.command.until(
-            self.rank, lambda: all((rank, number) in letters for rank in ranks), f"its neighbours in mix {number}"
+            self.rank, lambda: all((rank, number) in contributions for rank in ranks), f"its neighbours in mix {number}"
         )
         mixed = torch.empty(self.command.learner.parameters)
         for part in chunks(mixed.numel()):
-            vectors = [letters[rank, number][part] for rank in ranks]
+            vectors = [contributions[rank, number][part] for rank in ranks]
             weighted_mean_(mixed[part], vectors, [weight for _, weight in effect.weights])
         return mixed
 

@@ -34,7 +34,7 @@ class Kind(IntEnum):
     """What a learner did. `mine` and `theirs` are versions before the event."""
 
     BEGIN = 1  # mine: number of the command
-    DRAW = 2  # mine: the minibatch, or a negative number, see procs/arena.py
+    DRAW = 2  # mine: the minibatch, or a negative number, see procs/memory/arena.py
     READ = 3  # snapshot of the own row
     GRAD = 4  # mine: the minibatch; value: its summed loss
     STEP = 5

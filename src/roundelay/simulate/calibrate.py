@@ -81,13 +81,18 @@ def read_run(exp: Path) -> Measured:
     steps, means = sum(fastest.learner_steps), sum(fastest.learner_means)
     spent = {name: sum(getattr(fastest, f"learner_{name}_s")) for name in ("gradient", "update", "exchange", "mean")}
     return Measured(
-        name=exp.resolve().name, strategy=make_strategy(training["strategy"], training.get("options")),
-        learners=run.learners, cores=_cores(exp, run.machine), frames=sum(fastest.learner_frames) / steps,
+        name=exp.resolve().name,
+        strategy=make_strategy(training["strategy"], training.get("options")),
+        learners=run.learners,
+        cores=_cores(exp, run.machine),
+        frames=sum(fastest.learner_frames) / steps,
         frames_per_second=fastest.frames_per_second,
-        gradient=spent["gradient"] / steps, update=spent["update"] / steps,
+        gradient=spent["gradient"] / steps,
+        update=spent["update"] / steps,
         exchange=spent["exchange"] / exchanges if exchanges > steps / 100 else None,
-        mean=spent["mean"] / means if means else None, steps_a_mean=steps / means if means else 1.0,
-    )  # fmt: skip
+        mean=spent["mean"] / means if means else None,
+        steps_a_mean=steps / means if means else 1.0,
+    )
 
 
 def _cores(exp: Path, machine: str) -> int:

@@ -20,7 +20,7 @@ from typing import Literal
 import yaml
 
 from roundelay.core.configure import build
-from roundelay.runtime.sim.cluster import Allreduce, Compute, Link, Links, Node, VirtualCluster
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.simulate.timing import time_strategy
 from roundelay.strategies import make_strategy
 
@@ -67,12 +67,12 @@ class Fit:
 
     def host(self, gpus: int) -> VirtualCluster:
         """The host with so many GPUs in use."""
-        link = Link(latency=0.0, bandwidth=self.model_bytes / self.message)
+        link = VirtualLink(latency=0.0, bandwidth=self.model_bytes / self.message)
         return VirtualCluster(
             name=f"Li et al. 2017, {gpus} GPUs",
             nodes=(Node(gpus, slowdown={str(n): s for n, s in self.slowdown.items()}),),
             compute=Compute(seconds=self.fixed, seconds_per_frame=(1 - self.fixed) / self.largest),
-            links=Links(inside=link),
+            links=VirtualLinks(inside=link),
             allreduce=Allreduce("tree"),
             model_bytes=self.model_bytes,
         )

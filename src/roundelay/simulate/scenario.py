@@ -153,29 +153,48 @@ def _summary(scenario: Scenario, strategy: Strategy, runtime: SimRuntime, outcom
     _, largest, mean = staleness_summary(outcome.counts)
     steps = outcome.counts.steps
     return Simulated(
-        label=strategy.label, virtual_seconds=outcome.virtual_seconds or 0.0, speedup=float("nan"),
-        fewest=int(steps.min()), most=int(steps.max()), staleness_mean=mean, staleness_largest=largest,
+        label=strategy.label,
+        virtual_seconds=outcome.virtual_seconds or 0.0,
+        speedup=float("nan"),
+        fewest=int(steps.min()),
+        most=int(steps.max()),
+        staleness_mean=mean,
+        staleness_largest=largest,
         consensus_distance=runtime.consensus_distance(),
         loss=scenario.task().build().evaluate(runtime.consensus(), "held out").mean_loss,
-        lost=len(outcome.lost), events=runtime.events, wall_seconds=outcome.wall_seconds,
-    )  # fmt: skip
+        lost=len(outcome.lost),
+        events=runtime.events,
+        wall_seconds=outcome.wall_seconds,
+    )
 
 
 def _together(before: Simulated, after: Simulated) -> Simulated:
     """Two epochs in a row; minibatches are those of the later one."""
     return replace(
-        after, virtual_seconds=before.virtual_seconds + after.virtual_seconds, lost=before.lost + after.lost,
+        after,
+        virtual_seconds=before.virtual_seconds + after.virtual_seconds,
+        lost=before.lost + after.lost,
         staleness_largest=max(before.staleness_largest, after.staleness_largest),
         wall_seconds=before.wall_seconds + after.wall_seconds,
-    )  # fmt: skip
+    )
 
 
 def _ended(label: str, runtime: SimRuntime, error: LearnerDied) -> Simulated:
     nothing = float("nan")
     return Simulated(
-        label, runtime.now, nothing, 0, 0, nothing, 0, nothing, nothing, lost=1,
-        died=f"{label} cannot go on: {error}", events=runtime.events,
-    )  # fmt: skip
+        label,
+        runtime.now,
+        nothing,
+        0,
+        0,
+        nothing,
+        0,
+        nothing,
+        nothing,
+        lost=1,
+        died=f"{label} cannot go on: {error}",
+        events=runtime.events,
+    )
 
 
 def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
@@ -186,11 +205,17 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
         return scenario.runtime(cluster)
 
     job = Job(
-        cluster=cluster, make_runtime=make_runtime, runtime_name="sim", minibatch=scenario.minibatch,
+        cluster=cluster,
+        make_runtime=make_runtime,
+        runtime_name="sim",
+        minibatch=scenario.minibatch,
         schedule=Newbob(scenario.learning_rate, stop_below=None, max_epochs=scenario.epochs, reject_worse=False),
-        corpus="none: timing only" if scenario.timing_only else "noisy quadratic", held_out="dev",
-        final_splits=("dev",), recipe=_recipe(scenario, strategy), save_model=_save,
-    )  # fmt: skip
+        corpus="none: timing only" if scenario.timing_only else "noisy quadratic",
+        held_out="dev",
+        final_splits=("dev",),
+        recipe=_recipe(scenario, strategy),
+        save_model=_save,
+    )
     results = train(job, exp, Silent(), Interrupt())
     assert results is not None  # nobody asked to stop
     records = read_events(exp / "events.jsonl")
@@ -198,11 +223,16 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
     seconds = results.virtual_seconds or 0.0
     alone = scenario.epochs * scenario.rounds * scenario.learners * scenario.virtual.alone(scenario.frames)
     return Simulated(
-        label=results.label, virtual_seconds=seconds, speedup=alone / seconds if seconds else float("nan"),
-        fewest=min(steps), most=max(steps), staleness_mean=results.staleness["mean"],
+        label=results.label,
+        virtual_seconds=seconds,
+        speedup=alone / seconds if seconds else float("nan"),
+        fewest=min(steps),
+        most=max(steps),
+        staleness_mean=results.staleness["mean"],
         staleness_largest=max(s.largest for s in of_kind(records, Staleness)),
-        consensus_distance=results.consensus_distance, loss=results.frame_cross_entropy["dev"],
-    )  # fmt: skip
+        consensus_distance=results.consensus_distance,
+        loss=results.frame_cross_entropy["dev"],
+    )
 
 
 def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
@@ -210,17 +240,24 @@ def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
     return {
         "name": "simulate",
         "training": {
-            "strategy": strategy.name, "options": plain(strategy), "learners": scenario.learners, "runtime": "sim",
-            "minibatch": scenario.minibatch, "seed": scenario.seed,
+            "strategy": strategy.name,
+            "options": plain(strategy),
+            "learners": scenario.learners,
+            "runtime": "sim",
+            "minibatch": scenario.minibatch,
+            "seed": scenario.seed,
             "stragglers": [plain(straggler) for straggler in scenario.stragglers],
         },
         "simulate": {
-            "rounds": scenario.rounds, "frames": scenario.frames, "epochs": scenario.epochs,
-            "learning_rate": scenario.learning_rate, "timing_only": scenario.timing_only,
+            "rounds": scenario.rounds,
+            "frames": scenario.frames,
+            "epochs": scenario.epochs,
+            "learning_rate": scenario.learning_rate,
+            "timing_only": scenario.timing_only,
             "model_bytes": scenario.model_bytes,
         },
         "cost": plain(scenario.cost),
-    }  # fmt: skip
+    }
 
 
 def _save(x: Tensor, path: Path) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.speech.corpus.prepared import TRAIN, Corpus
-from roundelay.speech.culprits import listing
-from roundelay.speech.feature_store import FeatureStore, StoredPart
+from roundelay.speech.data.problems import listing
+from roundelay.speech.features.store import FeatureStore, StoredPart
+from roundelay.speech.prepared import TRAIN, Corpus
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,24 @@ from roundelay.strategies.ssgd import Ssgd
 STRATEGIES: Mapping[str, type[Strategy]] = {
     cls.name: cls
     for cls in (
-        Sgd, Ssgd, Bsp, Bmuf, BmufFairseq, SlowMo, DiLoCo, Asgd, Easgd, EasgdSync, DPsgd, GossipPga, AdPsgd, HAdPsgd,
-        DelayByOne, DelayedGradient,
+        Sgd,
+        Ssgd,
+        Bsp,
+        Bmuf,
+        BmufFairseq,
+        SlowMo,
+        DiLoCo,
+        Asgd,
+        Easgd,
+        EasgdSync,
+        DPsgd,
+        GossipPga,
+        AdPsgd,
+        HAdPsgd,
+        DelayByOne,
+        DelayedGradient,
     )
-}  # fmt: skip
+}
 
 
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:

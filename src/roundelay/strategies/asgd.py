@@ -30,9 +30,13 @@ class Asgd(Strategy):
     name: ClassVar[str] = "asgd"
     memory: ClassVar[tuple[str, ...]] = ("pulled",)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody for the slowest; all for the centre",
-        model="centre", ages="centre",
-    )  # fmt: skip
+        synchronous=False,
+        conserves=False,
+        staleness_bound=None,
+        waits="nobody for the slowest; all for the centre",
+        model="centre",
+        ages="centre",
+    )
 
     def __post_init__(self) -> None:
         at_least(self.name, "period", self.period)

@@ -26,9 +26,12 @@ class DelayedGradient(Strategy):
     name: ClassVar[str] = "delayed-gradient"
     memory: ClassVar[tuple[str, ...]] = ("delayed",)
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=1, waits="everybody for the slowest, behind the gradient",
+        synchronous=True,
+        conserves=True,
+        staleness_bound=1,
+        waits="everybody for the slowest, behind the gradient",
         alone_is_sgd=False,
-    )  # fmt: skip
+    )
 
     async def learn(self, me: Me) -> None:
         delayed, version = me.memory["delayed"], me.snapshot().version - 1

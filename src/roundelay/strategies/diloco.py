@@ -38,9 +38,12 @@ class DiLoCo(Periodic):
     name: ClassVar[str] = "diloco"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_momentum")
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=False, staleness_bound=0, alone_is_sgd=False,
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        alone_is_sgd=False,
         waits="everybody for the slowest, every period",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,9 +53,13 @@ class Easgd(_Elastic):
 
     name: ClassVar[str] = "easgd"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=0, waits="nobody for the slowest; all for the centre",
-        model="centre", alone_is_sgd=False,
-    )  # fmt: skip
+        synchronous=False,
+        conserves=True,
+        staleness_bound=0,
+        waits="nobody for the slowest; all for the centre",
+        model="centre",
+        alone_is_sgd=False,
+    )
 
     async def learn(self, me: Me) -> None:
         pull, steps = Pull(self.beta / me.learners), me.steps
@@ -73,9 +77,13 @@ class EasgdSync(_Elastic):
     name: ClassVar[str] = "easgd-sync"
     memory: ClassVar[tuple[str, ...]] = ("centre_seen",)
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=1,
-        waits="everybody for the slowest, every period, behind the gradient", model="centre", alone_is_sgd=False,
-    )  # fmt: skip
+        synchronous=True,
+        conserves=True,
+        staleness_bound=1,
+        waits="everybody for the slowest, every period, behind the gradient",
+        model="centre",
+        alone_is_sgd=False,
+    )
 
     async def learn(self, me: Me) -> None:
         alpha, centre, steps = self.beta / me.learners, me.memory["centre_seen"], me.steps

@@ -29,9 +29,11 @@ class GossipPga(Gossip):
 
     name: ClassVar[str] = "gossip-pga"
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=0,
+        synchronous=True,
+        conserves=True,
+        staleness_bound=0,
         waits="everybody for its neighbours, every step; for the slowest, every period",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

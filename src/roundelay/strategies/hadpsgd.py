@@ -39,9 +39,12 @@ class HAdPsgd(Asynchronous):
 
     name: ClassVar[str] = "hadpsgd"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="everybody for its node, every step",
+        synchronous=False,
+        conserves=True,
+        staleness_bound=None,
+        waits="everybody for its node, every step",
         joins="next segment",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

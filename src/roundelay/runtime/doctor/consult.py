@@ -9,15 +9,20 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.meeting import alone, go_round, meet, wait_for_visit
-from roundelay.runtime.procs.world import Place, launched, read_by_hand, read_place, secret_file
+from roundelay.runtime.launch.world import HostPlace, launched, read_by_hand, read_place, secret_file
 
 PATIENCE, LISTENING_PATIENCE = 30.0, 600.0
 
 
 def consult(
-    hosts: Sequence[str] | None, listen: str | None, learners: int | None, parameters: float, folder: Path,
-    patience: float | None, say: Callable[[str], None],
-) -> Report | None:  # fmt: skip
+    hosts: Sequence[str] | None,
+    listen: str | None,
+    learners: int | None,
+    parameters: float,
+    folder: Path,
+    patience: float | None,
+    say: Callable[[str], None],
+) -> Report | None:
     """The report, or None where another host has it.
 
     Raises:
@@ -48,7 +53,7 @@ def consult(
     )
 
 
-def _several(asked: Asked, place: Place, learners: int | None) -> Asked:
+def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
     here = learners or len(place.ranks)
     hosts = -(-place.learners // len(place.ranks))
     return Asked(here, asked.parameters, asked.folder, place.listen[0], place.address, hosts, True, secret_file())

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from roundelay.core.cores import quota
 from roundelay.runtime.doctor.findings import Finding, Verdict
-from roundelay.runtime.procs.locks import FLOCK
+from roundelay.runtime.procs.memory.locks import FLOCK
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 VECTORS = 6
@@ -43,8 +43,19 @@ class Asked:
 def examine(asked: Asked) -> list[Finding]:
     """All findings about this host."""
     looks: list[Callable[[Asked], Iterator[Finding]]] = [
-        software, cores, memory, shared_memory, locks, disk, limits, clock, interfaces, ports, secrets, gpus,
-    ]  # fmt: skip
+        software,
+        cores,
+        memory,
+        shared_memory,
+        locks,
+        disk,
+        limits,
+        clock,
+        interfaces,
+        ports,
+        secrets,
+        gpus,
+    ]
     findings = []
     for look in looks:
         try:

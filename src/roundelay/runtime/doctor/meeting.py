@@ -14,10 +14,10 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.visits import Arrival, House, Visited, arrive, ask_for_way, let_leave, visit
-from roundelay.runtime.hosts.wire import LinkError
-from roundelay.runtime.procs.rendezvous import Rendezvous
-from roundelay.runtime.procs.world import World
+from roundelay.runtime.doctor.visits import Arrival, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.world import World
 
 Say = Callable[[str], None]
 Address = tuple[str, int]
@@ -30,21 +30,21 @@ def alone(asked: Asked, name: str) -> Report:
 
 def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
     """Let others visit; False if nobody said in time that it is over."""
-    house = _house(address, secret, asked, patience)
+    server = _server(address, secret, asked, patience)
     try:
-        say(f"listening at {house.address[0]}:{house.address[1]}")
-        return house.wait(patience)
+        say(f"listening at {server.address[0]}:{server.address[1]}")
+        return server.wait(patience)
     finally:
-        house.close()
+        server.close()
 
 
 def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: Asked, patience: float) -> Report:
     """Visit the `others`, who listen already, and let every host measure the way to every other."""
-    house = _house(address, secret, asked, patience)
+    server = _server(address, secret, asked, patience)
     try:
-        return _go_round([house.address, *others], secret, asked, patience, [])
+        return _go_round([server.address, *others], secret, asked, patience, [])
     finally:
-        house.close()
+        server.close()
 
 
 def meet(
@@ -56,38 +56,38 @@ def meet(
     Raises:
         UserError: this host cannot reach that one, or was not visited in time.
     """
-    house = _house(listen, secret, asked, patience)
+    server = _server(listen, secret, asked, patience)
     try:
         if 0 not in ranks:
-            _arrive(world, ranks, house, secret, patience)
+            _arrive(world, ranks, server, secret, patience)
             say(f"rank {ranks[0]}: at the host of rank 0; its report is there")
-            if not house.wait(4 * patience + 120):
+            if not server.wait(4 * patience + 120):
                 raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See what it says.")
             return None
         if world.hosted:
-            Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), house.address, strict=True)))
+            Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), server.address, strict=True)))
         others: dict[int, Address] = {}
         missing = set(range(world.learners)) - set(ranks)
         deadline = wall_clock() + patience
-        while missing and (arrived := house.arrival(deadline - wall_clock())):
+        while missing and (arrived := server.arrival(deadline - wall_clock())):
             others[min(arrived.ranks)] = arrived.address
             missing -= set(arrived.ranks)
-        addresses = [house.address, *(others[rank] for rank in sorted(others))]
+        addresses = [server.address, *(others[rank] for rank in sorted(others))]
         return _go_round(addresses, secret, asked, patience, sorted(missing))
     finally:
-        house.close()
+        server.close()
 
 
 WHERE = "doctor"
 
 
-def _arrive(world: World, ranks: Sequence[int], house: House, secret: bytes, patience: float) -> None:
+def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: bytes, patience: float) -> None:
     """Tell the host of rank 0 where this one listens."""
     address = (world.address, world.port)
     if world.hosted:
         address = Rendezvous(world, patience).hear_address(WHERE)
     try:
-        arrive(address, Arrival(tuple(ranks), house.address), secret, patience)
+        arrive(address, Arrival(tuple(ranks), server.address), secret, patience)
     except LinkError as error:
         raise UserError(
             f"rank {ranks[0]}: cannot reach the host of rank 0 at {address[0]}:{address[1]}: {error}. Is the doctor "
@@ -124,15 +124,16 @@ def _told_apart(visited: Sequence[Visited]) -> list[Visited]:
     """Hosts by name; with their address where names are the same, as in containers."""
     names = Counter(host.name for host in visited)
     return [
-        host if names[host.name] == 1
+        host
+        if names[host.name] == 1
         else dataclasses.replace(host, name=f"{host.name} ({host.address[0]}:{host.address[1]})")
         for host in visited
-    ]  # fmt: skip
+    ]
 
 
-def _house(address: Address, secret: bytes, asked: Asked, patience: float) -> House:
+def _server(address: Address, secret: bytes, asked: Asked, patience: float) -> VisitServer:
     try:
-        return House(address[0], address[1], secret, asked, patience)
+        return VisitServer(address[0], address[1], secret, asked, patience)
     except OSError as error:
         raise UserError(
             f"{address[0]}:{address[1]}: nothing can listen there ({error.strerror or error}). Give --listen an "

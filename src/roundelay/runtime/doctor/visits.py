@@ -15,8 +15,8 @@ from typing import Any
 
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
-from roundelay.runtime.hosts.listener import Listener
-from roundelay.runtime.hosts.wire import Link, LinkError
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
 
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
@@ -43,12 +43,12 @@ class Arrival:
     address: tuple[str, int]
 
 
-class House:
+class VisitServer:
     """This host, open to visitors until it is closed, or told to `leave`."""
 
     def __init__(self, address: str, port: int, secret: bytes, asked: Asked, patience: float) -> None:
         self._listener = Listener((address, port), secret, {"name": socket.gethostname()}, patience)
-        self.address, self.tally = self._listener.address, self._listener.tally
+        self.address, self.rejected = self._listener.address, self._listener.rejected
         self._asked, self._secret, self._patience = asked, secret, patience
         self._left = threading.Event()
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()

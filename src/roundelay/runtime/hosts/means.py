@@ -35,10 +35,10 @@ from torch import Tensor
 from roundelay.algorithms.averaging import add_shares_
 from roundelay.algorithms.rounding import round_with_feedback_
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.cargo import Precision
-from roundelay.runtime.hosts.wire import Link, LinkError, LinkTimeout, Message
-from roundelay.runtime.procs.arena import Arena
-from roundelay.runtime.procs.means import Means
+from roundelay.runtime.hosts.exchange.codec import Precision
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena
 
 PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
@@ -75,11 +75,18 @@ class HostMeans:
     """
 
     def __init__(
-        self, arena: Arena, hosts: Sequence[Sequence[int]], host: int, part: int, chain: Mapping[int, Link],
-        post: Mapping[int, Link], failed: Callable[[str], None], wire: Precision = "fp32",
-    ) -> None:  # fmt: skip
+        self,
+        arena: Arena,
+        hosts: Sequence[Sequence[int]],
+        host: int,
+        part: int,
+        chain: Mapping[int, Link],
+        mix_links: Mapping[int, Link],
+        failed: Callable[[str], None],
+        wire: Precision = "fp32",
+    ) -> None:
         self._arena, self._hosts, self._here, self._part = arena, hosts, tuple(hosts[host]), part
-        self._before, self._after, self._post = chain.get(host - 1), chain.get(host + 1), post
+        self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
         starts = range(0, len(self._mean), PIECE)
@@ -93,9 +100,11 @@ class HostMeans:
         self._threads = [self._thread("up", self._up)]
         if self._after is not None:
             self._threads.append(self._thread("down", self._down, self._after))
-        if post:
-            self._threads.append(self._thread("mail", self._send_mail))
-        self._threads += [self._thread(f"mail of {other}", self._take_mail, link) for other, link in post.items()]
+        if mix_links:
+            self._threads.append(self._thread("mail", self._forward_contributions))
+        self._threads += [
+            self._thread(f"mail of {other}", self._receive_contributions, link) for other, link in mix_links.items()
+        ]
 
     def start(self) -> None:
         """After all tables are set, and before learners begin."""
@@ -152,7 +161,7 @@ class HostMeans:
         everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
         laid = arena.table("laid")
         here, number = list(self._here), 0
-        sum_, letter = self._room(torch.float32), self._room(torch.bfloat16)
+        sum_, contribution = self._room(torch.float32), self._room(torch.bfloat16)
         while True:
             number += 1
             self._until(lambda k=number: bool((everybody[here] >= k).all()))  # type: ignore[misc]
@@ -163,7 +172,7 @@ class HostMeans:
             weights = self._weigh(mine, gradients and self._wire == "bf16")
             shares = [weight / float(sum(weights)) for weight in mine]
             for piece in self._pieces:
-                part, narrow = sum_[: piece.stop - piece.start], letter[: piece.stop - piece.start]
+                part, narrow = sum_[: piece.stop - piece.start], contribution[: piece.stop - piece.start]
                 carried = narrow if self._narrow else part
                 if before is None:
                     part.zero_()
@@ -216,7 +225,7 @@ class HostMeans:
 
     def _down(self, after: Link) -> None:
         """Hand means number k = 1, 2, ... on to the host before this one."""
-        number, before, letter = 0, self._before, self._room(torch.bfloat16)
+        number, before, contribution = 0, self._before, self._room(torch.bfloat16)
         while True:
             number += 1
             self._weights = [float(weight) for weight in self._receive(after, "weighed").header["weights"]]
@@ -225,7 +234,7 @@ class HostMeans:
             self._weighed.release()
             for piece in self._pieces:
                 mean = self._mean[piece]
-                carried = letter[: len(mean)] if self._narrow else mean
+                carried = contribution[: len(mean)] if self._narrow else mean
                 self._receive(after, "mean", carried)
                 if self._narrow:
                     mean.copy_(carried)
@@ -235,22 +244,22 @@ class HostMeans:
 
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
-    def _send_mail(self) -> None:
+    def _forward_contributions(self) -> None:
         """What learners here have published and learners there will read; and what learners here have read."""
         arena = self._arena
-        published, posted, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
+        published, forwarded, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
         told, pause = dict.fromkeys(self._here, 0), 50e-6
         while True:
             last, idle = self._ended.is_set(), True
             for rank in self._here:
-                while posted[rank] < published[rank]:
-                    self._post_letter(rank, int(posted[rank]) + 1)
-                    posted[rank] += 1
+                while forwarded[rank] < published[rank]:
+                    self._forward_contribution(rank, int(forwarded[rank]) + 1)
+                    forwarded[rank] += 1
                     idle = False
             now = {rank: int(reduced[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
-                for link in self._post.values():
+                for link in self._mix_links.values():
                     link.send("read", {"part": self._part, "read": read})
                 told, idle = now, False
             if last:
@@ -258,21 +267,21 @@ class HostMeans:
             time.sleep(pause)
             pause = min(2 * pause, 1e-3) if idle else 50e-6
 
-    def _post_letter(self, rank: int, number: int) -> None:
+    def _forward_contribution(self, rank: int, number: int) -> None:
         arena, parity = self._arena, number % 2
         readers = arena.table("readers")[parity, rank]
-        for host, link in self._post.items():
+        for host, link in self._mix_links.items():
             if readers[list(self._hosts[host])].any():
                 facts = {"part": self._part, "rank": rank, "number": number, "weight": arena.weights[parity, rank]}
                 vector = arena.vector(Means.SOURCES[arena.table("source")[parity, rank]], rank)
                 link.send("letter", facts)
                 link.send("mail", {"part": self._part}, [vector.numpy()])
 
-    def _take_mail(self, link: Link) -> None:
+    def _receive_contributions(self, link: Link) -> None:
         arena = self._arena
         published, reduced, there = arena.table("published"), arena.table("reduced"), set()
         for other, ranks in enumerate(self._hosts):
-            if self._post.get(other) is link:
+            if self._mix_links.get(other) is link:
                 there = set(ranks)
         while True:
             message = self._receive_any(link)

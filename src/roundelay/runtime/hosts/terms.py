@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.cargo import Precision
-from roundelay.runtime.hosts.pace import SHARE
+from roundelay.runtime.hosts.exchange.codec import Precision
+from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL, CHAIN, POST, FERRY = ROLES = ("control", "chain", "post", "ferry")
+CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "ferry")
 """Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
 
 
@@ -26,7 +26,7 @@ def identity(rank: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Terms:
+class HostTerms:
     """How hosts deal with each other.
 
     Args:

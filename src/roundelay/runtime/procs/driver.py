@@ -5,7 +5,7 @@ seconds, and is a newcomer until it takes the dead one's place. It then begins w
 the centre, and with that learner's memory. Nobody waits for a newcomer.
 
 Of several hosts each has a runtime like this, which leads the learners that are `here`; the others' rows and tables are
-mirrors, or unused. What they do together is for hosts.py and serving.py to say, by `begin`, `part` and `outcome`, of
+mirrors, or unused. What they do together is for hosts.py and agent.py to say, by `begin`, `part` and `outcome`, of
 which a segment is made.
 
 Legend: P parameters, L learners.
@@ -38,13 +38,13 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.learner_state import Row, adopt, mend
-from roundelay.runtime.procs import queue
-from roundelay.runtime.procs.arena import NONE, Arena, Layout, create_file
-from roundelay.runtime.procs.collectives import BUCKET, Library
-from roundelay.runtime.procs.devices import means_between_devices, rows_on_devices
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.coordination.collectives import BUCKET, Library
+from roundelay.runtime.procs.coordination.devices import means_between_devices, rows_on_devices
 from roundelay.runtime.procs.members import Member, end, start_member
-from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.worker import Answer, WorkerSpec
+from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
 from roundelay.runtime.trace import Kind, NoTrace, Recorder, TraceWriter
 
 PARENT = -1
@@ -81,12 +81,19 @@ class ProcsRuntime(Runtime):
     """
 
     def __init__(
-        self, cluster: Cluster, patience_seconds: float = 300.0, threads: int | None = None, trace: Path | None = None,
-        on_death: OnDeath = "replace", replacements: int = REPLACEMENTS,
-        here: Sequence[int] | None = None, extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
-        cross: Callable[[str, Layout], Mapping[int, str]] | None = None, library: Library | None = None,
+        self,
+        cluster: Cluster,
+        patience_seconds: float = 300.0,
+        threads: int | None = None,
+        trace: Path | None = None,
+        on_death: OnDeath = "replace",
+        replacements: int = REPLACEMENTS,
+        here: Sequence[int] | None = None,
+        extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        open_endpoint: Callable[[str, Layout], Mapping[int, str]] | None = None,
+        library: Library | None = None,
         bucket: int = BUCKET,
-    ) -> None:  # fmt: skip
+    ) -> None:
         cluster.strategy.check(cluster.learners)
         self.cluster, self.alone = cluster, here is None
         self.here = tuple(range(cluster.learners) if here is None else here)
@@ -119,14 +126,14 @@ class ProcsRuntime(Runtime):
         self._joined: list[Joined] = []
         self._redrawn = 0
         self._members: dict[int, Member] = {}
-        self._newcomers: dict[int, bool] = {}  # by rank: is it ready to take its place?
+        self._pending_joins: dict[int, bool] = {}  # by rank: is it ready to take its place?
         self._orders: dict[str, Any] = {}  # of the running segment
         self._started = False
         if trace:
             facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
             self._recorder = Recorder(trace, facts, self.state())
         try:
-            self._crossings = {} if cross is None else cross(self._path, self.layout)
+            self._outbox_wakes = {} if open_endpoint is None else open_endpoint(self._path, self.layout)
             self._start()
         except BaseException:
             self.close()
@@ -151,10 +158,18 @@ class ProcsRuntime(Runtime):
 
     def _spec(self, rank: int) -> WorkerSpec:
         return WorkerSpec(
-            rank, self.cluster, self.layout, self._path, self._patience_seconds, self._threads, self._trace,
-            here=None if self.alone else self.here, ferry=self._crossings.get(rank, ""), on_devices=self._on_devices,
+            rank,
+            self.cluster,
+            self.layout,
+            self._path,
+            self._patience_seconds,
+            self._threads,
+            self._trace,
+            here=None if self.alone else self.here,
+            outbox_wake=self._outbox_wakes.get(rank, ""),
+            on_devices=self._on_devices,
             collectives=self._collectives,
-        )  # fmt: skip
+        )
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
@@ -173,18 +188,25 @@ class ProcsRuntime(Runtime):
         arena = self.arena
         arena.counts.clear()
         for name, value in (
-            ("queue", plan.first), ("round", plan.first_round), ("stop_round", plan.end_round), ("claim", NONE),
-            ("returned", 0), ("hold", 0),
-        ):  # fmt: skip
+            ("queue", plan.first),
+            ("round", plan.first_round),
+            ("stop_round", plan.end_round),
+            ("claim", NONE),
+            ("returned", 0),
+            ("hold", 0),
+        ):
             arena.table(name)[:] = value
         if not self.alone:
-            queue.open_stock(arena)
+            queue.open_prefetch(arena)
         self._lost, self._joined, self._redrawn = [], [], 0
 
     def part(
-        self, plan: SegmentPlan, watch: Watch = keep_going, living: Sequence[int] | None = None,
+        self,
+        plan: SegmentPlan,
+        watch: Watch = keep_going,
+        living: Sequence[int] | None = None,
         prepare: Callable[[], None] = do_nothing,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Let all learners run until there is nothing more to draw.
 
         Args:
@@ -196,11 +218,11 @@ class ProcsRuntime(Runtime):
         """
         for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
             self.arena.table(name)[:] = value
-        self.hear_newcomers()
+        self.collect_replacements()
         wanted = sorted({*self.living(), *self.ready()}) if living is None else list(living)
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
         self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
-        self._admit(wanted)
+        self._promote(wanted)
         prepare()
         answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
         self._orders = {}
@@ -228,7 +250,7 @@ class ProcsRuntime(Runtime):
         arena, end = self.arena, self.arena.table("stop_round")[0] * self.cluster.learners
         if arena.table("returned")[0] or arena.table("queue")[0] < end:
             return True
-        return not self.alone and bool(arena.table("more")[0] or queue.in_stock(arena))
+        return not self.alone and bool(arena.table("more")[0] or queue.prefetched(arena))
 
     def _command(self, ranks: Iterable[int]) -> list[int]:
         """Give the segment's orders to `ranks`; those they were sent to."""
@@ -237,12 +259,12 @@ class ProcsRuntime(Runtime):
             try:
                 self._members[rank].pipe.send_bytes(orders)
             except OSError:
-                self._bury(rank)
+                self._reap(rank)
             else:
                 sent.append(rank)
         return sent
 
-    def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, Answer]:
+    def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
         """Wait for the answer, or the death, of each of `ranks`, and of newcomers that take their places meanwhile.
 
         Comes back with the answers so far as soon as there is a problem no other learner can mend: whoever waits for
@@ -251,20 +273,20 @@ class ProcsRuntime(Runtime):
         Raises:
             TimeoutError: for twice as long as learners are patient none of them took a step or answered.
         """
-        answers: dict[int, Answer] = {}
+        answers: dict[int, SegmentAnswer] = {}
         open_ = set(ranks)
         idle, before = 0, (len(open_), 0)
         next_look = wall_clock() + LOOK_SECONDS
         while open_ and not self._hopeless(answers):
-            for rank, answer in self._listen({*open_, *self._newcomers}, next_look - wall_clock()).items():
+            for rank, answer in self._listen({*open_, *self._pending_joins}, next_look - wall_clock()).items():
                 if rank in open_:
                     answers[rank] = answer
                     open_.discard(rank)
                 else:
                     self._hear(rank, answer)
-            open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._newcomers}
+            open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._pending_joins}
             if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
-                joined = self._admit(self.here)
+                joined = self._promote(self.here)
                 self._orders["living"] = self.living()
                 open_.update(self._command(joined))
             if wall_clock() >= next_look:
@@ -279,11 +301,11 @@ class ProcsRuntime(Runtime):
                     )
         return answers
 
-    def _hopeless(self, answers: dict[int, Answer]) -> bool:
+    def _hopeless(self, answers: dict[int, SegmentAnswer]) -> bool:
         problem = any(answer.problem in ("error", "timeout") for answer in answers.values())
         return problem or bool(self._lost and self._on_death == "stop")
 
-    def _listen(self, ranks: set[int], seconds: float) -> dict[int, Answer]:
+    def _listen(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
         """What those of `ranks` say who have something to say within `seconds`; the dead among them are buried."""
         members = {rank: self._members[rank] for rank in sorted(ranks)}
         sources: list[Connection | int] = [m.pipe for m in members.values()]
@@ -294,12 +316,12 @@ class ProcsRuntime(Runtime):
                 try:
                     answers[rank] = member.answer()
                 except (EOFError, OSError):
-                    self._bury(rank)
+                    self._reap(rank)
             elif member.process.sentinel in ready:
-                self._bury(rank)
+                self._reap(rank)
         return answers
 
-    def _judge(self, answers: dict[int, Answer]) -> None:
+    def _judge(self, answers: dict[int, SegmentAnswer]) -> None:
         """Turn problems into exceptions; a death is one only where the strategy cannot go on."""
         for answer in answers.values():
             if answer.problem == "error":
@@ -323,10 +345,15 @@ class ProcsRuntime(Runtime):
         living = tuple(self.living())
         holders = self.cluster.strategy.holders(living) if living else ()
         return Glance(
-            statistics.frames, statistics.mean_loss, staleness, len(living), living=living,
-            learner_frames=tuple(counts.frames.tolist()), lost=tuple(self._lost),
+            statistics.frames,
+            statistics.mean_loss,
+            staleness,
+            len(living),
+            living=living,
+            learner_frames=tuple(counts.frames.tolist()),
+            lost=tuple(self._lost),
             consensus_distance=glanced_distance([self._rows[rank].vector for rank in holders]) if self.alone else None,
-        )  # fmt: skip
+        )
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
@@ -350,7 +377,7 @@ class ProcsRuntime(Runtime):
         """Ranks whose learners take part, on all hosts."""
         return [rank for rank in range(self.cluster.learners) if self.arena.table("alive")[rank]]
 
-    def _bury(self, rank: int) -> None:
+    def _reap(self, rank: int) -> None:
         """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
         member, arena = self._members[rank], self.arena
         if member.buried:
@@ -360,7 +387,7 @@ class ProcsRuntime(Runtime):
         if not self.cluster.strategy.traits.synchronous:
             self._redrawn += queue.give_back(arena, rank)
         reason = member.reason()
-        if self._newcomers.pop(rank, None) is not None:
+        if self._pending_joins.pop(rank, None) is not None:
             reason += ", before it could take the place of one lost earlier"
         torn = mend(row for row in self._rows if row.rank in self.here or row.rank == self.cluster.learners)
         if torn:
@@ -389,27 +416,27 @@ class ProcsRuntime(Runtime):
         if not self._started:  # it has missed nothing: nobody has trained yet
             self.arena.table("alive")[rank] = 1
             return True
-        self._newcomers[rank] = False
+        self._pending_joins[rank] = False
         return True
 
-    def hear_newcomers(self) -> None:
+    def collect_replacements(self) -> None:
         """Has any of them built its learner?"""
-        for rank, answer in self._listen(set(self._newcomers), 0.0).items():
+        for rank, answer in self._listen(set(self._pending_joins), 0.0).items():
             self._hear(rank, answer)
 
-    def _hear(self, rank: int, answer: Answer) -> None:
+    def _hear(self, rank: int, answer: SegmentAnswer) -> None:
         """A newcomer has built its learner, or could not."""
         if answer.problem:
             self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
-            self._bury(rank)
+            self._reap(rank)
         else:
-            self._newcomers[rank] = True
+            self._pending_joins[rank] = True
 
     def ready(self) -> list[int]:
         """Newcomers that have."""
-        return [rank for rank, ready in self._newcomers.items() if ready]
+        return [rank for rank, ready in self._pending_joins.items() if ready]
 
-    def _admit(self, wanted: Sequence[int]) -> list[int]:
+    def _promote(self, wanted: Sequence[int]) -> list[int]:
         """Those of `wanted` that are newcomers and ready take their places; who did."""
         ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
@@ -432,7 +459,7 @@ class ProcsRuntime(Runtime):
                 notes.close()
             self.arena.table("away")[rank] = 0  # what was under way was another's
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
-            del self._newcomers[rank]
+            del self._pending_joins[rank]
             self.arena.table("alive")[rank] = 1  # last: now others exchange with its row
         return ready
 
@@ -495,8 +522,8 @@ class ProcsRuntime(Runtime):
         return self._rows[-1].vector.to("cpu", copy=True)
 
     def close(self) -> None:
-        end(self._members, set(self._newcomers))
-        self._members, self._newcomers = {}, {}
+        end(self._members, set(self._pending_joins))
+        self._members, self._pending_joins = {}, {}
         self.arena.close()
         if self._collectives is not None:
             self._collectives.clear()

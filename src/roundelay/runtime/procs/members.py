@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not_imported_again
-from roundelay.runtime.procs.threads import wait_politely
-from roundelay.runtime.procs.worker import PARENTS, Answer, WorkerSpec, main
+from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.procs.worker import PARENTS, SegmentAnswer, WorkerSpec, main
 
 NAME = "learner"
 
@@ -28,13 +28,13 @@ class Member:
     buried: bool = False  # its death has been dealt with
     failure: str = ""  # why it could not start, in its own words
 
-    def answer(self) -> Answer:
+    def answer(self) -> SegmentAnswer:
         """What it says next. Call it when the pipe is ready.
 
         Raises:
             EOFError, OSError: nothing more; it is dead.
         """
-        return Answer(**json.loads(self.pipe.recv_bytes()))
+        return SegmentAnswer(**json.loads(self.pipe.recv_bytes()))
 
     def reason(self) -> str:
         """Why it is dead."""

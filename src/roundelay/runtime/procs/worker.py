@@ -26,19 +26,19 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.learner_state import LearnerState, PutOff, Row, exchange, fetch
-from roundelay.runtime.procs import queue
-from roundelay.runtime.procs.arena import NONE, Arena, Layout
-from roundelay.runtime.procs.collectives import Collectives, DeviceMeans
-from roundelay.runtime.procs.device_rows import DeviceRows
-from roundelay.runtime.procs.devices import device_of
-from roundelay.runtime.procs.heap import keep_freed
-from roundelay.runtime.procs.means import Means, MemberLost
-from roundelay.runtime.procs.patience import Patience
-from roundelay.runtime.procs.pinned import pinned
-from roundelay.runtime.procs.quay import Quay
-from roundelay.runtime.procs.resident import Resident
-from roundelay.runtime.procs.waiting import number_of
+from roundelay.runtime.learner_state import DeferredExchange, LearnerState, Row, exchange, fetch
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.coordination.activity import number_of
+from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
+from roundelay.runtime.procs.coordination.devices import device_of
+from roundelay.runtime.procs.coordination.means import Means, MemberLost
+from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.memory.device_copy import DeviceCopy
+from roundelay.runtime.procs.memory.device_rows import DeviceRows
+from roundelay.runtime.procs.memory.heap import keep_freed
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
@@ -61,7 +61,7 @@ class WorkerSpec:
     threads: int
     trace: Path | None = None  # the folder of the trace to be taken
     here: tuple[int, ...] | None = None  # the learners of this host; None: all
-    ferry: str = ""  # path of the pipe that wakes what carries requests to other hosts
+    outbox_wake: str = ""  # path of the pipe that wakes what carries requests to other hosts
     on_devices: DeviceRows | None = None  # rows that are not in the arena
     collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
 
@@ -74,7 +74,7 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SegmentAnswer:
     """What a learner says at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
 
     problem: str = ""
@@ -94,9 +94,9 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
         torch.cuda.set_device(device_of(place, torch.device("cuda")))
     try:
         worker: Worker | None = Worker(spec)
-        answer = Answer()
+        answer = SegmentAnswer()
     except Exception:
-        worker, answer = None, Answer("error", traceback.format_exc(), spec.rank)
+        worker, answer = None, SegmentAnswer("error", traceback.format_exc(), spec.rank)
     with suppress(EOFError, ConnectionError):  # the parent is gone, and nobody would read of it
         _say(commands, answer)
         while worker is not None:
@@ -109,7 +109,7 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _say(commands: Connection, answer: Answer) -> None:
+def _say(commands: Connection, answer: SegmentAnswer) -> None:
     commands.send_bytes(json.dumps(dataclasses.asdict(answer)).encode())
 
 
@@ -135,17 +135,17 @@ class Worker:
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
-        posts = spec.here is not None and spec.cluster.strategy.traits.synchronous
-        self.means = Means(arena, spec.rank, patience, spec.here, posts)
+        forwards = spec.here is not None and spec.cluster.strategy.traits.synchronous
+        self.means = Means(arena, spec.rank, patience, spec.here, forwards)
         self._shows = True  # do others read gradients in the arena?
         self._collective: DeviceMeans | None = None
         row, gradient = self.rows[spec.rank], arena.vector("gradient", spec.rank)
         memory = {name: arena.vector(name, spec.rank) for name in spec.layout.memory}
         traits = spec.cluster.strategy.traits
-        self._resident: Resident | None = None
+        self._device_copy: DeviceCopy | None = None
         there, device = spec.on_devices is not None, self.learner.device
         if device is not None and (there or self._may_leave(traits)):
-            self._resident = resident = Resident(row.vector, memory, gradient, device, there)
+            self._device_copy = resident = DeviceCopy(row.vector, memory, gradient, device, there)
             if not there:
                 row = Row(spec.rank, resident.row, arena.table("versions"), arena.row_locks[spec.rank])
                 row.trace = self.trace
@@ -156,16 +156,25 @@ class Worker:
                 self._collective = DeviceMeans(arena, spec.rank, patience, gradient, spec.collectives.bucket)
                 self.means, self._shows = self._collective, False
         snapshot = self._place_for_copy(row.vector) if self._copies(traits) else None
-        if device is not None and self._resident is None:  # points and gradients go there and back
+        if device is not None and self._device_copy is None:  # points and gradients go there and back
             for vector in (row.vector if snapshot is None else snapshot, gradient):
                 pinned(vector)
         self.me = LearnerState(
-            spec.rank, spec.layout.learners, spec.cluster.seed, row, snapshot, gradient,
-            spec.cluster.optimizer, memory, arena.table("steps"), arena.counts, arena.scalars[spec.rank],
+            spec.rank,
+            spec.layout.learners,
+            spec.cluster.seed,
+            row,
+            snapshot,
+            gradient,
+            spec.cluster.optimizer,
+            memory,
+            arena.table("steps"),
+            arena.counts,
+            arena.scalars[spec.rank],
             spec.cluster.minibatches_a_round,
-        )  # fmt: skip
-        self._quay = None if spec.here is None else Quay(arena, spec.rank, spec.here, spec.ferry, patience)
-        self._crossing: Handle[Any] | None = None  # what was begun with a learner of another host
+        )
+        self._outbox = None if spec.here is None else Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
+        self._remote: Handle[Any] | None = None  # what was begun with a learner of another host
         self._alive = arena.table("alive")
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
@@ -188,7 +197,7 @@ class Worker:
         """May the row leave the arena for a segment? Where nobody else reads or writes it: no exchanges, no centre."""
         return traits.synchronous and traits.model == "mean"
 
-    def segment(self, command: dict[str, Any]) -> Answer:
+    def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""
         plan = SegmentPlan.from_json(command)
         self._plan, self._trained = plan.epoch, None
@@ -196,30 +205,30 @@ class Worker:
         self.trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
         try:
-            if self._resident is not None:
-                self._resident.move_in()
+            if self._device_copy is not None:
+                self._device_copy.move_in()
             self._drive(self.cluster.strategy.learn(self.me))
-            if self._resident is not None:
-                self._resident.move_out()
+            if self._device_copy is not None:
+                self._device_copy.move_out()
         except MemberLost as error:
-            return Answer("lost", str(error), error.rank)
+            return SegmentAnswer("lost", str(error), error.rank)
         except TimeoutError as error:
-            return Answer("timeout", str(error), self.rank)
+            return SegmentAnswer("timeout", str(error), self.rank)
         except Exception:
-            return Answer("error", traceback.format_exc(), self.rank)
+            return SegmentAnswer("error", traceback.format_exc(), self.rank)
         finally:
-            if self._crossing is not None:  # nobody reads rows between segments that are still being written
+            if self._remote is not None:  # nobody reads rows between segments that are still being written
                 with suppress(TimeoutError):
-                    self._land(self._crossing)
-        return Answer()
+                    self._finish_remote(self._remote)
+        return SegmentAnswer()
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
         doing, rank = self.arena.table("doing"), self.rank
         while True:
             started = time.monotonic()
-            if self._crossing is not None and self._quay is not None and self._quay.through:
-                self._land(self._crossing)
+            if self._remote is not None and self._outbox is not None and self._outbox.through:
+                self._finish_remote(self._remote)
             try:
                 effect = role.send(reply)
             except StopIteration:
@@ -286,14 +295,14 @@ class Worker:
         """Where the mean goes over several hosts or between devices, it begins while the gradient is computed."""
         at, weight, group = effect.at, float(effect.batch.frames), effect.group
         lay = self.means.announce_gradient(weight, group, at.vector)
-        if lay is not None and self._resident is not None and self._shows:
-            lay = self._resident.crossing(lay)
+        if lay is not None and self._device_copy is not None and self._shows:
+            lay = self._device_copy.endpoint(lay)
         statistics = self._gradient(effect, lay)
         if lay is not None:
             lay(0)
         else:
-            if self._resident is not None and self._shows:
-                self._resident.show_gradient()
+            if self._device_copy is not None and self._shows:
+                self._device_copy.show_gradient()
             self.means.publish_gradient(weight, group)
         mean = self._reply(self.means.collect(group))
         self._trained = statistics
@@ -301,7 +310,7 @@ class Worker:
 
     def _reply(self, vector: Tensor) -> Tensor:
         """A mean where the learner has its row."""
-        return vector if self._resident is None or self._collective is not None else self._resident.reply(vector)
+        return vector if self._device_copy is None or self._collective is not None else self._device_copy.reply(vector)
 
     def _draw(self, group: tuple[int, ...]) -> Minibatch | None:
         drawn = self._next_minibatch(group)
@@ -363,45 +372,45 @@ class Worker:
 
     def _fetch(self, effect: Fetch) -> int | None:
         if self._elsewhere(effect.peer):
-            return self._cross(effect)
+            return self._remote_exchange(effect)
         if self._lives(effect.peer):
             return fetch(self.me.row, self.rows[effect.peer], effect.into)
         self.trace.note(Kind.GONE, effect.peer)
         return None
 
     def _elsewhere(self, peer: int) -> bool:
-        return self._quay is not None and self._quay.takes(peer)
+        return self._outbox is not None and self._outbox.takes(peer)
 
-    def _cross(self, effect: Exchange | Fetch) -> int | None:
+    def _remote_exchange(self, effect: Exchange | Fetch) -> int | None:
         """Have it done by another host, and wait."""
         handle: Handle[int | None] = Handle()
-        self._embark(effect, handle)
+        self._begin_remote(effect, handle)
         if not handle.done:
-            self._land(handle)
+            self._finish_remote(handle)
         return handle.reply  # type: ignore[no-any-return]
 
-    def _embark(self, effect: Exchange | Fetch, handle: Handle[Any]) -> None:
-        """Have it done by another host; `handle` is finished in `_land`, unless nobody is there."""
-        assert self._quay is not None
-        if self._crossing is not None:  # one at a time
-            self._land(self._crossing)
+    def _begin_remote(self, effect: Exchange | Fetch, handle: Handle[Any]) -> None:
+        """Have it done by another host; `handle` is finished in `_finish_remote`, unless nobody is there."""
+        assert self._outbox is not None
+        if self._remote is not None:  # one at a time
+            self._finish_remote(self._remote)
         if self._lives(effect.peer):
-            self._quay.ask(effect)
-            handle.pending, self._crossing = effect, handle
+            self._outbox.ask(effect)
+            handle.pending, self._remote = effect, handle
         else:
             handle.finish(None)
 
-    def _land(self, handle: Handle[Any]) -> None:
-        assert self._quay is not None
-        effect, self._crossing = handle.pending, None
-        version = self._quay.wait(effect.peer)
+    def _finish_remote(self, handle: Handle[Any]) -> None:
+        assert self._outbox is not None
+        effect, self._remote = handle.pending, None
+        version = self._outbox.wait(effect.peer)
         if version is not None and isinstance(effect, Exchange):
             self.me.count_exchange(effect, version)
         handle.finish(version)
 
     def _exchange(self, effect: Exchange) -> int | None:
         if self._elsewhere(effect.peer):
-            return self._cross(effect)
+            return self._remote_exchange(effect)
         if not self._lives(effect.peer):
             self.trace.note(Kind.GONE, effect.peer)
             return None
@@ -424,22 +433,22 @@ class Worker:
             self.means.publish(effect.vector, 1.0, readers=effect.readers)
             handle.pending = effect
         elif isinstance(effect, Exchange | Fetch) and self._elsewhere(effect.peer):
-            self._embark(effect, handle)
-        elif isinstance(effect, Exchange) and self.me.put_off is None and self._lives(effect.peer):
+            self._begin_remote(effect, handle)
+        elif isinstance(effect, Exchange) and self.me.deferred is None and self._lives(effect.peer):
             there = partial(self._lives, effect.peer)
-            self.me.put_off = PutOff(effect, self.rows[effect.peer], there, handle)
+            self.me.deferred = DeferredExchange(effect, self.rows[effect.peer], there, handle)
         else:
             handle.finish(self._perform(effect))
         return handle
 
     def _finish(self, handle: Handle[Any]) -> None:
         """Wait for what was begun."""
-        put_off = self.me.put_off
-        if put_off is not None and put_off.handle is handle:
-            self.me.put_off = None
-            handle.finish(self._exchange(put_off.request))
-        elif handle is self._crossing:
-            self._land(handle)
+        deferred = self.me.deferred
+        if deferred is not None and deferred.handle is handle:
+            self.me.deferred = None
+            handle.finish(self._exchange(deferred.request))
+        elif handle is self._remote:
+            self._finish_remote(handle)
         elif isinstance(handle.pending, Mix):
             handle.finish(self._reply(self.means.collect_neighbours(handle.pending.weights)))
         else:

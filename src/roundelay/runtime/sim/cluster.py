@@ -56,8 +56,9 @@ class Node:
         points = [(1, 1.0), *_by_number(self.slowdown, "slowdown")]
         if len(points) == 1 or learners <= 1:
             return 1.0
-        (n0, f0), (n1, f1) = next((pair for pair in pairwise(points) if learners <= pair[1][0]),
-                                  (points[-2], points[-1]))  # fmt: skip
+        (n0, f0), (n1, f1) = next(
+            (pair for pair in pairwise(points) if learners <= pair[1][0]), (points[-2], points[-1])
+        )
         return f0 + (f1 - f0) * (learners - n0) / (n1 - n0)
 
 
@@ -101,7 +102,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Link:
+class VirtualLink:
     """A message of M bytes is under way for latency + M / bandwidth seconds.
 
     shared: all transfers over it go one after another; inside a node it is then a bus, between nodes the one network
@@ -124,11 +125,11 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Links:
+class VirtualLinks:
     """Between learners of one node, and of different nodes."""
 
-    inside: Link = Link(latency=5e-6, bandwidth=12e9)
-    between: Link = Link(latency=50e-6, bandwidth=1.25e9)
+    inside: VirtualLink = VirtualLink(latency=5e-6, bandwidth=12e9)
+    between: VirtualLink = VirtualLink(latency=50e-6, bandwidth=1.25e9)
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class VirtualCluster:
     name: str = "one node"
     nodes: tuple[Node, ...] = (Node(),)
     compute: Compute = Compute()
-    links: Links = Links()
+    links: VirtualLinks = VirtualLinks()
     exchange: float | None = None
     allreduce: Allreduce = Allreduce()
     mix: float | None = None
@@ -251,8 +252,10 @@ class VirtualCluster:
         if not 0 <= self.centre_node < machines:
             raise UserError(f"centre_node is {self.centre_node}: nodes are 0 to {machines - 1}.")
         ranked: list[tuple[str, Sequence[Handicap | Moment]]] = [
-            ("stragglers", self.stragglers), ("deaths", self.deaths), ("joins", self.joins)
-        ]  # fmt: skip
+            ("stragglers", self.stragglers),
+            ("deaths", self.deaths),
+            ("joins", self.joins),
+        ]
         for name, items in ranked:
             for index, item in enumerate(items):
                 if not 0 <= item.rank < self.learners:

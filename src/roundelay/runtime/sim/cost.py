@@ -16,10 +16,10 @@ from roundelay.runtime.sim.cluster import (
     Allreduce,
     Compute,
     Handicap,
-    Link,
-    Links,
     Node,
     VirtualCluster,
+    VirtualLink,
+    VirtualLinks,
 )
 
 BLOCK = 256
@@ -75,7 +75,7 @@ class CostModel:
             compute=Compute(seconds=fixed, seconds_per_frame=per_frame, sigma=self.jitter),
             exchange=self.exchange,
             allreduce=Allreduce(seconds={"2": self.allreduce}),
-            links=Links(Link(), Link()),
+            links=VirtualLinks(VirtualLink(), VirtualLink()),
         )
 
 
@@ -198,7 +198,7 @@ class Prices:
         """Rows, the bus of every node, the network interface of every node."""
         return self.rows + 2 * len(self._machines)
 
-    def _link(self, rank: int, peer: int) -> Link:
+    def _link(self, rank: int, peer: int) -> VirtualLink:
         links = self.cluster.links
         return links.inside if self.places[rank] == self.places[peer] else links.between
 
@@ -271,7 +271,7 @@ _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...]], float]] = {
 }
 
 
-def _bus(link: Link, messages: int, size: float) -> float:
+def _bus(link: VirtualLink, messages: int, size: float) -> float:
     """So many messages at once: side by side, or one after another on a bus."""
     return link.latency + (messages if link.shared else 1) * size / link.bandwidth
 

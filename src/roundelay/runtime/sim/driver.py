@@ -38,15 +38,15 @@ from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.gradients import Gradients
 from roundelay.runtime.sim.lives import Lives
-from roundelay.runtime.sim.meetings import Means, Mixes
+from roundelay.runtime.sim.meetings import VirtualMeans, VirtualMixes
 from roundelay.runtime.sim.roles import InForeground, Meeting, Role, To
-from roundelay.runtime.sim.timed import EMPTY, TimedLearner
+from roundelay.runtime.sim.timed import NO_VECTOR, TimedLearner
 from roundelay.runtime.sim.work import Work
 
 LATER = object()
 """What performing an effect gives when its reply comes at another time."""
 
-LOOK_SECONDS, LOOK_TICKS = 0.2, 64
+GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
 """How often somebody may look: after so many seconds, asked after every so many ticks."""
 
 
@@ -106,19 +106,35 @@ class SimRuntime(Runtime):
                 TimedLearner(rank, everyone, cluster.seed, versions, cluster.memory) for rank in range(learners)
             ]
         self._perform: dict[type[Effect[Any]], Callable[[Role, To, Any], Any]] = {
-            Draw: self._draw, Grad: self._gradient, GradMean: self._gradient, Mean: self._mean, Mix: self._mix,
-            Exchange: self._exchange, Fetch: self._fetch, Begin: self._begin, Wait: self._wait,
-        }  # fmt: skip
+            Draw: self._draw,
+            Grad: self._gradient,
+            GradMean: self._gradient,
+            Mean: self._mean,
+            Mix: self._mix,
+            Exchange: self._exchange,
+            Fetch: self._fetch,
+            Begin: self._begin,
+            Wait: self._wait,
+        }
         self.events = 0
         self._restart_clock(0)
 
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
-            rank, self.cluster.learners, self.cluster.seed, self._rows[rank], torch.zeros(self.parameters),
-            self._gradients.out[rank], self.cluster.optimizer, memory, self._steps, self._counts, self._scalars[rank],
+            rank,
+            self.cluster.learners,
+            self.cluster.seed,
+            self._rows[rank],
+            torch.zeros(self.parameters),
+            self._gradients.out[rank],
+            self.cluster.optimizer,
+            memory,
+            self._steps,
+            self._counts,
+            self._scalars[rank],
             self.cluster.minibatches_a_round,
-        )  # fmt: skip
+        )
 
     def _restart_clock(self, now_ns: int) -> None:
         self._clock = Clock(now_ns)
@@ -175,7 +191,7 @@ class SimRuntime(Runtime):
         while busy:
             busy = self._clock.run(LOOK_TICKS)
             if wall_clock() >= next_look:
-                next_look = wall_clock() + LOOK_SECONDS
+                next_look = wall_clock() + GLANCE_SECONDS
                 if watch(self._glance()):
                     self._stop()
             if not (busy or self._unfinished or self.cluster.strategy.traits.synchronous) and self._work.left_over:
@@ -191,8 +207,8 @@ class SimRuntime(Runtime):
 
     def _begin_roles(self) -> None:
         """Every learner that lives starts at its strategy's first line."""
-        self._means: Means[Meeting] = Means()
-        self._mixes: Mixes[To] = Mixes(self.cluster.learners)
+        self._means: VirtualMeans[Meeting] = VirtualMeans()
+        self._mixes: VirtualMixes[To] = VirtualMixes(self.cluster.learners)
         self._roles: dict[int, Role] = {}
         self._outside: set[int] = set()  # have come back, and take their place in a group when all begin again
         self._living = self._lives.living
@@ -321,9 +337,13 @@ class SimRuntime(Runtime):
         return LATER
 
     def _meet(
-        self, role: Role, group: tuple[int, ...], vector: Tensor, weight: float,
+        self,
+        role: Role,
+        group: tuple[int, ...],
+        vector: Tensor,
+        weight: float,
         who: Meeting,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not (self._lives.all_there and not self._outside) and not all(self._comes(member) for member in group):
             self._end(role)
             return
@@ -478,7 +498,7 @@ class SimRuntime(Runtime):
             self._vectors[name][rank] = self._vectors[name][source]
         self._scalars[rank] = self._scalars[source]
         if self._timed:
-            self._timed[rank].replace(EMPTY)
+            self._timed[rank].replace(NO_VECTOR)
         else:
             self._versions[rank] += 2
         self._lives.set(rank, True)

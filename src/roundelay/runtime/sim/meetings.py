@@ -30,7 +30,7 @@ def _mean(vectors: list[Tensor], weights: list[float]) -> Tensor:
     return mean
 
 
-class Means(Generic[W]):
+class VirtualMeans(Generic[W]):
     """Means by group; a group may be in one at a time."""
 
     def __init__(self) -> None:
@@ -64,20 +64,20 @@ class Means(Generic[W]):
 
 
 @dataclass(slots=True)
-class _Letter:
+class _Contribution:
     """A vector laid out for a Mix, and how many have still to read it."""
 
     vector: Tensor
     readers: int
 
 
-class Mixes(Generic[W]):
+class VirtualMixes(Generic[W]):
     """Mixes by the number each learner has asked for so far. Who names whom as a reader is read by it, and by no
     other."""
 
     def __init__(self, learners: int) -> None:
         self._number = [0] * learners
-        self._letters: dict[tuple[int, int], _Letter] = {}
+        self._contributions: dict[tuple[int, int], _Contribution] = {}
         self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> letters laid out for it
         self._waiting: dict[int, tuple[int, Mix, W]] = {}
 
@@ -86,7 +86,7 @@ class Mixes(Generic[W]):
         number = self._number[rank] = self._number[rank] + 1
         counts_itself = any(other == rank for other, _ in mix.weights)
         if mix.vector.numel():
-            self._letters[rank, number] = _Letter(mix.vector.clone(), len(mix.readers) + counts_itself)
+            self._contributions[rank, number] = _Contribution(mix.vector.clone(), len(mix.readers) + counts_itself)
         self._waiting[rank] = (number, mix, who)
         found, there = [], self._there
         for reader in (rank, *mix.readers):
@@ -102,12 +102,12 @@ class Mixes(Generic[W]):
         del self._there[rank, number]
         if not mix.vector.numel():
             return rank, mix, mix.vector, who
-        letters = [self._letters[other, number] for other, _ in mix.weights]
-        mixed = _mean([letter.vector for letter in letters], [weight for _, weight in mix.weights])
-        for (other, _), letter in zip(mix.weights, letters, strict=True):
-            letter.readers -= 1
-            if not letter.readers:
-                del self._letters[other, number]
+        contributions = [self._contributions[other, number] for other, _ in mix.weights]
+        mixed = _mean([contribution.vector for contribution in contributions], [weight for _, weight in mix.weights])
+        for (other, _), contribution in zip(mix.weights, contributions, strict=True):
+            contribution.readers -= 1
+            if not contribution.readers:
+                del self._contributions[other, number]
         return rank, mix, mixed, who
 
     def missing(self) -> dict[int, int]:

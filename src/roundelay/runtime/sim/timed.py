@@ -13,7 +13,7 @@ from roundelay.core.effects import Exchange
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 
-EMPTY = torch.empty(0)
+NO_VECTOR = torch.empty(0)
 
 
 class TimedLearner(Me):
@@ -31,9 +31,9 @@ class TimedLearner(Me):
     def __init__(self, rank: int, everyone: tuple[int, ...], seed: int, versions: list[int], names: tuple[str, ...]):
         self.rank, self.learners, self.seed = rank, len(everyone), seed
         self.everyone, self.centre = everyone, len(everyone)
-        self.gradient_buffer = EMPTY
+        self.gradient_buffer = NO_VECTOR
         self.versions = versions
-        self._memory = dict.fromkeys(names, EMPTY)
+        self._memory = dict.fromkeys(names, NO_VECTOR)
         self._count_steps = True
         self.clear()
 
@@ -45,7 +45,7 @@ class TimedLearner(Me):
 
     @property
     def x(self) -> Tensor:
-        return EMPTY
+        return NO_VECTOR
 
     @property
     def memory(self) -> Mapping[str, Tensor]:
@@ -72,7 +72,7 @@ class TimedLearner(Me):
             self.learning_rate = self._plan.rate(batch.index // self.learners)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(EMPTY, self.versions[self.rank])
+        return Snapshot(NO_VECTOR, self.versions[self.rank])
 
     def step(self, gradient: Gradient) -> None:
         version = self.versions[self.rank]

@@ -14,27 +14,19 @@ from typing import Literal
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
+from roundelay.speech.audio.pipes import Pipes
+from roundelay.speech.audio.speed import perturbed
 from roundelay.speech.corpus.checks import cleaned, one_rate, overlaps, spelling_remark
 from roundelay.speech.corpus.dictionary import restricted
-from roundelay.speech.corpus.kaldi import KaldiOptions, read_data_dir_with
-from roundelay.speech.corpus.lhotse import find_parts, read_part
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.matrices import GivenFeatures, store_matrices
-from roundelay.speech.corpus.pipes import Pipes
-from roundelay.speech.corpus.prepared import (
-    GUESSED_LEXICON,
-    HELD_OUT_LEXICON,
-    TRAIN,
-    Corpus,
-    check_splits,
-    load_corpus,
-    write_prepared,
-)
-from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
-from roundelay.speech.feature_parts import FeatureConfig
-from roundelay.speech.features import compute_features
-from roundelay.speech.g2p import guess_missing
-from roundelay.speech.lexicon import (
+from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
+from roundelay.speech.corpus.formats.matrices import GivenFeatures, store_matrices
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.parts import FeatureConfig
+from roundelay.speech.lexicon.g2p import guess_missing
+from roundelay.speech.lexicon.lexicon import (
     Lexicon,
     LexiconCase,
     MissingWord,
@@ -45,7 +37,15 @@ from roundelay.speech.lexicon import (
     read_lexicon,
     resolve_missing_words,
 )
-from roundelay.speech.speed import perturbed
+from roundelay.speech.prepared import (
+    GUESSED_LEXICON,
+    HELD_OUT_LEXICON,
+    TRAIN,
+    Corpus,
+    check_splits,
+    load_corpus,
+    write_prepared,
+)
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
 """Which words of the lexicon can be recognised: all, and it must have all words of the transcripts; those of the
@@ -359,9 +359,15 @@ def change_features(
     splits[TRAIN] = perturbed(splits[TRAIN], speeds)
     together = [u for utterances in splits.values() for u in utterances]
     store, bad = compute_features(
-        together, data / features.folder, features, progress, audio_folder=data, workers=workers, on_bad=on_bad,
+        together,
+        data / features.folder,
+        features,
+        progress,
+        audio_folder=data,
+        workers=workers,
+        on_bad=on_bad,
         rate=corpus.sampling_rate if corpus.audio else None,
-    )  # fmt: skip
+    )
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}
     for culprit in bad:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio import AudioError, channel_levels
-from roundelay.speech.corpus.manifest import Utterance
-from roundelay.speech.corpus.prepared import TRAIN
-from roundelay.speech.culprits import BadPolicy, LeftOut, counted, listing
-from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.lexicon import Lexicon, MissingWord, NearWords, bare
+from roundelay.speech.audio.reading import AudioError, channel_levels
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.lexicon.lexicon import Lexicon, MissingWord, NearWords, bare
+from roundelay.speech.prepared import TRAIN
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
 _SHOWN = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 
 def read_vocabulary(path: Path, size: int = 0) -> frozenset[str]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.an4 import prepare_an4
 from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.free import download, wanted
-from roundelay.speech.corpus.fsdd import prepare_fsdd
-from roundelay.speech.corpus.librispeech import prepare_librispeech, prepare_mini_librispeech
-from roundelay.speech.corpus.prepared import Corpus
-from roundelay.speech.corpus.switchboard import prepare_switchboard
+from roundelay.speech.corpus.readers.an4 import prepare_an4
+from roundelay.speech.corpus.readers.fsdd import prepare_fsdd
+from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech
+from roundelay.speech.corpus.readers.switchboard import prepare_switchboard
+from roundelay.speech.prepared import Corpus
 
 NAMED = ("librispeech", "mini-librispeech", "fsdd", "an4", "switchboard")
 
@@ -83,9 +83,11 @@ def _check(request: Request) -> None:
         "--also": ("switchboard",),
     }
     given = {
-        "--split": bool(request.splits), "--lexicon": request.lexicon is not None,
-        "--vocabulary": request.vocabulary is not None, "--also": bool(request.also),
-    }  # fmt: skip
+        "--split": bool(request.splits),
+        "--lexicon": request.lexicon is not None,
+        "--vocabulary": request.vocabulary is not None,
+        "--also": bool(request.also),
+    }
     for option, corpora in takes.items():
         if given[option] and name not in corpora:
             raise UserError(f"prepare {name} has no use for {option}; it is for {', '.join(corpora)}.")

@@ -21,9 +21,9 @@ from roundelay.speech.decode.lattice import WordString
 from roundelay.speech.decode.search import Float32
 from roundelay.speech.hmm.align import align, utterance_graph
 from roundelay.speech.hmm.topology import SILENCE, Tying
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.score import align_words
-from roundelay.speech.scoring.ctm import TimedWord
+from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.scoring.formats.ctm import TimedWord
+from roundelay.speech.scoring.score import align_words
 
 BEAMS = (20.0, 60.0, 1000.0)
 _Segment = tuple[int, int, int]  # phone id, first frame, frame after the last

@@ -20,8 +20,8 @@ import kaldifst
 import numpy as np
 
 from roundelay.core.files import atomic_write
-from roundelay.speech.decode.fst import Fst, to_arrays
-from roundelay.speech.decode.graph import Graph
+from roundelay.speech.decode.graphs.fst import Fst, to_arrays
+from roundelay.speech.decode.graphs.hmm import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
 
 LATTICE_BEAM = 6.0

@@ -11,12 +11,12 @@ import numpy as np
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
+from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
-from roundelay.speech.decode.graph import Graph, load_graph
+from roundelay.speech.decode.graphs.hmm import Graph, load_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
 from roundelay.speech.decode.search import BEAM, FEWEST_ACTIVE, MAX_ACTIVE, Float32, Hypothesis, decode
-from roundelay.speech.processes import Workers, start_workers
-from roundelay.speech.scoring.ctm import TimedWord
+from roundelay.speech.scoring.formats.ctm import TimedWord
 
 _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
 POSTERIOR_STRINGS = 100  # that confidences are summed over

@@ -11,7 +11,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.decode.parallel import Decoders, Search
 from roundelay.speech.decode.search import SCALES, Float32
-from roundelay.speech.score import ErrorCounts, score
+from roundelay.speech.scoring.score import ErrorCounts, score
 
 _STEP = 1.4  # between scales beyond the grid
 _LOWEST, _HIGHEST = 0.01, 2.0
@@ -36,9 +36,14 @@ class Tuning:
     """
 
     def __init__(
-        self, run: Decoders, loglikes: Mapping[str, Float32], refs: Mapping[str, Sequence[str]], frame_seconds: float,
-        name: str = "dev", progress: Progress | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        run: Decoders,
+        loglikes: Mapping[str, Float32],
+        refs: Mapping[str, Sequence[str]],
+        frame_seconds: float,
+        name: str = "dev",
+        progress: Progress | None = None,
+    ) -> None:
         self._run, self._loglikes, self._refs, self._name = run, loglikes, refs, name
         self._seconds = frame_seconds * sum(len(matrix) for matrix in loglikes.values())
         self._progress = progress or Silent()
@@ -76,9 +81,7 @@ class Tuning:
         best = _plateau(errors)
         return replace(search, word_cost=best[(len(best) - 1) // 2])
 
-    def choose_width(
-        self, search: Search, beams: Sequence[float], max_actives: Sequence[int], slack: float
-    ) -> Search:  # fmt: skip
+    def choose_width(self, search: Search, beams: Sequence[float], max_actives: Sequence[int], slack: float) -> Search:
         """`search` with the narrowest beam, then the fewest paths, whose errors are within `slack` of the best beam's.
 
         All beams are tried with the most paths, then all numbers of paths with the beam that was chosen. By errors

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, write_json
-from roundelay.speech.arrays import map_array
+from roundelay.speech.data.arrays import map_array
 from roundelay.speech.hmm.topology import SILENCE, Tying
 from roundelay.speech.hmm.tree import DecisionTree
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_json
-from roundelay.speech.corpus.prepared import Corpus
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.topology import SILENCE
-from roundelay.speech.lexicon import are_by_position, base_phone
+from roundelay.speech.lexicon.lexicon import are_by_position, base_phone
+from roundelay.speech.prepared import Corpus
 
 PHONE_TIMES = "phone_times.jsonl"  # beside a prepared corpus that was synthesised (see corpus/demo)
 FRAME_SHIFT_S = 0.010
@@ -30,14 +30,58 @@ FIRST_BOUNDARY_S = 0.0075  # frame 0 is centred at 12.5 ms, and a boundary lies 
 SAME: Mapping[str, frozenset[str]] = {
     name: frozenset(phones.split())
     for name, phones in {
-        "p": "P", "b": "B", "t": "T D", "t#": "T D", "d": "D", "k": "K", "g": "G", "tS": "CH", "dZ": "JH",
-        "f": "F", "v": "V", "T": "TH", "D": "DH", "s": "S", "z": "Z", "S": "SH", "m": "M", "n": "N", "l": "L",
-        "r": "R", "w": "W", "j": "Y", ";": "Y IY", "i": "IY", "i:": "IY", "I": "IH IY", "i@": "IY", "IR": "ER",
-        "E": "EH", "eI": "EY", "a": "AE", "aI": "AY", "aU": "AW", "A@": "AA", "0": "AA AO", "O": "AA AO",
-        "O:": "AO", "O@": "AO", "o@": "AO", "oU": "OW", "U": "UH UW", "u": "UW", "u:": "UW", "V": "AH",
-        "VR": "ER", "3": "ER", "3:": "ER", "@": "AH ER", "@L": "AH", "@r": "ER",
+        "p": "P",
+        "b": "B",
+        "t": "T D",
+        "t#": "T D",
+        "d": "D",
+        "k": "K",
+        "g": "G",
+        "tS": "CH",
+        "dZ": "JH",
+        "f": "F",
+        "v": "V",
+        "T": "TH",
+        "D": "DH",
+        "s": "S",
+        "z": "Z",
+        "S": "SH",
+        "m": "M",
+        "n": "N",
+        "l": "L",
+        "r": "R",
+        "w": "W",
+        "j": "Y",
+        ";": "Y IY",
+        "i": "IY",
+        "i:": "IY",
+        "I": "IH IY",
+        "i@": "IY",
+        "IR": "ER",
+        "E": "EH",
+        "eI": "EY",
+        "a": "AE",
+        "aI": "AY",
+        "aU": "AW",
+        "A@": "AA",
+        "0": "AA AO",
+        "O": "AA AO",
+        "O:": "AO",
+        "O@": "AO",
+        "o@": "AO",
+        "oU": "OW",
+        "U": "UH UW",
+        "u": "UW",
+        "u:": "UW",
+        "V": "AH",
+        "VR": "ER",
+        "3": "ER",
+        "3:": "ER",
+        "@": "AH ER",
+        "@L": "AH",
+        "@r": "ER",
     }.items()
-}  # fmt: skip
+}
 
 Begins = list[tuple[str, float]]
 """Phones and when they begin, in seconds."""

@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 
 CEPSTRA = 13
 LIFTER = 22

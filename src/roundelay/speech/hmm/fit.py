@@ -26,14 +26,14 @@ import numpy.typing as npt
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
-from roundelay.speech.culprits import counted
+from roundelay.speech.data.problems import counted
 from roundelay.speech.hmm.align import shortest
 from roundelay.speech.hmm.gmm import Mixtures, joined, reestimate_some, rows_of, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Scored, Spoken, ToScore
 from roundelay.speech.hmm.task import Labels, Task
 from roundelay.speech.hmm.topology import EDGE, Tying
 from roundelay.speech.hmm.tree import untied
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 Float32 = npt.NDArray[np.float32]
 
@@ -69,9 +69,11 @@ class Fit:
     def to_json(self) -> dict[str, Any]:
         """As align.json keeps it."""
         return {
-            "median": round(self.median, 3), "of": len(self.fits), "suspects": list(self.suspects),
+            "median": round(self.median, 3),
+            "of": len(self.fits),
+            "suspects": list(self.suspects),
             "swapped": [list(pair) for pair in self.swapped],
-        }  # fmt: skip
+        }
 
 
 def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
@@ -91,15 +93,27 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
             f"{len(suspects)} of {counted(fit['of'], 'utterance')} fit their transcripts hardly better than those of "
             f"others: {', '.join(suspects[:SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
         )
-    found += [f"{one} and {other} fit each other's transcripts better: were these swapped?" for one, other in
-              fit["swapped"][:SHOWN]]  # fmt: skip
+    found += [
+        f"{one} and {other} fit each other's transcripts better: were these swapped?"
+        for one, other in fit["swapped"][:SHOWN]
+    ]
     return found
 
 
 def check_fit(
-    task: Task, lexicon: Lexicon, silence_states: int, labels: Labels, frames: Float32, run: Aligners, scratch: Path,
-    progress: Progress, *, scale: float, beams: tuple[float, ...], seed: int,
-) -> tuple[Fit, str]:  # fmt: skip
+    task: Task,
+    lexicon: Lexicon,
+    silence_states: int,
+    labels: Labels,
+    frames: Float32,
+    run: Aligners,
+    scratch: Path,
+    progress: Progress,
+    *,
+    scale: float,
+    beams: tuple[float, ...],
+    seed: int,
+) -> tuple[Fit, str]:
     """Compare every aligned utterance with transcripts of others.
 
     Args:
@@ -216,9 +230,15 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
 
 
 def _swapped(
-    spoken: Mapping[str, Spoken], worst: Sequence[str], lexicon: Lexicon, fits: Mapping[str, float],
-    scored: Mapping[str, Scored], unit: float, run: Aligners, to_score: Any,
-) -> list[tuple[str, str]]:  # fmt: skip
+    spoken: Mapping[str, Spoken],
+    worst: Sequence[str],
+    lexicon: Lexicon,
+    fits: Mapping[str, float],
+    scored: Mapping[str, Scored],
+    unit: float,
+    run: Aligners,
+    to_score: Any,
+) -> list[tuple[str, str]]:
     """Pairs among the worst that fit better with each other's transcripts, the surest first; each utterance once."""
     worst = [name for name in worst if fits[name] < unit]  # as good as the median is no suspect
     length = {name: shortest(spoken[name].words, lexicon) for name in worst}
@@ -244,9 +264,13 @@ def _swapped(
 
 
 def _table(
-    task: Task, worst: Sequence[str], fits: Mapping[str, float], scored: Mapping[str, Scored], suspects: Sequence[str],
+    task: Task,
+    worst: Sequence[str],
+    fits: Mapping[str, float],
+    scored: Mapping[str, Scored],
+    suspects: Sequence[str],
     swapped: Sequence[tuple[str, str]],
-) -> str:  # fmt: skip
+) -> str:
     partner = {one: other for pair in swapped for one, other in (pair, pair[::-1])}
     split_of = {name: split_name for split_name, ids in task.splits.items() for name in ids}
     doubted = set(suspects)

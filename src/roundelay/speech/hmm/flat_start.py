@@ -21,8 +21,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_line, write_json, write_text
 from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.prepared import Corpus
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.align import Aligned
 from roundelay.speech.hmm.alignment import GMM, LOG, MONO, AlignSummary, silence_share
 from roundelay.speech.hmm.cepstra import all_cepstra
@@ -32,7 +31,8 @@ from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from roundelay.speech.hmm.tree import DecisionTree, accumulate, grow, untied, windows
-from roundelay.speech.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.prepared import Corpus
 
 Float32 = npt.NDArray[np.float32]
 
@@ -170,9 +170,18 @@ def train_alignments(
             (out / FIT_FILE).unlink(missing_ok=True)
             if config.check_fit:
                 fit, table = check_fit(
-                    task, lexicon, config.silence_states, labels, frames, run, scratch, progress,
-                    scale=config.scale, beams=(config.beam, config.retry_beam), seed=config.seed,
-                )  # fmt: skip
+                    task,
+                    lexicon,
+                    config.silence_states,
+                    labels,
+                    frames,
+                    run,
+                    scratch,
+                    progress,
+                    scale=config.scale,
+                    beams=(config.beam, config.retry_beam),
+                    seed=config.seed,
+                )
                 summary = replace(summary, fit=fit.to_json())
                 write_text(out / FIT_FILE, table)
         save_mixtures(out / MONO, mono)

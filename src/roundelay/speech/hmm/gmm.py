@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
-from roundelay.speech.arrays import BROKEN
+from roundelay.speech.data.arrays import BROKEN
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

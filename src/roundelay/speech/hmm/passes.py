@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from roundelay.core.cores import cores
 from roundelay.core.files import read_json
+from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.hmm.align import Aligned, UtteranceGraph, align, phone_loop, utterance_graph
 from roundelay.speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some, rows_of
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.hmm.tree import DecisionTree
-from roundelay.speech.lexicon import Lexicon
-from roundelay.speech.processes import Workers, start_workers
+from roundelay.speech.lexicon.lexicon import Lexicon
 
 Float32 = npt.NDArray[np.float32]
 T = TypeVar("T")

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line, write_json, write_text
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.prepared import Corpus
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import LOG, Alignment, AlignSummary
 from roundelay.speech.hmm.passes import Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
+from roundelay.speech.prepared import Corpus
 
 Float32 = npt.NDArray[np.float32]
 

@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.prepared import TRAIN, Corpus
-from roundelay.speech.culprits import counted, listing
-from roundelay.speech.feature_store import FeatureStore
+from roundelay.speech.data.problems import counted, listing
+from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.align import Aligned, shortest
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary, read_summary, silence_share, write_alignment
 from roundelay.speech.hmm.passes import Aligners, Pass, Spoken
 from roundelay.speech.hmm.tree import DecisionTree
+from roundelay.speech.prepared import TRAIN, Corpus
 
 Float32 = npt.NDArray[np.float32]
 

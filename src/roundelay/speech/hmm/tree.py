@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
-from roundelay.speech.lexicon import POSITIONS, are_by_position, base_phone
+from roundelay.speech.lexicon.lexicon import POSITIONS, are_by_position, base_phone
 
 Float64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]

@@ -1,10 +1,10 @@
 """Acoustic networks, chosen in a recipe by `model.name`."""
 
-from roundelay.speech.frontend import Columns
 from roundelay.speech.models.blstm import Blstm, BlstmConfig
 from roundelay.speech.models.cldnn import Cldnn, CldnnConfig
 from roundelay.speech.models.conformer import Conformer, ConformerConfig
 from roundelay.speech.models.dnn import Dnn, DnnConfig
+from roundelay.speech.models.frontend import Columns
 from roundelay.speech.models.network import AcousticNetwork
 
 ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig
@@ -24,6 +24,15 @@ def make_network(config: ModelConfig, features: Columns, states: int) -> Acousti
 
 
 __all__ = [
-    "AcousticNetwork", "Blstm", "BlstmConfig", "Cldnn", "CldnnConfig", "Conformer", "ConformerConfig", "Dnn",
-    "DnnConfig", "ModelConfig", "make_network",
-]  # fmt: skip
+    "AcousticNetwork",
+    "Blstm",
+    "BlstmConfig",
+    "Cldnn",
+    "CldnnConfig",
+    "Conformer",
+    "ConformerConfig",
+    "Dnn",
+    "DnnConfig",
+    "ModelConfig",
+    "make_network",
+]

@@ -25,9 +25,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from roundelay.speech.frontend import Columns
+from roundelay.speech.models.frontend import Columns
 from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
-from roundelay.speech.sequences import Pieces
+from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)

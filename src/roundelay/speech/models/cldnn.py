@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
-from roundelay.speech.frontend import Columns
+from roundelay.speech.models.frontend import Columns
 from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
-from roundelay.speech.sequences import Pieces
+from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
-from roundelay.speech.frontend import Columns
+from roundelay.speech.models.frontend import Columns
 from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
-from roundelay.speech.sequences import Pieces
+from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,13 @@ class _Block(nn.Module):
 def _feed_forward(config: ConformerConfig) -> nn.Sequential:
     width, inner = config.width, config.width * config.expansion
     return nn.Sequential(
-        nn.LayerNorm(width), nn.Linear(width, inner), nn.SiLU(), nn.Dropout(config.dropout), nn.Linear(inner, width),
+        nn.LayerNorm(width),
+        nn.Linear(width, inner),
+        nn.SiLU(),
         nn.Dropout(config.dropout),
-    )  # fmt: skip
+        nn.Linear(inner, width),
+        nn.Dropout(config.dropout),
+    )
 
 
 class _Attention(nn.Module):

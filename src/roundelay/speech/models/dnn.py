@@ -14,7 +14,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from roundelay.speech.frontend import Columns, Frontend, FrontendConfig
+from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
 from roundelay.speech.models.network import FrameNetwork, at_least, share
 
 

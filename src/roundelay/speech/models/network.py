@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
-from roundelay.speech.feature_store import FeatureStore
-from roundelay.speech.frames import FrameExamples, cut_windows
-from roundelay.speech.frontend import Columns, Frontend, FrontendConfig
-from roundelay.speech.sequences import Pieces, SequenceExamples, whole_utterance
+from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.models.frames import FrameExamples, cut_windows
+from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
+from roundelay.speech.models.sequences import Pieces, SequenceExamples, whole_utterance
 
 
 class AcousticNetwork(nn.Module, ABC):

@@ -8,13 +8,13 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
-from roundelay.speech.scoring.align import FEWEST, SCLITE
-from roundelay.speech.scoring.counts import Score, Texts, score
-from roundelay.speech.scoring.ctm import read_ctm
-from roundelay.speech.scoring.glm import Purpose, read_glm
-from roundelay.speech.scoring.groups import Group, Groups
-from roundelay.speech.scoring.stm import GAP_SPEAKER, cut_at_segments, read_stm
-from roundelay.speech.scoring.trn import read_trn
+from roundelay.speech.scoring.alignment.align import FEWEST, SCLITE
+from roundelay.speech.scoring.alignment.counts import Score, Texts, score
+from roundelay.speech.scoring.alignment.groups import Group, Groups
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay.speech.scoring.formats.glm import Purpose, read_glm
+from roundelay.speech.scoring.formats.stm import GAP_SPEAKER, cut_at_segments, read_stm
+from roundelay.speech.scoring.formats.trn import read_trn
 
 GROUPS_FILE = "groups.json"
 """Beside the trn files of a decoding: speaker and subset by name."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.counts import Score, UtteranceScore, listed
-from roundelay.speech.scoring.groups import Groups, by_speaker
+from roundelay.speech.scoring.alignment.counts import Score, UtteranceScore, listed
+from roundelay.speech.scoring.alignment.groups import Groups, by_speaker
 
 Unit = Literal["utterances", "speakers"]
 
@@ -80,9 +80,10 @@ class Comparison:
         """Two lines: the bootstrap's difference, and the matched pairs."""
         i = self.interval
         test = (
-            f"not defined on {self.segments} segments" if self.z is None or self.p is None
+            f"not defined on {self.segments} segments"
+            if self.z is None or self.p is None
             else f"{self.segments} segments, z {self.z:+.2f}, two-sided p {self.p:.4f}"
-        )  # fmt: skip
+        )
         return (
             f"difference {self.difference:+.2f}, {100 * i.level:g} % interval {i.low:+.2f} to {i.high:+.2f} "
             f"(bootstrap over {i.units} {i.unit}), probability of improvement {100 * self.improvement:.1f} %\n"
@@ -109,8 +110,10 @@ def compare(
         difference=a.errors.wer - b.errors.wer,
         interval=_interval(differences, unit, len(counts_a)),
         improvement=float((differences < 0).mean()),
-        segments=segments, z=z, p=p,
-    )  # fmt: skip
+        segments=segments,
+        z=z,
+        p=p,
+    )
 
 
 def unit_counts(result: Score, groups: Groups, unit: Unit) -> Counts:

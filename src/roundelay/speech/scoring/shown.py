@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundelay.core.errors import UserError
-from roundelay.speech.culprits import counted
-from roundelay.speech.scoring.align import Pair
-from roundelay.speech.scoring.counts import Score, UtteranceScore, confusions
-from roundelay.speech.scoring.groups import Groups, by_speaker, by_subset, sclite_table
+from roundelay.speech.data.problems import counted
+from roundelay.speech.scoring.alignment.align import Pair
+from roundelay.speech.scoring.alignment.counts import Score, UtteranceScore, confusions
+from roundelay.speech.scoring.alignment.groups import Groups, by_speaker, by_subset, sclite_table
 from roundelay.speech.scoring.resample import Unit, bootstrap
 
 GAP = "***"  # how a missing word is shown, as sclite does

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from roundelay.core.files import write_text
 from roundelay.core.records import WordErrors
-from roundelay.speech.corpus.manifest import Utterance
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.scoring.alignment.counts import Score
+from roundelay.speech.scoring.alignment.groups import Group, by_subset
 from roundelay.speech.scoring.cases import GROUPS_FILE, write_groups
-from roundelay.speech.scoring.counts import Score
-from roundelay.speech.scoring.ctm import Place
-from roundelay.speech.scoring.groups import Group, by_subset
+from roundelay.speech.scoring.formats.ctm import Place
+from roundelay.speech.scoring.formats.stm import EVERYTHING, Segment, write_stm
+from roundelay.speech.scoring.formats.trn import trn_name, write_trn
 from roundelay.speech.scoring.resample import Interval, bootstrap
 from roundelay.speech.scoring.shown import alignment_text
-from roundelay.speech.scoring.stm import EVERYTHING, Segment, write_stm
-from roundelay.speech.scoring.trn import trn_name, write_trn
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,16 @@ def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: fl
     """As `results.json` has them."""
     e = whole.score.errors
     return WordErrors(
-        wer=e.wer, ins=e.ins, del_=e.del_, sub=e.sub, ref=e.ref, utterances=len(whole.score.utterances),
+        wer=e.wer,
+        ins=e.ins,
+        del_=e.del_,
+        sub=e.sub,
+        ref=e.ref,
+        utterances=len(whole.score.utterances),
         acoustic_scale=acoustic_scale,
         interval=None if whole.interval is None else [whole.interval.low, whole.interval.high],
         subsets={name: word_errors(part, {}, acoustic_scale) for name, part in parts.items()},
-    )  # fmt: skip
+    )
 
 
 def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utterances: Sequence[Utterance]) -> None:

@@ -1,0 +1,134 @@
+"""What an exchange between two hosts costs their processors: milliseconds of CPU time at both ends, over loopback.
+
+    python benchmarks/exchanges.py [--parameters 12500000] [--rows 5] [--no-encrypt]
+
+Two processes stand for two hosts; the learner of one asks for pair averages with the learner of the other, one after
+the other. CPU time includes what the kernel does in the calls of each process. A "row" is as many exchanges as carry
+the whole row once. Wall time is that of loopback: over a real link add bytes through bits per second, once each way.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import secrets
+import threading
+import time
+from multiprocessing.connection import Connection
+
+import torch
+
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.core.effects import Exchange
+from roundelay.runtime.hosts.exchange.client import ExchangeClient
+from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.row_leases import RowLeases
+from roundelay.runtime.hosts.exchange.server import ExchangeServer
+from roundelay.runtime.hosts.terms import identity
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+
+PATIENCE = Patience(0, 60.0)
+CARRIAGES = (RowFormat(), RowFormat(fragments=8), RowFormat("bf16"), RowFormat("bf16", 8))
+
+
+def arena(parameters: int) -> tuple[Arena, str]:
+    """One host's, with rows for both learners, and its path."""
+    layout = Layout(2, parameters)
+    descriptor = create_file(layout)
+    found = Arena(descriptor, layout, PATIENCE)
+    found.table("alive")[:] = 1
+    for rank, row in enumerate(found.rows()):
+        row.normal_(generator=torch.Generator().manual_seed(rank))
+    return found, f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def spent() -> float:
+    """Seconds of CPU time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> None:
+    """Host 1: says where it listens, then what it has spent whenever it is asked."""
+    torch.set_num_threads(1)
+    shared, path = arena(parameters)
+    server = ExchangeServer(path, shared.layout, (1,), RowLeases())
+    listener = Listener(("127.0.0.1", 0), secret, identity(1), encrypts=encrypts)
+
+    def welcome() -> None:
+        while link := listener.accept(None):
+            server.serve(link)
+
+    threading.Thread(target=welcome, daemon=True).start()
+    pipe.send(listener.address)
+    while pipe.recv():
+        pipe.send(spent())
+    listener.close()
+    server.close()
+
+
+def measure(row_format: RowFormat, parameters: int, rows: int, encrypts: bool) -> dict[str, float]:
+    """Of one row."""
+    secret = secrets.token_bytes(32)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, parameters, secret, encrypts), daemon=True)
+    process.start()
+    address: Address = ours.recv()
+    shared, path = arena(parameters)
+    client = ExchangeClient(
+        path, shared.layout, 0, (0, 1), {1: address}, secret, RowLeases(), row_format, encrypts=encrypts
+    )
+    client.start()
+    outbox = Outbox(shared, 0, (0,), client.wake[0], PATIENCE)
+
+    def exchange() -> None:
+        outbox.ask(Exchange(1, pair_average_))
+        if outbox.wait(1) is None:
+            raise RuntimeError(f"the other host is gone: {client.error}")
+
+    def their_seconds() -> float:
+        ours.send(True)
+        return float(ours.recv())
+
+    exchange()
+    before, here, there, started = client.traffic()[1].sent_bytes, spent(), their_seconds(), time.monotonic()
+    for _ in range(rows * row_format.fragments):
+        exchange()
+    found = {
+        "asker_ms": spent() - here,
+        "asked_ms": their_seconds() - there,
+        "wall_ms": time.monotonic() - started,
+    }
+    sent = client.traffic()[1].sent_bytes - before
+    ours.send(False)
+    process.join()
+    client.close()
+    return {"megabytes_each_way": sent / rows / 1e6, **{name: 1000 * s / rows for name, s in found.items()}}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parameters", type=int, default=12_500_000)
+    parser.add_argument("--rows", type=int, default=5, help="whole rows to carry (5)")
+    parser.add_argument("--no-encrypt", action="store_true", help="authenticate only")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for row_format in CARRIAGES:
+        found = measure(row_format, options.parameters, options.rows, not options.no_encrypt)
+        name = f"{row_format.wire}, {row_format.fragments} fragment{'s' * (row_format.fragments > 1)}"
+        if options.json:
+            print(json.dumps({"carriage": name, **found}))
+        else:
+            print(f"{name:18}", "  ".join(f"{key} {value:.1f}" for key, value in found.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

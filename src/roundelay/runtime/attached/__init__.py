@@ -1,0 +1,1 @@
+"""The learner behind `roundelay.attach`: driven by somebody else's training loop."""

@@ -1,0 +1,49 @@
+"""Do several learners train on the same minibatches? Their first inputs, as fingerprints that all can read.
+
+L learners that draw the same minibatches do the work of one, L times: a data loader shuffled under the same seed
+everywhere, without a sampler that shares the examples out. The fingerprints of the first few inputs say so.
+
+No alarm where inputs repeat within a learner (a mask, or all examples in every step): then equal ones say nothing.
+"""
+
+from roundelay.runtime.procs.memory.arena import Arena
+
+FIRST = 4
+"""Steps whose inputs are looked at."""
+
+
+class Inputs:
+    """One learner's part in it."""
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._seen, self._count, self._rank = arena.table("inputs"), arena.table("inputs_count"), rank
+
+    @property
+    def wanted(self) -> bool:
+        """Is the fingerprint of the next step's input wanted?"""
+        return bool(self._count[self._rank] < FIRST)
+
+    def note(self, fingerprint: int) -> None:
+        """That of the next step."""
+        number = int(self._count[self._rank])
+        self._seen[self._rank, number] = fingerprint
+        self._count[self._rank] = number + 1
+
+    def same_as(self) -> int | None:
+        """A lower rank that has the same minibatches as this learner; None: none is known so far."""
+        if self.wanted or len(set(self._seen[self._rank].tolist())) < FIRST:
+            return None
+        same = (
+            r for r in range(self._rank) if self._count[r] >= FIRST and (self._seen[r] == self._seen[self._rank]).all()
+        )
+        return next(same, None)
+
+    @property
+    def settled(self) -> bool:
+        """Will `same_as` never know more than it does?"""
+        return all(self._count[r] >= FIRST for r in range(self._rank + 1))
+
+
+def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of what the arena must have."""
+    return ("inputs", (learners, FIRST)), ("inputs_count", (learners,))

@@ -1,0 +1,90 @@
+"""Meetings have kinds: learners that are in different ones are told so, by name and number.
+
+    rank 0 is in its 2nd consensus(), rank 1 in close()
+
+Each learner writes which meeting it is in before it says that it has come. Meetings have numbers; two slots are enough,
+for nobody comes to the next but one before everybody has come to the next.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.memory.arena import Arena
+
+log = logging.getLogger("roundelay")
+
+KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "close()")
+
+
+class MeetingsDiffer(UserError):
+    """Learners have come to different meetings; nothing can be averaged any more."""
+
+
+class Meetings:
+    """The meeting that one learner is in, and those that others are in."""
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._kind, self._nth = arena.table("meeting_kind"), arena.table("meeting_nth")
+        self._rank, self._before = rank, Counter[str]()
+        self._now = ""
+
+    def begin(self, kind: str) -> None:
+        """This learner comes to a meeting of this kind."""
+        self._before[kind] += 1
+        self._now = kind
+
+    def announce(self, number: int) -> None:
+        """Say so, before this learner is counted as come to meeting `number`."""
+        self._kind[number % 2, self._rank] = KINDS.index(self._now)
+        self._nth[number % 2, self._rank] = self._before[self._now]
+
+    def check(self, number: int, came: Sequence[int]) -> None:
+        """Are those who `came` to meeting `number` in the same one as this learner?
+
+        Raises:
+            MeetingsDiffer: somebody is not; names both, and their meetings.
+        """
+        mine = self._said(number, self._rank)
+        for rank in came:
+            if self._kind[number % 2, rank] != self._kind[number % 2, self._rank]:
+                first, second = sorted([(self._rank, mine), (rank, self._said(number, rank))])
+                raise MeetingsDiffer(
+                    f"rank {first[0]} is in {first[1]}, rank {second[0]} in {second[1]}: all learners must come to the "
+                    "same meetings (consensus, meet, state_dict, load_state_dict, close), equally often. A meeting "
+                    "inside `if rank == 0:` is one that the others miss: let all learners come, and print on one."
+                )
+
+    @property
+    def now(self) -> str:
+        """This learner's meeting, `its 2nd consensus()`."""
+        return _named(self._now, self._before[self._now])
+
+    def say_long(self, missing: Sequence[int]) -> None:
+        """Warn that learners do not come for a long time."""
+        log.warning(
+            "rank %d waits in %s for learners %s, who train on: do all learners come to this meeting? Inside "
+            "`if rank == 0:` only one does.",
+            self._rank,
+            self.now,
+            list(missing),
+        )
+
+    def _said(self, number: int, rank: int) -> str:
+        slot = number % 2
+        return _named(KINDS[int(self._kind[slot, rank])], int(self._nth[slot, rank]))
+
+
+def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of what the arena must have."""
+    return ("meeting_kind", (2, learners)), ("meeting_nth", (2, learners))
+
+
+def _named(kind: str, nth: int) -> str:
+    return kind if kind == "close()" else f"its {_ordinal(nth)} {kind}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -1,0 +1,169 @@
+"""Who is there, where no parent watches: learners that somebody else has started.
+
+Every learner holds a lock on a byte of its own for as long as it lives. The kernel frees it when the process dies,
+however it dies, so whoever waits for somebody need only look whether that byte is still locked.
+
+An open file description, and with it its locks, is inherited by forked children (those of a data loader, say), which
+may outlive the learner. So children close it at once.
+"""
+
+import fcntl
+import os
+import struct
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from roundelay.runtime.attached.meetings import Meetings
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.launch import termination
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
+from roundelay.runtime.procs.memory.patience import Patience
+
+LOOK_SECONDS = 0.1
+"""How often somebody who waits looks whether the others live."""
+GONE, HERE = 0, 1
+DIED, CLOSED, ENDED, FAILED = range(4)
+"""Manners in which a learner leaves."""
+MANNERS = {
+    DIED: "it was killed, or left before session.close()",
+    CLOSED: "it has left by session.close()",
+    ENDED: "it was asked to end (SIGTERM)",
+    FAILED: "it could not go on, and says why itself",
+}
+LONG_SECONDS = 30.0
+"""A learner that has waited so long in a meeting says so, once."""
+
+
+class Membership:
+    """One learner's view of who lives. The table `alive` is what everybody acts on; whoever sees a death first writes
+    it there.
+
+    Args:
+        bury: called once for a dead rank, under the queue lock.
+    """
+
+    def __init__(self, arena: Arena, rank: int, patience: Patience, reap: Callable[[int], None]) -> None:
+        self._arena, self.rank, self._patience, self._reap = arena, rank, patience, reap
+        self._alive, self._met, self._left = (arena.table(name) for name in ("alive", "met", "left"))
+        self.meetings = Meetings(arena, rank)
+        self._first_byte = arena.layout.rows + 1  # behind the locks of rows and queue
+        self._life = ByteLock(arena.descriptor, self._first_byte + rank, f"the life of learner {rank}", patience)
+        self._next_look = 0.0
+        _here.add(self)
+
+    def enter(self) -> None:
+        """From now on the others may count on this learner."""
+        self._life.acquire()
+        self._alive[self.rank] = HERE
+
+    def leave(self, manner: int) -> None:
+        """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
+        self._left[self.rank] = manner
+        self._alive[self.rank] = GONE
+        self._life.release()
+
+    def died(self, rank: int, while_: str) -> LearnerDied:
+        """The error for whoever needed `rank`."""
+        manner = int(self._left[rank])
+        if manner == ENDED:
+            termination.asked_too()
+        return LearnerDied(rank, f"{MANNERS[manner]}, {while_}")
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Ranks that live, as far as anybody has noticed."""
+        return tuple(rank for rank in range(self._arena.layout.learners) if self._alive[rank])
+
+    def look(self, closely: bool = False) -> None:
+        """Notice deaths; unless `closely`, not more often than every LOOK_SECONDS."""
+        now = time.monotonic()
+        if now < self._next_look and not closely:
+            return
+        self._next_look = now + LOOK_SECONDS
+        for rank in self.living:
+            if rank != self.rank and not self._breathes(rank):
+                lock = self._arena.queue_lock
+                lock.acquire()
+                try:
+                    if self._alive[rank]:
+                        self._alive[rank] = GONE
+                        self._reap(rank)
+                finally:
+                    lock.release()
+
+    def _breathes(self, rank: int) -> bool:
+        question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first_byte + rank, 1, 0)
+        answer = fcntl.fcntl(self._arena.descriptor, fcntl.F_OFD_GETLK, question)
+        return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
+
+    def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
+        """At the start: until all of `ranks` have entered. `look_outside` may know that somebody will not.
+
+        Raises:
+            LearnerDied: somebody did not get that far.
+            TimeoutError: nor that; says who is missing.
+        """
+        self._met[self.rank] += 1
+        pause = 1e-3
+        with self._patience.waiting_for("all learners to attach") as check:
+            while missing := [rank for rank in ranks if not self._met[rank]]:
+                look_outside()
+                self._check(check, missing)
+                time.sleep(pause)
+        for rank in ranks:
+            if not self._alive[rank]:
+                raise LearnerDied(rank, "it ended before all learners had attached")
+
+    def meet(self, what: str, needed: bool) -> None:
+        """Until all that live have come as often as this learner, and to the same meeting.
+
+        Raises:
+            MeetingsDiffer: somebody has come to another; says who to which.
+            LearnerDied: somebody died and is `needed`.
+            TimeoutError: somebody did not come; says who.
+        """
+        number, pause = int(self._met[self.rank]) + 1, 50e-6
+        everybody, started, said = self.living, time.monotonic(), False  # who lives now is asked what it came to
+        self.meetings.announce(number)
+        self._met[self.rank] = number
+        with self._patience.waiting_for(f"{what}, in {self.meetings.now}") as check:
+            while True:
+                missing = [rank for rank in everybody if self._met[rank] < number]
+                self.meetings.check(number, [rank for rank in everybody if rank not in missing])
+                if not missing:
+                    return
+                for rank in missing:
+                    if not self._alive[rank] and self._met[rank] < number:
+                        if needed:
+                            raise self.died(rank, f"while the others waited for it: {what}")
+                        everybody = tuple(r for r in everybody if r != rank)
+                self._check(check, missing)
+                if not said and time.monotonic() - started > LONG_SECONDS:
+                    said = True
+                    self.meetings.say_long(missing)
+                time.sleep(pause)
+                pause = min(2 * pause, 2e-3)
+
+    @staticmethod
+    def _check(check: Callable[[], None], missing: Sequence[int]) -> None:
+        try:
+            check()
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; still missing: {list(missing)}") from None
+
+    def forget(self) -> None:
+        """In a forked child: neither learner nor holder of any lock."""
+        self._arena.close()
+
+
+_here: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for membership in list(_here):
+        membership.forget()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,403 @@
+"""Many hosts: every host but the first. It leads its own learners and does what the conductor says, until the run ends.
+
+Who loses the conductor stops its learners, comes back once they are built anew, and gives up when nobody answers for as
+long as hosts are patient: nothing outlives a run.
+"""
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, Self
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
+from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.coordinator import hold, let_go
+from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
+from roundelay.runtime.hosts.control.links import PeerLinks
+from roundelay.runtime.hosts.control.membership import open_router
+from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
+from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
+from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.coordination import activity, queue
+from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
+
+Asked = Callable[[], str]
+"""The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
+
+
+class _CoordinatorLost(Exception):
+    """The conductor is gone; says why."""
+
+
+class _Over(Exception):
+    """The conductor says that the run has ended: well, for a reason, or stopped by a signal."""
+
+    def __init__(self, why: str, signal: str = "") -> None:
+        super().__init__(why)
+        self.signal = signal
+
+
+def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[str], None], asked: Asked) -> str:
+    """Lead the learners of this host in a run that the first host conducts, until it ends.
+
+    Args:
+        say: told what a user should know.
+        asked: asked a few times a second; a name asks the conductor to stop the run at the next round.
+
+    Returns:
+        The name of the signal that has stopped the run, on whichever host it was heard; "" where it came to its end.
+
+    Raises:
+        UserError: the conductor does not answer, refuses this host, or has ended for a reason.
+    """
+    seconds = terms.patience_seconds
+    while True:
+        try:
+            with _HostAgent(cluster, place, terms, asked, seconds) as host:
+                say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
+                host.obey()
+        except _Over as over:
+            if str(over):
+                raise UserError(f"the run has ended on the first host: {over}") from None
+            return over.signal
+        except _CoordinatorLost as lost:
+            say(f"{lost}; looking for it for {terms.host_patience:g} s")
+            seconds = terms.host_patience
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+class _HostAgent:
+    """From the first word to the conductor to the last."""
+
+    def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, asked: Asked, seconds: float) -> None:
+        self._cluster, self._place, self._terms, self._asked = cluster, place, terms, asked
+        self._orders: SimpleQueue[Message] = SimpleQueue()
+        self._synchronous = cluster.strategy.traits.synchronous
+        self._prefetch: PrefetchedLeases | None = None
+        self._part = self._segment = self._generation = self._host = -1
+        self._lost = ""  # why the conductor is
+        self._over: _Over | None = None  # why the run is
+        self._trouble: tuple[float, str] | None = None
+        self._told = False  # the conductor, that the user wants the run to stop
+        self._hosts: list[tuple[int, ...]] = []
+        self._peer_links: PeerLinks | None = None
+        self._traffic = TrafficCounters(0, self._readings)
+        self.local_runtime: ProcsRuntime | None = None
+        self._router = open_router(place, terms)
+        self._endpoint = ExchangeEndpoint(place, terms, self._router)
+        try:
+            self._monitored = self._find(seconds)
+            self._monitored.beat()
+            self._monitored.listen(self._heard, self._gone)
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is left running here. Safe to call twice."""
+        if hasattr(self, "_line"):
+            self._monitored.close()
+        if self._peer_links is not None:
+            self._peer_links.close()
+        self._router.close()
+        if self.local_runtime is not None:
+            self.local_runtime.close()
+        self._endpoint.close()
+
+    # The beginning ----------------------------------------------------------------------------------------------------
+
+    def _find(self, seconds: float) -> MonitoredLink:
+        """A link to the conductor, sought for so many seconds.
+
+        Raises:
+            UserError: it does not answer, or takes us for a stranger.
+        """
+        place, deadline = self._place, wall_clock() + seconds
+        hello = {
+            "what": CONTROL,
+            "ranks": [place.ranks[0], len(place.ranks)],
+            "learners": place.learners,
+            "agreement": self._terms.agreement,
+            "address": self._router.listener.address,
+        }
+        while True:
+            left = deadline - wall_clock()
+            address = _coordinator(place, left)
+            try:
+                # It may have moved, where a store says where it is: ask again now and then.
+                link = Link.connect(
+                    address,
+                    place.secret,
+                    hello,
+                    min(left, 2.0) if place.hosted else left,
+                    encrypts=self._terms.encrypts,
+                    expected=identity(0),
+                )
+            except LinkTimeout as error:
+                if wall_clock() < deadline:
+                    continue
+                raise UserError(
+                    f"rank {place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
+                    "has ended, so has the run; it goes on from its last checkpoint when all hosts are started again."
+                ) from error
+            except LinkError as error:
+                where = f"{address[0]}:{address[1]}"
+                raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
+            link.patience = self._terms.host_patience
+            return MonitoredLink(link, self._terms.host_patience)
+
+    def _build(self) -> None:
+        terms = self._terms
+        self.local_runtime = ProcsRuntime(
+            self._cluster,
+            terms.patience_seconds,
+            terms.threads,
+            on_death=terms.on_death,
+            here=self._place.ranks,
+            extra=tables(self._cluster.learners),
+            open_endpoint=self._endpoint.open,
+        )
+        self._arena = self.local_runtime.arena
+        initial = fingerprint(self._arena.vector("row", self.local_runtime.here[0]))
+        self._send("built", parameters=self.local_runtime.parameters, initial=initial)
+
+    # What is said -----------------------------------------------------------------------------------------------------
+
+    def _send(self, kind: str, **header: Any) -> None:
+        try:
+            self._monitored.send(kind, header)
+        except LinkError as error:
+            self._gone(str(error))
+        self._check()
+
+    def _gone(self, reason: str) -> None:
+        self._lost = self._lost or f"the first host is lost: {reason}"
+
+    def _check(self) -> None:
+        """Is there still a run, and a conductor?"""
+        if self._over is not None:
+            raise self._over
+        if self._lost:
+            raise _CoordinatorLost(self._lost)
+
+    def _heard(self, message: Message) -> None:
+        """From the thread of the link: what must not wait."""
+        header = message.header
+        match message.kind:
+            case "leases":
+                prefetch = self._prefetch
+                if prefetch is not None and header["part"] == self._part:
+                    prefetch.fill([int(index) for index in header["indices"]], bool(header["more"]))
+            case "piece":
+                bulk.take_piece(self._arena, message, self._place.ranks)
+            case "living":
+                self._hear_who_lives(header)
+            case "hold":
+                assert self.local_runtime is not None
+                self._monitored.send("replied", {"reached": hold(self.local_runtime)})
+            case "stop":
+                assert self.local_runtime is not None
+                let_go(self.local_runtime, int(header["round"]))
+            case "end" | "refused":
+                why = str(header["why"]) if message.kind == "end" else f"this host is refused: {header['why']}"
+                self._over = _Over(why, str(header.get("signal", "")))
+            case _:
+                self._orders.put(message)
+
+    def _hear_who_lives(self, header: dict[str, Any]) -> None:
+        if int(header["generation"]) <= self._generation:
+            return
+        self._generation = int(header["generation"])
+        for rank, lives in enumerate(header["alive"]):
+            if rank not in self._place.ranks:
+                self._arena.table("alive")[rank] = lives
+        self._endpoint.peers([(str(host), int(port)) for host, port in header["addresses"]])
+
+    def _say_state(self) -> None:
+        assert self.local_runtime is not None
+        arena, ranks = self._arena, list(self._place.ranks)
+        self._send(
+            "state",
+            said=activity.report_activity(arena, ranks),
+            steps=arena.table("steps")[ranks].tolist(),
+            alive=arena.table("alive")[ranks].tolist(),
+            ready=self.local_runtime.ready(),
+        )
+        if (signal := self._asked()) and not self._told:
+            self._told = True
+            self._send("interrupt", signal=signal)
+
+    # What is done -----------------------------------------------------------------------------------------------------
+
+    def obey(self) -> None:
+        """Do what the conductor says, until it says that the run has ended.
+
+        Raises:
+            _Over, _Lost.
+        """
+        assert self.local_runtime is not None
+        while True:
+            self._check()
+            try:
+                order = self._orders.get(timeout=LOOK_SECONDS)
+            except Empty:
+                self.local_runtime.collect_replacements()
+                if self._hosts:
+                    self._say_state()
+                continue
+            header = order.header
+            match order.kind:
+                case "welcome":
+                    self._host, self._hosts = int(header["host"]), [tuple(ranks) for ranks in header["hosts"]]
+                    bulk.enter_integers(self._arena, self._place.ranks, header["integers"])
+                    self._traffic = TrafficCounters(self._host, self._readings)
+                    self._endpoint.settle(self._host, self._hosts)
+                    if self._synchronous:
+                        self._peer_links = PeerLinks(
+                            self._router,
+                            self._hosts,
+                            self._host,
+                            self._terms.host_patience,
+                            4 * self.local_runtime.parameters,
+                            self._terms.encrypts,
+                        )
+                    self._send("prepared")
+                case "meet":
+                    self._meet([(str(host), int(port)) for host, port in header["addresses"]])
+                case "part":
+                    self._train(header)
+                case "give":
+                    for name in header["names"]:
+                        self._give(str(name))
+                    self._send("replied", integers=bulk.integers(self._arena, self._place.ranks))
+                case "load":
+                    bulk.enter_integers(self._arena, range(self._place.learners), header["integers"])
+                    self._send("replied")
+
+    def _readings(self) -> Iterator[Reading]:
+        yield 0, self._monitored.link.sent_bytes, self._monitored.link.received_bytes, 0.0
+        yield from self._endpoint.readings()
+        if self._peer_links is not None:
+            yield from self._peer_links.readings()
+
+    def _meet(self, addresses: list[Address]) -> None:
+        assert self._peer_links is not None
+        try:
+            self._peer_links.dial(addresses, self._place.secret, self._terms.patience_seconds)
+        except (LinkError, TimeoutError) as error:
+            raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
+        self._send("replied")
+
+    def _give(self, name: str) -> None:
+        try:
+            for rank in self._place.ranks:
+                bulk.send_vector(self._monitored, name, rank, self._arena.vector(name, rank))
+        except LinkError as error:
+            self._gone(str(error))
+
+    def _train(self, header: dict[str, Any]) -> None:
+        """A part of a segment; afterwards the conductor is told how it went."""
+        assert self.local_runtime is not None
+        local_runtime = self.local_runtime
+        plan = dataclasses.replace(SegmentPlan.from_json(header["plan"]), last_round=int(header["last_round"]))
+        self._part, self._trouble = int(header["part"]), None
+        if header["segment"] != self._segment:
+            self._segment = header["segment"]
+            local_runtime.begin(plan)
+        problem: dict[str, Any] = {"problem": "", "text": "", "rank": -1}
+        try:
+            self._run_part(plan, [int(rank) for rank in header["living"]])
+        except (_Over, _CoordinatorLost):
+            raise
+        except LearnerDied as died:
+            problem = {"problem": "died", "text": died.reason, "rank": died.rank}
+        except TimeoutError as error:
+            problem["problem"], problem["text"] = "timeout", str(error)
+        except Exception:
+            problem["problem"], problem["text"] = "error", traceback.format_exc()
+        report = self._report() or {"settled": [], "counts": counted(self._arena, local_runtime.here)}
+        queue.clear_prefetch(self._arena)  # the conductor knows: it is what was not settled
+        self._prefetch = None
+        happened = local_runtime.outcome(plan, 0, 0.0)
+        self._say_state()
+        self._send(
+            "done",
+            part=self._part,
+            **report,
+            **problem,
+            redrawn=happened.redrawn,
+            lost=[dataclasses.asdict(lost) for lost in happened.lost],
+            joined=[dataclasses.asdict(joined) for joined in happened.joined],
+            traffic=[dataclasses.asdict(traffic) for traffic in self._traffic.since()],
+        )
+
+    def _run_part(self, plan: SegmentPlan, living: list[int]) -> None:
+        assert self.local_runtime is not None
+        if self._synchronous:
+            assert self._peer_links is not None
+            means = HostMeans(
+                self._arena,
+                self._hosts,
+                self._host,
+                self._part,
+                self._peer_links.chain,
+                self._peer_links.mix_links,
+                self._failed,
+                self._terms.wire,
+            )
+            try:
+                self.local_runtime.part(plan, self._look, living, means.start)
+            finally:
+                means.stop()
+        else:
+            self._prefetch = prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._ask)
+            try:
+                self.local_runtime.part(plan, self._look, living, prefetch.start)
+            finally:
+                prefetch.stop()
+
+    def _ask(self, wanted: int) -> None:
+        self._monitored.send("want", {"part": self._part, "wanted": wanted})
+
+    def _failed(self, reason: str) -> None:
+        self._trouble = self._trouble or (wall_clock(), reason)
+
+    def _look(self, _: Glance) -> bool:
+        self._check()
+        report = self._report()
+        if report is not None:
+            self._send("report", part=self._part, **report)
+        self._say_state()
+        if self._endpoint.error:
+            raise RuntimeError(f"an exchange with another host failed:\n{self._endpoint.error}")
+        if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
+            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
+        return False
+
+    def _report(self) -> dict[str, Any] | None:
+        if self._prefetch is not None:
+            return self._prefetch.report()
+        return {"settled": [], "counts": counted(self._arena, self._place.ranks)}
+
+
+def _coordinator(place: HostPlace, seconds: float) -> Address:
+    if not place.hosted:
+        return place.address, place.port
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("conductor")

@@ -1,0 +1,199 @@
+"""One work queue for all hosts of a run. The conductor owns it; every host keeps a small stock of what it has drawn, so
+that no learner waits for the network.
+
+A minibatch is leased to one host at a time. That host says what its learners have trained, together with what they
+counted for it; only then is it off the books. When a host dies, what it had not yet said to be trained is drawn again
+by others, and what it had counted for the rest stays counted: so every minibatch of an epoch is counted exactly once.
+"""
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.core.epochs import EpochPlan
+from roundelay.runtime.base import Counts
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.memory.arena import PREFETCH, TRAINED, Arena
+
+LOOK_SECONDS, SLOWEST_LOOK_SECONDS = 2e-3, 0.05
+"""How often a host looks at its stock: four times a minibatch, within these bounds. A host whose learners need all of
+its cores has none to spare for looking."""
+AHEAD_SECONDS = 0.02
+"""Besides a round trip to the conductor, for how long a stock is to last."""
+
+
+class Leases:
+    """The conductor's book for one segment: minibatches `first` to `end` of an epoch. Safe to use from any thread."""
+
+    def __init__(self, plan: EpochPlan, first: int, end: int) -> None:
+        self._plan, self._next, self._end = plan, first, end
+        self._returned: deque[int] = deque()
+        self._held: dict[int, set[int]] = {}
+        self._settled: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def next(self) -> int:
+        """The first minibatch never drawn."""
+        return self._next
+
+    @property
+    def left(self) -> bool:
+        """Is there anything to draw?"""
+        return bool(self._returned) or self._next < self._end
+
+    def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
+        """Up to so many for `host`, at most a STOCK; what others did not train comes first. And: is there more?"""
+        with self._lock:
+            found: list[int] = []
+            while len(found) < min(wanted, PREFETCH) and self.left:
+                if self._returned:
+                    found.append(self._returned.popleft())
+                else:
+                    if self._plan.piece(self._next).frames:
+                        found.append(self._next)
+                    self._next += 1
+            self._held.setdefault(host, set()).update(found)
+            return found, self.left
+
+    def settle(self, host: int, trained: Collection[int]) -> None:
+        """`host` has trained them, and said what its learners counted."""
+        with self._lock:
+            held = self._held.setdefault(host, set())
+            self._settled[host] += len(held.intersection(trained))
+            held.difference_update(trained)
+
+    def settled(self, host: int) -> int:
+        """Minibatches that `host` has trained."""
+        return self._settled[host]
+
+    def give_back(self, host: int) -> int:
+        """All that `host` has drawn and not trained is to be drawn again; how many these are."""
+        with self._lock:
+            held = self._held.pop(host, set())
+            self._returned.extend(sorted(held))
+            return len(held)
+
+    def stop(self, stop_round: Callable[[int], int]) -> None:
+        """End after the last round begun, or its block."""
+        with self._lock:
+            learners = self._plan.learners
+            self._end = min(self._end, stop_round(-(-self._next // learners)) * learners)
+
+
+class PrefetchedLeases:
+    """A host's share of the queue, kept filled on a thread of its own while a part of a segment runs.
+
+    Args:
+        ask: ask the conductor for so many; it answers by `fill`.
+    """
+
+    def __init__(self, arena: Arena, here: Sequence[int], ask: Callable[[int], None]) -> None:
+        self._arena, self._here, self._ask = arena, here, ask
+        self._open: set[int] = set()  # drawn by this host, and not yet said to be trained
+        self._lock = threading.Lock()
+        self._answered, self._ended = threading.Event(), threading.Event()
+        self._answered.set()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="stock")
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def fill(self, indices: Sequence[int], more: bool) -> None:
+        """What the conductor answers."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._open.update(indices)
+                queue.put(self._arena, indices, more)
+        self._answered.set()
+
+    def _keep(self) -> None:
+        arena, prefetch = self._arena, self._arena.table("stock")
+        asked, round_trip, rate, pause = 0.0, 0.0, 0.0, LOOK_SECONDS
+        drawn, since = int(prefetch[0]), time.monotonic()
+        while not self._ended.wait(pause):
+            now = time.monotonic()
+            if now - since > 0.2:
+                rate = max((int(prefetch[0]) - drawn) / (now - since), rate / 2)
+                drawn, since = int(prefetch[0]), now
+                pause = min(max(LOOK_SECONDS, 0.25 / rate if rate else 0.0), SLOWEST_LOOK_SECONDS)
+            if not self._answered.is_set() or not arena.table("more")[0]:
+                continue
+            if asked:
+                round_trip, asked = now - asked, 0.0
+            target = max(len(self._here), math.ceil(rate * (round_trip + pause + AHEAD_SECONDS)))
+            wanted = min(target, PREFETCH) - queue.prefetched(arena)
+            if wanted > 0:
+                self._answered.clear()
+                asked = now
+                try:
+                    self._ask(wanted)
+                except Exception:  # the link is gone, which others have noticed
+                    return
+
+    def stop(self) -> None:
+        """Nobody draws any more."""
+        with self._lock:
+            self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def report(self) -> dict[str, Any] | None:
+        """What learners have trained since the last report, `settled`, and all they have counted, `counts`: of one
+        moment. None: just now a learner is dead that had not finished counting."""
+        with self._lock:
+            self._arena.queue_lock.acquire()
+            try:
+                counts = _counted(self._arena, self._here)
+                if counts is None:
+                    return None
+                settled = self._open.difference(queue.untrained(self._arena, self._here))
+            finally:
+                self._arena.queue_lock.release()
+            self._open -= settled
+            return {"settled": sorted(settled), "counts": counts}
+
+
+def counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
+    """All counts of `ranks`, for JSON."""
+    return {name: table[list(ranks)].tolist() for name, table in vars(arena.counts).items()}
+
+
+def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Counts | None = None) -> None:
+    """Write what `counted` found, in addition to `base`, into the table of everybody's counts: all of it, or nothing.
+
+    Raises:
+        KeyError, Nonsense: `found` is no such thing.
+    """
+    values = {name: checks.table(found[name], table[list(ranks)]) for name, table in vars(counts).items()}
+    for name, table in vars(counts).items():
+        for rank, value in zip(ranks, values[name], strict=True):
+            before = 0 if base is None else vars(base)[name][rank]
+            table[rank] = np.maximum(before, value) if name == "stalest" else before + value
+
+
+def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
+    """Under the queue lock, which nobody draws without: counts of one moment. Learners may finish a minibatch
+    meanwhile; then it is read again. Counts are compared bit by bit: a loss may be NaN, which equals nothing."""
+    places, counts = list(ranks), arena.counts
+
+    def look() -> list[NDArray[Any]]:
+        return [table[places] for table in (arena.table("claim"), counts.frames, counts.correct, counts.loss)]
+
+    before = look()
+    for _ in range(100):
+        found = counted(arena, ranks)
+        after = look()
+        same = all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
+        if same and not (after[0] == TRAINED).any():
+            return found
+        before = after
+    return None

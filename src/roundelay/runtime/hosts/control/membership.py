@@ -1,0 +1,399 @@
+"""Which hosts take part in a run: who has come, who is lost, who comes back. The conductor's book of them.
+
+Links have threads of their own, which note what they hear. What follows from it happens in `attend`, which the
+conductor calls a few times a second from its main thread, so that nothing changes under its hands.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from roundelay.core.errors import UserError
+from roundelay.core.live import HostSeen
+from roundelay.runtime.base import HostBack, HostGone, wall_clock
+from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.terms import CONTROL, ROLES, HostTerms, differences, fingerprint, identity
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, Message
+from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.coordination import activity
+from roundelay.runtime.procs.driver import ProcsRuntime
+
+GOODBYE_SECONDS = 5.0
+"""How long the conductor waits for the others to hear that the run has ended."""
+
+
+def open_router(place: HostPlace, terms: HostTerms) -> Router:
+    """Listen, and let the others know where.
+
+    Raises:
+        UserError: the address is not one of this host, or taken.
+    """
+    try:
+        listener = Listener(
+            place.listen, place.secret, identity(place.ranks[0]), terms.host_patience, encrypts=terms.encrypts
+        )
+    except OSError as error:
+        host, port = place.listen
+        raise UserError(
+            f"rank {place.ranks[0]}: cannot listen at {host} port {port} ({error.strerror}). Give an address of this "
+            "host by --listen ADDRESS[:PORT], and another MASTER_PORT if that one is taken."
+        ) from error
+    if place.conducts and place.hosted:
+        host, port = listener.address
+        Rendezvous(place.world, terms.patience_seconds).say("conductor", {"host": host, "port": port})
+    return Router(listener, ROLES, terms.patience_seconds)
+
+
+def do_nothing_with(_: Message) -> None:
+    """A message of a host is refused."""
+
+
+class PendingJoins:
+    """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
+
+    def __init__(self, router: Router, patience: float) -> None:
+        self._patience = patience
+        self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
+        router.give(CONTROL, self._take)
+
+    def _take(self, link: Link) -> None:
+        monitored = MonitoredLink(link, self._patience)
+        monitored.beat()
+        self._monitored.put(monitored)
+
+    def next(self, seconds: float = 0.0) -> MonitoredLink | None:
+        """The next, if there is one within so many seconds."""
+        try:
+            return self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait()
+        except Empty:
+            return None
+
+
+class HostMembership:
+    """All other hosts.
+
+    Args:
+        crew: the learners of this host; what is known of the others is written into its arena.
+        door, arrivals: where they knock, and who has.
+        handle: called for each message of a host, from that host's thread.
+        left: called when a host is gone, from any thread; how many minibatches come back from it.
+        moved: called with the addresses of all hosts when one is lost or comes.
+    """
+
+    def __init__(
+        self,
+        local_runtime: ProcsRuntime,
+        router: Router,
+        arrivals: PendingJoins,
+        place: HostPlace,
+        terms: HostTerms,
+        handle: Callable[[RemoteHost, Message], None],
+        left: Callable[[RemoteHost], int],
+        moved: Callable[[Sequence[Address]], None],
+    ) -> None:
+        self._local_runtime, self._router, self._place, self._terms = local_runtime, router, place, terms
+        self._handle, self._left, self._moved = handle, left, moved
+        self.gate = threading.RLock()
+        self._arrivals = arrivals
+        self._remotes: dict[int, RemoteHost] = {}
+        self.hosts: list[tuple[int, ...]] = [place.ranks]
+        """The ranks of each host, in rank order."""
+        self.lost: list[HostGone] = []
+        self.joined: list[HostBack] = []
+        self._told: list[object] = []  # who lives, and where, as all were told
+        self._generation = 0
+        self._begun = False  # all have come
+
+    # The beginning ----------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Wait until all hosts have come, have built their learners, and have begun where this one does.
+
+        Raises:
+            UserError: some did not, or one disagrees about the run; names their ranks.
+        """
+        learners, deadline = self._local_runtime.cluster.learners, wall_clock() + self._terms.patience_seconds
+        came: list[RemoteHost] = []
+        while len(self._remotes) < len(self.hosts) - 1 or len(self.inside()) < len(self.hosts) - 1 or not self._begun:
+            monitored = self._arrivals.next(0.05)
+            if monitored is not None:
+                remote = self._examine(monitored)
+                for old in [old for old in came if remote is not None and set(old.ranks) & set(remote.ranks)]:
+                    self.evict(old, "it was started again")  # before it was missed
+                came += [remote] if remote is not None else []
+            came = [remote for remote in came if remote.standing != "gone"]
+            here = {*self._place.ranks, *(rank for remote in came for rank in remote.ranks)}
+            missing = sorted(set(range(learners)) - here)
+            if not missing:
+                self.hosts = sorted([self._place.ranks, *(remote.ranks for remote in came)])
+                self._remotes = {self.hosts.index(remote.ranks): remote for remote in came}
+                for host, remote in self._remotes.items():
+                    remote.host = host
+                self._begun = True
+                self.attend()
+            if wall_clock() > deadline:
+                raise self._incomplete(missing)
+
+    def _incomplete(self, missing: Sequence[int]) -> UserError:
+        learners, seconds = self._local_runtime.cluster.learners, self._terms.patience_seconds
+        if not missing:
+            slow = [remote.ranks for remote in self.all() if remote.standing != "in"]
+            return UserError(f"learners {slow} were not built within {seconds:g} s: raise training.patience_seconds.")
+        where = ":".join(map(str, self._router.listener.address))
+        reasons = self._router.listener.rejected.reasons
+        refused = f" The last connection that was refused: {reasons[-1]}." if reasons else ""
+        return UserError(
+            f"learners {missing} of {learners} have not come to {where} within {seconds:g} s: is Roundelay running on "
+            f"their hosts, with the same MASTER_ADDR, MASTER_PORT and secret, and can they reach that address?{refused}"
+        )
+
+    def _examine(self, monitored: MonitoredLink) -> RemoteHost | None:
+        """A host that has come and is one of this run's; None: it does not say what it is, and is counted as such.
+
+        Raises:
+            UserError: it is another run's; it is told why.
+        """
+        hello, learners = monitored.link.hello, self._local_runtime.cluster.learners
+        try:
+            first, count = checks.wholes(hello["ranks"], 2)
+            address, all_ = checks.address(hello["address"]), checks.whole(hello["learners"])
+            found = differences(self._terms.agreement, hello["agreement"])
+        except (KeyError, checks.InvalidMessage, RecursionError) as error:
+            monitored.link.blame(f"does not say which host it is ({error!r})")
+            monitored.close()
+            return None
+        remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, address)
+        if all_ != learners:
+            why = f"{learners} learners here, {all_} there"
+        elif found:
+            why = f"its recipe is another: {'; '.join(found)}"
+        elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
+            why = f"ranks {first} to {first + count - 1} are not those of another host"
+        else:
+            why = ""
+        handle = do_nothing_with if why else lambda message: self._heard(remote, message)
+        monitored.listen(handle, lambda reason: self.evict(remote, reason))
+        if why:
+            raise self._refuse(remote, why)
+        return remote
+
+    def _refuse(self, remote: RemoteHost, why: str) -> UserError:
+        remote.tell("refused", why=why)
+        until(lambda: remote.standing == "gone", 1.0)
+        self.evict(remote, why)
+        return UserError(f"the host of learners {', '.join(map(str, remote.ranks))} cannot take part: {why}.")
+
+    def _welcome(self, remote: RemoteHost) -> None:
+        """Tell a host where it is, and give it what it needs to take part: where it comes late, the row of a learner of
+        this host. On a thread of its own: a slow link may take long."""
+        local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
+        remote.welcomed, copy = True, None
+        if remote.late or remote.initial != fingerprint(local_runtime.copy(local_runtime.here[0])["row"]):
+            living = [rank for rank in local_runtime.here if arena.table("alive")[rank]]
+            source = local_runtime.source(ranks[0], living) if living else local_runtime.here[0]
+            remote.copied, copy = None if local_runtime.cluster.centre else source, local_runtime.copy(source)
+        numbers = {
+            "steps": arena.table("steps")[ranks].tolist(),
+            "versions": (arena.table("versions")[ranks] + 1 & ~1).tolist(),
+            "scalars": [copy["scalars"].tolist() if copy else arena.scalars[rank].tolist() for rank in ranks],
+        }
+
+        def send() -> None:
+            with suppress(LinkError):
+                for name, vector in (copy or {}).items():
+                    if name != "scalars":
+                        bulk.send_vector(remote.monitored, name, bulk.EVERYONE, vector)
+                remote.monitored.send("welcome", {"host": remote.host, "hosts": self.hosts, "integers": numbers})
+
+        threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
+
+    def addresses(self) -> list[Address]:
+        """Where hosts listen, in rank order; nowhere, ("", 0), where none is."""
+        found = [self._router.listener.address] + [("", 0)] * (len(self.hosts) - 1)
+        for remote in self.all():
+            found[remote.host] = remote.address
+        return found
+
+    # What is going on -------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[RemoteHost]:
+        """Hosts that are not lost."""
+        return [remote for remote in self._remotes.values() if remote.standing != "gone"]
+
+    def inside(self) -> list[RemoteHost]:
+        """Hosts that take part."""
+        return [remote for remote in self._remotes.values() if remote.standing == "in"]
+
+    def who_waits(self) -> str:
+        """What every learner is doing, as far as it is known here, in a table."""
+        here, now = activity.report_activity(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
+        said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
+        said[0] = activity.ReportedActivity(here, now)
+        return activity.table(self._local_runtime.arena, list(zip(self.hosts, said, strict=True)))
+
+    def seen(self, traffic: Mapping[int, tuple[int, int]]) -> tuple[HostSeen, ...]:
+        """Every host as it looks from here, this one first; `traffic`: bytes sent to it and received from it, by
+        host."""
+        found = [HostSeen(name=self._router.listener.address[0], ranks=list(self._place.ranks))]
+        now = wall_clock()
+        for host, remote in sorted(self._remotes.items()):
+            sent, received = traffic.get(host, (0, 0))
+            found.append(
+                HostSeen(
+                    name=remote.address[0],
+                    ranks=list(remote.ranks),
+                    alive=remote.standing == "in",
+                    heard_s=round(now - remote.monitored.heard, 3),
+                    sent_bytes=sent,
+                    received_bytes=received,
+                )
+            )
+        return tuple(found)
+
+    def _heard(self, remote: RemoteHost, message: Message) -> None:
+        """From the thread of that host's link."""
+        if message.kind == "piece":
+            if remote.standing != "in":
+                raise checks.InvalidMessage("a row from a host that does not take part")
+            bulk.take_piece(self._local_runtime.arena, message, remote.ranks)
+        elif message.kind == "replied":
+            if "integers" in message.header:
+                bulk.enter_integers(self._local_runtime.arena, remote.ranks, message.header["integers"])
+            remote.reached = checks.whole(message.header.get("reached", 0))
+            remote.replied.set()
+        elif message.kind == "built":
+            if checks.whole(message.header["parameters"]) != self._local_runtime.parameters:
+                raise ValueError(
+                    f"{message.header['parameters']} parameters there, {self._local_runtime.parameters} here"
+                )
+            remote.initial = checks.whole(message.header["initial"])
+        elif message.kind == "prepared":
+            with self.gate:
+                if remote.standing == "new":
+                    remote.standing = "ready"
+        elif message.kind == "state":
+            self._take_state(remote, message)
+        else:
+            self._handle(remote, message)
+
+    def _take_state(self, remote: RemoteHost, message: Message) -> None:
+        """What a host says of its learners a few times a second."""
+        arena, found = self._local_runtime.arena, message.header
+        with self.gate:
+            if remote.standing != "in":
+                return
+            count, ranks = len(remote.ranks), list(remote.ranks)
+            said, doing = checks.mapping(found["said"]), checks.listed(checks.mapping(found["said"])["doing"], 3)
+            said = {
+                name: checks.wholes(said[name], count, -checks.BOUND) for name in activity.TABLES if name != "doing"
+            }
+            said["doing"] = [checks.wholes(one, count, -checks.BOUND) for one in doing]
+            steps, alive = checks.wholes(found["steps"], count), checks.wholes(found["alive"], count, stop=2)
+            ready = checks.wholes(found["ready"])
+            remote.said = activity.ReportedActivity(said, activity.milliseconds())
+            arena.table("steps")[ranks] = steps
+            arena.table("versions")[ranks] = said["versions"]  # for the time it is lost
+            arena.table("alive")[ranks] = alive
+            remote.ready = [rank for rank in ready if rank in remote.ranks]
+
+    def evict(self, remote: RemoteHost, reason: str) -> None:
+        """A host is lost."""
+        arena = self._local_runtime.arena
+        with self.gate:
+            if remote.standing == "gone":
+                return
+            took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
+            if took_part:
+                arena.table("alive")[list(remote.ranks)] = 0
+                self.lost.append(HostGone(remote.host, remote.ranks, reason, self._left(remote)))
+        remote.replied.set()
+        remote.monitored.close()
+
+    def attend(self) -> None:
+        """Let those in who are ready, look at who has come, and tell everybody who lives."""
+        while self._begun and (monitored := self._arrivals.next()) is not None:
+            self._come_back(monitored)
+        with self.gate:
+            for remote in self.all():
+                if remote.standing == "new" and remote.initial is not None and not remote.welcomed:
+                    self._welcome(remote)
+                if remote.standing == "ready":
+                    remote.standing = "in"
+                    self._local_runtime.arena.table("alive")[list(remote.ranks)] = 1
+                    if remote.late:
+                        self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
+            inside = [remote.host for remote in self.inside()]
+            now: list[object] = [self._local_runtime.arena.table("alive").tolist(), self.addresses(), inside]
+            if now == self._told:
+                return
+            self._told, self._generation = now, self._generation + 1
+        alive, where = self._local_runtime.arena.table("alive").tolist(), self.addresses()
+        self._moved(where)
+        for remote in self.inside():
+            remote.tell("living", generation=self._generation, alive=alive, addresses=where)
+
+    def _come_back(self, monitored: MonitoredLink) -> None:
+        """A host comes that was lost, or is not missed yet."""
+        traits, label = self._local_runtime.cluster.strategy.traits, self._local_runtime.cluster.strategy.label
+        with suppress(UserError):  # whoever is refused has been told why
+            remote = self._examine(monitored)
+            if remote is None:
+                return
+            if remote.ranks not in self.hosts:
+                raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
+            if traits.synchronous or self._terms.on_death == "stop":
+                raise self._refuse(remote, f"under {label} nobody can come back while the run goes on")
+            remote.host, remote.late = self.hosts.index(remote.ranks), True
+            self.evict(self._remotes[remote.host], "it was started again")
+            with self.gate:
+                self._remotes[remote.host] = remote
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    def ask(self, kind: str, what: str, **header: object) -> list[RemoteHost]:
+        """Ask all hosts that take part, and wait for their replies; who gave one.
+
+        Raises:
+            TimeoutError: one lives and does not reply; says to `what`.
+        """
+        asked = self.inside()
+        for remote in asked:
+            remote.replied.clear()
+            remote.tell(kind, **header)
+        for remote in asked:
+            self._wait(remote, what)
+        return [remote for remote in asked if remote.standing == "in"]
+
+    def _wait(self, remote: RemoteHost, what: str) -> None:
+        seconds = self._terms.patience_seconds
+        if not until(lambda: remote.replied.is_set() or remote.standing == "gone", seconds):
+            raise TimeoutError(
+                f"host {remote.host} (learners {remote.ranks}) lives, but has not said for {seconds:g} s {what}"
+            )
+
+    def close(self, why: str, signal: str = "") -> None:
+        """Tell all hosts that the run has ended: well, for a reason, or because a signal of this name was heard; let
+        the links go. Safe to call twice."""
+        for remote in self.all():
+            remote.tell("end", why=why, signal=signal)
+        until(lambda: not self.all(), min(GOODBYE_SECONDS, self._terms.host_patience))
+        for remote in self.all():
+            self.evict(remote, "the run has ended")
+        self._begun = False
+        while (monitored := self._arrivals.next()) is not None:
+            monitored.close()
+
+    # For the records --------------------------------------------------------------------------------------------------
+
+    def news(self) -> tuple[tuple[HostGone, ...], tuple[HostBack, ...]]:
+        """Who was lost and who came back since this was asked last."""
+        with self.gate:
+            found = tuple(self.lost), tuple(self.joined)
+            self.lost, self.joined = [], []
+            return found

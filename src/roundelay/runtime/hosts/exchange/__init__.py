@@ -1,0 +1,1 @@
+"""One-sided exchanges with rows of other hosts."""

@@ -1,0 +1,99 @@
+"""A host's exchanges with rows of other hosts: its ferry, and the server of the others' ferries, behind one door."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from roundelay.runtime.hosts.exchange.client import ExchangeClient
+from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.row_leases import RowLeases
+from roundelay.runtime.hosts.exchange.server import ExchangeServer
+from roundelay.runtime.hosts.terms import EXCHANGE, HostTerms
+from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.transport.traffic import Reading
+from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.memory.arena import Layout
+
+HERE, SOMEWHERE = 0, 1
+"""Numbers of hosts until all have come and have numbers."""
+
+
+class ExchangeEndpoint:
+    """Opened before learners start, closed after they have ended."""
+
+    def __init__(self, place: HostPlace, terms: HostTerms, router: Router) -> None:
+        self._place, self._terms, self._router = place, terms, router
+        self._client: ExchangeClient | None = None
+        self._server: ExchangeServer | None = None
+
+    def open(self, arena: str, layout: Layout) -> Mapping[int, str]:
+        """Begin, for the arena at that path; what each learner here is told of its ferry, by rank."""
+        _one_thread_each()
+        place, terms, rejected = self._place, self._terms, self._router.listener.rejected
+        homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
+        # The learner that asks is more patient than its ferry, which is more patient than the one that is asked.
+        row_leases, cpu_budget = RowLeases(), CpuBudget(terms.exchange_share)
+        self._client = client = ExchangeClient(
+            arena,
+            layout,
+            HERE,
+            homes,
+            {},
+            place.secret,
+            row_leases,
+            RowFormat(terms.wire, terms.fragments),
+            terms.patience_seconds / 2,
+            rejected,
+            cpu_budget,
+            terms.encrypts,
+        )
+        self._server = ExchangeServer(
+            arena, layout, place.ranks, row_leases, terms.patience_seconds / 4, rejected, cpu_budget
+        )
+        self._router.give(EXCHANGE, self._server.serve)
+        client.start()
+        return client.wake
+
+    def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:
+        """All have come: this is number `host` of `hosts`, which have these learners. Nothing has been asked yet."""
+        if self._client is not None:
+            home = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
+            self._client.host, self._client.homes = host, tuple(home[rank] for rank in sorted(home))
+
+    def peers(self, addresses: Sequence[Address]) -> None:
+        """Where the hosts are now, by number; those that are nowhere have port 0. Who lives is in the arena by now."""
+        if self._server is not None:
+            self._server.living_changed()
+        if self._client is not None:
+            own = self._client.host
+            self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})
+
+    @property
+    def error(self) -> str:
+        """The traceback of what should not have happened, if something did."""
+        return next((side.error for side in (self._client, self._server) if side is not None and side.error), "")
+
+    def readings(self) -> Iterator[Reading]:
+        """Of each host that was asked, or asks."""
+        for side in (self._client, self._server):
+            for host, traffic in side.traffic().items() if side is not None else ():
+                yield host, traffic.sent_bytes, traffic.received_bytes, traffic.waited_s
+
+    def close(self) -> None:
+        """Requests under way come to nothing. Safe to call twice."""
+        if self._client is not None:
+            self._client.close()
+        if self._server is not None:
+            self._server.close()
+
+
+def _one_thread_each() -> None:
+    """Let torch use one thread in each thread that begins from now on: there are many, with small operations. This one
+    keeps what it has, which evaluates models."""
+    torch.get_num_threads()  # from now on its number is its own
+    thread = threading.Thread(target=torch.set_num_threads, args=(1,))
+    thread.start()
+    thread.join()

@@ -1,0 +1,1 @@
+"""Links between hosts: bytes, encryption, handshake, messages, heartbeats."""

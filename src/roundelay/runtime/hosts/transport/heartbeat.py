@@ -1,0 +1,168 @@
+"""Links that are watched: heartbeats both ways, several senders, one who listens; and the door at which hosts knock.
+
+Who has said nothing for as long as hosts are patient is gone, and so is whoever closed the link. Large things are sent
+in pieces, each of which is a sign of life, so that a slow link is not taken for a dead one.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
+
+BEATS = 10
+"""Heartbeats within the patience."""
+UNCLAIMED_LOOK_SECONDS = 0.5
+"""Interval at which a listener looks for links that nobody takes."""
+
+Handle = Callable[[Message], None]
+Gone = Callable[[str], None]
+
+
+class MonitoredLink:
+    """A link to another host on which many may send.
+
+    Args:
+        link: proved already.
+        patience: seconds of silence after which the other end counts as gone.
+    """
+
+    def __init__(self, link: Link, patience: float) -> None:
+        self.link, self._patience = link, patience
+        self._threads: list[threading.Thread] = []
+        self._closed = threading.Event()
+        self.heard = time.monotonic()
+        """When the other end last said anything, a heartbeat too."""
+
+    def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+        """Send a message.
+
+        Raises:
+            LinkError: the other end is gone.
+        """
+        self.link.send(kind, header, payload)
+
+    def beat(self) -> None:
+        """From now on the other end hears that this one lives."""
+        self._start(self._beat)
+
+    def listen(self, handle: Handle, gone: Gone) -> None:
+        """Call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other end is, on
+        a thread of this line's own; not after `close`. A message that `handle` fails on, however it fails, is the other
+        end's last: it is counted, and the link is closed."""
+        self._start(self._hear, handle, gone)
+
+    def _start(self, work: Callable[..., None], *arguments: Callable[..., None]) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True, name=f"line {self.link.peer}")
+        self._threads.append(thread)
+        thread.start()
+
+    def _beat(self) -> None:
+        with suppress(LinkError):
+            while not self._closed.wait(self._patience / BEATS):
+                self.send("beat", {})
+
+    def _hear(self, handle: Handle, gone: Gone) -> None:
+        try:
+            while not self._closed.is_set():
+                message = self.link.receive(self._patience)
+                self.heard = time.monotonic()
+                if message.kind != "beat":
+                    handle(message)
+        except LinkTimeout:
+            reason = f"no heartbeat for {self._patience:g} s"
+        except LinkError as error:
+            reason = str(error)
+        except Exception as error:  # whatever it said: a host whose messages nobody hears must not be taken for alive
+            reason = f"it said what is no message of ours ({error!r})"
+            self.link.blame(f"said what is no message of ours ({error!r})")
+        else:
+            return
+        if not self._closed.is_set():
+            gone(reason)
+
+    def close(self) -> None:
+        """Nothing more is said or heard. Safe to call twice, and from any thread."""
+        self._closed.set()
+        self.link.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=self._patience)
+
+
+class Router:
+    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello.
+
+    Args:
+        roles: all that a link may be for; others are closed at once.
+        patience: seconds that a link may wait for somebody to take it.
+    """
+
+    def __init__(self, listener: Listener, roles: Collection[str], patience: float) -> None:
+        self.listener, self._roles, self._patience = listener, frozenset(roles), patience
+        self._takers: dict[str, Callable[[Link], None]] = {}
+        self._early: list[tuple[float, str, Link]] = []  # when they came, and for what
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._open, daemon=True, name="door")
+        self._thread.start()
+
+    def give(self, role: str, take: Callable[[Link], None]) -> None:
+        """From now on, and those that have come already."""
+        with self._lock:
+            self._takers[role] = take
+            mine = [link for _, wanted, link in self._early if wanted == role]
+            self._early = [one for one in self._early if one[1] != role]
+        for link in mine:
+            self._hand_over(link, take)
+
+    def _hand_over(self, link: Link, take: Callable[[Link], None]) -> None:
+        try:
+            take(link)
+        except Exception as error:  # it is this link's problem, and no other's
+            link.blame(f"cannot be attended to ({error!r})")
+
+    def _open(self) -> None:
+        while not self.listener.closed:
+            link = self.listener.accept(UNCLAIMED_LOOK_SECONDS)
+            self._close_unclaimed()
+            if link is None:
+                continue
+            role = link.hello.get("what")
+            if not isinstance(role, str) or role not in self._roles:
+                link.blame(f"comes for {role!r}, which nobody here knows")
+                continue
+            with self._lock:
+                take = self._takers.get(role)
+                if take is None:
+                    self._early.append((time.monotonic(), role, link))
+            if take is not None:
+                self._hand_over(link, take)
+
+    def _close_unclaimed(self) -> None:
+        latest = time.monotonic() - self._patience
+        with self._lock:
+            late = [one for one in self._early if one[0] <= latest]
+            self._early = [one for one in self._early if one[0] > latest]
+        for _, role, link in late:
+            link.blame(f"came for {role!r}, which nobody here has attended to for {self._patience:g} s")
+
+    def close(self) -> None:
+        """Nobody can come any more."""
+        self.listener.close()
+        self._thread.join()
+        for _, _, link in self._early:
+            link.close()
+
+
+def until(ready: Callable[[], bool], seconds: float, pause: float = 1e-3) -> bool:
+    """Wait until `ready`; False if it is not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return True

@@ -1,0 +1,146 @@
+"""Where other hosts connect.
+
+Who does proves itself (wire.py) on a thread of its own, so that one who stands still at the door keeps nobody waiting.
+"""
+
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from roundelay.runtime.hosts.transport.wire import (
+    HANDSHAKE_SECONDS,
+    PAYLOAD_BYTES,
+    Address,
+    BadFrame,
+    Link,
+    RejectedConnections,
+)
+
+MOST_UNADMITTED = 64
+"""How many may be proving themselves at a time; one more, and the oldest of the address that has most of them is sent
+away: a crowd from one address keeps nobody else out."""
+
+
+class Listener:
+    """A door.
+
+    Args:
+        address: of an interface of this host, and a port; 0 takes any.
+        secret: of the run.
+        hello: what this end says of itself to those who have proved themselves.
+        encrypts: False: links are authenticated and not encrypted. Both ends must agree.
+        patience: how long the other end of a link may stand still in the middle of a frame.
+
+    Raises:
+        OSError: the address is not ours, or taken.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        secret: bytes,
+        hello: dict[str, Any] | None = None,
+        patience: float = 10.0,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+        rejected: RejectedConnections | None = None,
+        largest: int = PAYLOAD_BYTES,
+        encrypts: bool = True,
+    ) -> None:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=128)
+        self.address: Address = self._socket.getsockname()[:2]
+        self.rejected = rejected or RejectedConnections()
+        self._secret, self._hello, self._patience = secret, hello or {}, patience
+        self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, largest, encrypts
+        self._gate, self._closed = threading.Lock(), False
+        self._unadmitted: dict[Link, threading.Thread] = {}
+        self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
+        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.address[1]}")
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """By this end."""
+        return self._closed
+
+    def accept(self, timeout: float | None) -> Link | None:
+        """The next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or when this
+        is closed meanwhile."""
+        try:
+            link = self._admitted.get(timeout=timeout)
+        except Empty:
+            return None
+        if link is None:
+            self._admitted.put(None)  # there may be others who wait
+        return link
+
+    def _open(self) -> None:
+        while True:
+            try:
+                socket_, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(0.05)  # out of descriptors, say: somebody may close some
+                continue
+            try:
+                link = Link(socket_, self._handshake_seconds, self.rejected, self._largest)
+            except OSError:  # gone again
+                socket_.close()
+                continue
+            thread = threading.Thread(target=self._examine, args=(link,), daemon=True, name=f"door {link.peer}")
+            with self._gate:
+                if len(self._unadmitted) >= MOST_UNADMITTED:
+                    self._reject_oldest()
+                self._unadmitted[link] = thread
+                closed = self._closed
+            if closed:
+                link.close()
+            thread.start()
+
+    def _reject_oldest(self) -> None:
+        crowd = Counter(link.address for link in self._unadmitted)
+        address, _ = crowd.most_common(1)[0]
+        oldest = next(link for link in self._unadmitted if link.address == address)
+        del self._unadmitted[oldest]
+        oldest.close()
+
+    def _examine(self, link: Link) -> None:
+        try:
+            link.prove(partial(link.admit, self._secret, self._hello, self._encrypts), self._handshake_seconds)
+            link.patience = self._patience
+        except BadFrame:  # from somebody who had proved himself; counted
+            pass
+        except Exception as error:  # whatever somebody sends who may be anybody, it is its own problem
+            self.rejected.count_rejected(str(error))
+        with self._gate:
+            self._unadmitted.pop(link, None)
+            if self._closed:
+                link.close()
+            if not link.closed:
+                self._admitted.put(link)
+
+    def close(self) -> None:
+        """Nobody can connect any more; links that were accepted stay. Safe to call twice."""
+        with self._gate:
+            self._closed = True
+            waiting = dict(self._unadmitted)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+        for visitor, thread in waiting.items():
+            visitor.close()
+            if thread.ident is not None:
+                thread.join()
+        with suppress(Empty):
+            while True:
+                link = self._admitted.get_nowait()
+                if link is not None:
+                    link.close()
+        self._admitted.put(None)

@@ -1,0 +1,167 @@
+"""A connection as bytes: it never blocks for longer than its owner is patient, and any thread may close it.
+
+Nothing is known here of who is at the other end, or of what the bytes mean.
+"""
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+MOST_PIECES = 256
+"""Of one message in one system call."""
+RTO_MAX_MS = 44
+"""Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
+
+
+class LinkError(Exception):
+    """Something is wrong with a link; says with whom."""
+
+
+class LinkClosed(LinkError):
+    """The link is closed: by either end, or because the other stood still in the middle of a frame."""
+
+
+class LinkTimeout(LinkError):
+    """Nothing came in time. The link is as good as before."""
+
+
+class Stream:
+    """One connection. One thread may write while another reads; any may close.
+
+    Args:
+        patience: seconds for which the other end may take nothing, or send nothing in the middle of something.
+    """
+
+    def __init__(self, socket_: socket.socket, patience: float) -> None:
+        socket_.setblocking(False)
+        _tune(socket_, patience)
+        self._socket, self._descriptor = socket_, socket_.fileno()
+        self._gate, self._inside, self._closed = threading.Lock(), 0, False
+        self.patience = patience
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.peer = _name(socket_)
+        """Address and port of the other end, for people."""
+
+    def write(self, views: list[memoryview]) -> None:
+        """Send all of `views`.
+
+        Raises:
+            LinkClosed: the connection is of no more use.
+        """
+        pieces = deque(view for view in views if len(view))
+        while pieces:
+            try:
+                sent = self._socket.sendmsg([pieces[i] for i in range(min(len(pieces), MOST_PIECES))])
+            except BlockingIOError:
+                try:
+                    self._wait(select.POLLOUT, self.patience)
+                except LinkTimeout as error:
+                    raise LinkClosed(f"{self.peer} has taken nothing for {self.patience:.0f} s") from error
+                continue
+            except OSError as error:
+                raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
+            self.sent_bytes += sent
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.popleft())
+            if sent:
+                pieces[0] = pieces[0][sent:]
+
+    def fill(self, view: memoryview, deadline: float | None = None) -> None:
+        """Fill all of `view` with what comes, by `deadline`; without one, some of it every `patience` seconds.
+
+        Raises:
+            LinkClosed, LinkTimeout: the latter only where there is a deadline.
+        """
+        while len(view):
+            try:
+                got = self._socket.recv_into(view)
+            except BlockingIOError:
+                seconds = self.patience if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    self._wait(select.POLLIN, seconds)
+                except LinkTimeout as error:
+                    if deadline is not None:
+                        raise
+                    raise LinkClosed(f"{self.peer} stands still in the middle of a frame") from error
+                continue
+            except OSError as error:
+                raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
+            if not got:
+                raise LinkClosed(f"{self.peer} has closed the link")
+            self.received_bytes += got
+            view = view[got:]
+
+    def wait(self, seconds: float | None) -> None:
+        """Wait until something has come.
+
+        Raises:
+            LinkTimeout: nothing has, within so many seconds (None: no bound).
+        """
+        self._wait(select.POLLIN, seconds)
+
+    def _wait(self, for_: int, seconds: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._descriptor, for_)
+        if not poll.poll(None if seconds is None else max(0.0, seconds * 1000)):
+            raise LinkTimeout(f"nothing from {self.peer} for {seconds:.1f} s")
+
+    @property
+    def closed(self) -> bool:
+        """By this end: on request, or because of what came."""
+        return self._closed
+
+    def enter(self) -> None:
+        """From now until `leave` the socket is in use, and is not given back to the kernel.
+
+        Raises:
+            LinkClosed.
+        """
+        with self._gate:
+            if self._closed:
+                raise LinkClosed(f"the link to {self.peer} is closed")
+            self._inside += 1
+
+    def leave(self) -> None:
+        """See `enter`."""
+        with self._gate:
+            self._inside -= 1
+            if self._closed and not self._inside:
+                self._socket.close()
+
+    def close(self) -> None:
+        """Close the connection: all who are writing or reading, here or there, get `LinkClosed`. Safe to call twice."""
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            if not self._inside:  # else the last who leaves does it: the descriptor's number must not be used anew
+                self._socket.close()
+
+
+def _tune(socket_: socket.socket, patience: float) -> None:
+    """Small messages go at once; the kernel notices by itself when the other host is gone."""
+    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probe = max(1, int(patience / 4))
+    for option, value in (
+        (socket.TCP_KEEPIDLE, probe),
+        (socket.TCP_KEEPINTVL, probe),
+        (socket.TCP_KEEPCNT, 4),
+        (socket.TCP_USER_TIMEOUT, max(1000, int(2 * patience * 1000))),
+    ):
+        socket_.setsockopt(socket.IPPROTO_TCP, option, value)
+    with suppress(OSError):  # older kernels: a link that was cut for 10 s may take 20 to go on
+        socket_.setsockopt(socket.IPPROTO_TCP, RTO_MAX_MS, 1000)
+
+
+def _name(socket_: socket.socket) -> str:
+    try:
+        host, port = socket_.getpeername()[:2]
+    except OSError:
+        return "somebody who is gone"
+    return f"{host}:{port}"

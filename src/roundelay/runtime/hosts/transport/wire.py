@@ -1,0 +1,394 @@
+"""Links between hosts: connections on which both ends have proved that they know the run's secret (handshake.py), and
+on which nothing can be changed, left out, repeated or put in unnoticed (seal.py).
+
+A message is a frame:
+    sizes     of the kind in 1 byte, of the header in 4, of the payload in 8, big-endian
+    kind      ASCII
+    header    a JSON object, UTF-8, at most HEADER_BYTES
+    payload   raw, at most the link's `largest`
+The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
+that is not sealed, and memory grows with what has come, not with what is announced. Nothing is written into a buffer of
+the receiver before the tag of its record was verified. Nothing is ever unpickled. A record without its tag, and a frame
+that makes no sense, close their connection, and are counted.
+"""
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+from roundelay.runtime.hosts.transport import handshake
+from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
+from roundelay.runtime.hosts.transport.stream import LinkClosed, LinkError, LinkTimeout, Stream
+
+__all__ = [
+    "Address",
+    "BadFrame",
+    "Link",
+    "LinkClosed",
+    "LinkError",
+    "LinkTimeout",
+    "Message",
+    "RejectedConnections",
+    "Tampered",
+    "UnknownPeer",
+]
+
+Address = tuple[str, int]
+
+HEADER_BYTES = 1 << 20
+"""Of JSON in one frame."""
+PAYLOAD_BYTES = 1 << 21
+"""Of one frame, unless a link is for more."""
+HANDSHAKE_SECONDS = 10.0
+"""In which whoever connects must have proved itself."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between attempts to connect: each pause is twice the one before."""
+SMALL_BYTES = 1 << 12
+"""Buffer of a link for records as long as all are small."""
+REASONS = 8
+"""For refusing a connection: so many are kept, for people."""
+
+_FRAME = struct.Struct("!BIQ")
+
+
+class BadFrame(LinkError):
+    """What came is no frame of ours. The link is closed."""
+
+
+class Tampered(BadFrame):
+    """What came is not what the other end has sent, or not in its order: somebody between the two has changed it, left
+    something out, or put something in. The link is closed."""
+
+
+class UnknownPeer(LinkError):
+    """The other end does not know the secret, is not whom it was taken for, or has other rules. The link is closed."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What came in one frame."""
+
+    kind: str
+    header: dict[str, Any]
+    payload: memoryview
+
+
+@dataclass
+class RejectedConnections:
+    """Connections that were closed because of what came over them."""
+
+    strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
+    malformed: int = 0  # by a message that made no sense, from a host of ours
+    tampered: int = 0  # by something that was changed, left out, repeated or put in on the way
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=REASONS))  # of the last ones, for people
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def all(self) -> int:
+        """Links refused or ended, of every kind."""
+        return self.strangers + self.malformed + self.tampered
+
+    def count_rejected(self, reason: str = "") -> None:
+        """One more."""
+        with self.lock:
+            self.strangers += 1
+            self.reasons.append(reason)
+
+    def count_malformed(self, reason: str = "") -> None:
+        """One more."""
+        with self.lock:
+            self.malformed += 1
+            self.reasons.append(reason)
+
+    def count_tampered(self, reason: str) -> None:
+        """One more."""
+        with self.lock:
+            self.tampered += 1
+            self.reasons.append(reason)
+
+
+class Link:
+    """One connection, after both ends have proved that they know the secret.
+
+    One thread may receive while others send; any may close.
+    """
+
+    def __init__(
+        self, socket_: socket.socket, patience: float, rejected: RejectedConnections, largest: int = PAYLOAD_BYTES
+    ) -> None:
+        """Not proved yet: see `connect` and `Listener`."""
+        self.stream, self._rejected = Stream(socket_, patience), rejected
+        self.peer = self.stream.peer
+        """Address and port of the other end, for people."""
+        self.address = self.peer.rpartition(":")[0]
+        """Of the other end."""
+        self._sending = threading.Lock()
+        self._out: Sealer
+        self._in: Sealer
+        self._sealed = self._opened = self._sent = memoryview(b"")  # room for records
+        self.largest = largest
+        """Bytes of a payload, either way: what this link is for needs no more."""
+        self.hello: dict[str, Any] = {}
+        """What the other end has said of itself."""
+
+    @classmethod
+    def connect(
+        cls,
+        address: Address,
+        secret: bytes,
+        hello: dict[str, Any],
+        patience: float,
+        rejected: RejectedConnections | None = None,
+        largest: int = PAYLOAD_BYTES,
+        within: float | None = None,
+        encrypts: bool = True,
+        expected: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """A link to whoever listens at `address`, tried again and again for `within` seconds: also when the other end
+        is there and closes the connection before both have proved themselves, as it does in a crowd.
+
+        Args:
+            hello: what this end says of itself.
+            patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
+            encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
+            expected: what the other end must say of itself; somebody else who knows the secret is a stranger, too.
+
+        Raises:
+            LinkTimeout: nobody listens there, or nobody has answered well in time; says what happened last.
+            Stranger: somebody does, but not one of ours, or not whom we look for; or it takes us for a stranger.
+        """
+        seconds, where = patience if within is None else within, f"{address[0]}:{address[1]}"
+        deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
+        while True:
+            left = max(0.01, deadline - time.monotonic())
+            try:
+                socket_ = socket.create_connection(address, timeout=left)
+                try:
+                    link = cls(socket_, patience, rejected or RejectedConnections(), largest)
+                except OSError:
+                    socket_.close()
+                    raise
+                introduce = partial(link._introduce, secret, hello, encrypts, expected or {})
+                link.prove(introduce, min(HANDSHAKE_SECONDS, max(0.01, deadline - time.monotonic())))
+                return link
+            except UnknownPeer:
+                raise
+            except (OSError, LinkError) as error:
+                if time.monotonic() + pause >= deadline:
+                    raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error})") from error
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def prove(self, how: Callable[[float], None], seconds: float) -> None:
+        """Go through the handshake within `seconds`; close the link unless that goes well."""
+        self.stream.enter()
+        try:
+            how(time.monotonic() + seconds)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.stream.leave()
+
+    # The handshake ----------------------------------------------------------------------------------------------------
+
+    def _introduce(
+        self, secret: bytes, hello: dict[str, Any], encrypts: bool, expected: Mapping[str, Any], deadline: float
+    ) -> None:
+        """The part of the side that connects."""
+        self._exchange_hellos(hello, self._agree(handshake.introduce, secret, encrypts, deadline), deadline)
+        wrong = [f"{name} {self.hello.get(name)!r}" for name in expected if self.hello.get(name) != expected[name]]
+        if wrong:
+            wanted = ", ".join(f"{name} {value!r}" for name, value in expected.items())
+            raise UnknownPeer(f"{self.peer} is not {wanted}: it says {', '.join(wrong)}")
+
+    def admit(self, secret: bytes, hello: dict[str, Any], encrypts: bool, deadline: float) -> None:
+        """The part of the side that listens."""
+        self._exchange_hellos(hello, self._agree(handshake.admit, secret, encrypts, deadline), deadline)
+
+    def _agree(
+        self, how: Callable[..., handshake.Keys], secret: bytes, encrypts: bool, deadline: float
+    ) -> handshake.Keys:
+        try:
+            keys = how(
+                lambda size: self._hear(size, deadline),
+                lambda data: self.stream.write([memoryview(data)]),
+                secret,
+                encrypts,
+            )
+        except handshake.Refused as error:
+            raise UnknownPeer(f"{self.peer} {error}") from error
+        self._out, self._in = keys.sealers("hello")
+        return keys
+
+    def _exchange_hellos(self, hello: dict[str, Any], keys: handshake.Keys, deadline: float) -> None:
+        text = json.dumps(hello, separators=(",", ":")).encode()
+        largest, self.largest = self.largest, HEADER_BYTES
+        self.send("hello", {}, [text])
+        message = self.receive(max(0.0, deadline - time.monotonic()))
+        try:
+            self.hello = json.loads(bytes(message.payload).decode())
+            if message.kind != "hello" or not isinstance(self.hello, dict):
+                raise ValueError(message.kind)
+        except (ValueError, RecursionError) as error:
+            raise self.blame("does not begin with hello") from error
+        self.largest = largest
+        said = [text, bytes(message.payload)]
+        self._out, self._in = keys.sealers("run", said if keys.role == "connector" else said[::-1])
+
+    def _hear(self, size: int, deadline: float) -> bytes:
+        data = bytearray(size)
+        self.stream.fill(memoryview(data), deadline)
+        return bytes(data)
+
+    def blame(self, what: str) -> BadFrame:
+        """The other end has said what makes no sense: count it, close the link. The error to raise, where one is."""
+        reason = f"{self.peer} {what}"
+        self._rejected.count_malformed(reason)
+        self.close()
+        return BadFrame(reason)
+
+    # Messages ---------------------------------------------------------------------------------------------------------
+
+    def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+        """Send one frame; `payload` is what lies in these buffers, one after the other, as it is while it is sent.
+
+        Raises:
+            LinkClosed: the other end is gone, or has taken nothing for `patience` seconds.
+        """
+        name, text = kind.encode("ascii"), json.dumps(header, separators=(",", ":")).encode()
+        views = [memoryview(part).cast("B") for part in payload]
+        size = sum(map(len, views))
+        if not 0 < len(name) < 256 or len(text) > HEADER_BYTES or size > self.largest:
+            raise ValueError(f"no frame: kind of {len(name)}, header of {len(text)}, payload of {size} bytes")
+        start = _FRAME.pack(len(name), len(text), size)
+        with self._sending:
+            self.stream.enter()
+            try:
+                self._send_records([memoryview(start)], [memoryview(name + text)], views)
+            except BaseException:  # some of it may be on its way: what came next would make no sense
+                self.close()
+                raise
+            finally:
+                self.stream.leave()
+
+    def _send_records(self, *parts: Sequence[memoryview]) -> None:
+        """Each part begins a record. What is small goes in one piece."""
+        filled = 0
+        for data in (data for views in parts for data in cut(views)):
+            needed = len(data) + TAG_BYTES
+            if filled + needed > len(self._sent):
+                self.stream.write([self._sent[:filled]])
+                filled = 0
+                if needed > len(self._sent):
+                    self._sent = _room(needed)
+            filled += len(self._out.seal(data, self._sent[filled:]))
+        self.stream.write([self._sent[:filled]])
+
+    def receive(self, timeout: float | None, into: Any = None) -> Message:
+        """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
+        within `patience` seconds, again and again.
+
+        Args:
+            into: a buffer for the payload; if it is too small for it, the frame counts as malformed.
+
+        Raises:
+            LinkTimeout: nothing began in time.
+            LinkClosed, BadFrame.
+        """
+        self.stream.enter()
+        try:
+            return self._receive(timeout, into)
+        except Forged as error:
+            reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
+            self._rejected.count_tampered(reason)
+            self.close()
+            raise Tampered(reason) from error
+        except LinkClosed:
+            self.close()
+            raise
+        finally:
+            self.stream.leave()
+
+    def _receive(self, timeout: float | None, into: Any) -> Message:
+        self.stream.wait(timeout)
+        name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
+        if not name_size or text_size > HEADER_BYTES or size > self.largest:
+            raise self.blame(f"sent a frame beyond all bounds: header {text_size}, payload {size} bytes")
+        head = bytearray()
+        for piece in self._records(name_size + text_size):
+            head += piece
+        try:
+            kind, header = head[:name_size].decode("ascii"), json.loads(head[name_size:].decode())
+        except (ValueError, RecursionError) as error:
+            raise self.blame("sent a frame whose header is no JSON") from error
+        if not isinstance(header, dict):
+            raise self.blame("sent a frame whose header is no object")
+        if into is None:
+            data = bytearray()
+            for piece in self._records(size):
+                data += piece
+            return Message(kind, header, memoryview(data))
+        view = memoryview(into).cast("B")
+        if size > len(view):
+            raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
+        at = 0
+        for piece in self._records(size):
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+        return Message(kind, header, view[:size])
+
+    def _records(self, size: int) -> Iterator[memoryview]:
+        """The data of the next records, `size` bytes together; each good until the next is asked for.
+
+        Raises:
+            Forged.
+        """
+        for part in sizes(size):
+            if part + TAG_BYTES > len(self._sealed):
+                self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
+            record = self._sealed[: part + TAG_BYTES]
+            self.stream.fill(record)
+            yield self._in.open(record, self._opened)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def sent_bytes(self) -> int:
+        """So far, of all kinds."""
+        return self.stream.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """So far, of all kinds."""
+        return self.stream.received_bytes
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which the other end may stand still in the middle of a frame."""
+        return self.stream.patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self.stream.patience = seconds
+
+    @property
+    def closed(self) -> bool:
+        """By this end: on request, or because of what came."""
+        return self.stream.closed
+
+    def close(self) -> None:
+        """All who are sending or receiving, here or there, get `LinkClosed`. Safe to call twice."""
+        self.stream.close()
+
+
+def _room(size: int) -> memoryview:
+    """For small records, or for any."""
+    return memoryview(bytearray(SMALL_BYTES if size <= SMALL_BYTES else RECORD_BYTES + 64 * TAG_BYTES))

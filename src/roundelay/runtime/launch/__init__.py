@@ -1,0 +1,1 @@
+"""Start of learners, and the rendezvous of learners and hosts."""

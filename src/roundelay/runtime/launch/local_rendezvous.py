@@ -1,0 +1,249 @@
+"""Rendezvous of the learners of one host that somebody else has started: a Unix socket, at the start only.
+
+Learners that share memory run on one host, so none of them needs to listen on a network. Rank 0 listens at an abstract
+Unix socket (no file is left behind) until all have attached; the others connect, say who they are, and are given rank
+0's facts and a descriptor of the arena. The name of the socket is derived from what only the learners of a job have in
+common: the key that `roundelay launch` gives them, or the address and port of `torchrun`, and the run's secret where
+there is one. The kernel says whose process is at the other end, and only processes of the same user are believed.
+Nobody opens a path because somebody else said so.
+
+A message is its length in 8 bytes, and JSON.
+"""
+
+import hashlib
+import json
+import os
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_json
+from roundelay.runtime.launch.peers import peer_user
+from roundelay.runtime.launch.world import World
+
+PAUSE_SECONDS = 0.02
+MESSAGE_BYTES = 1 << 20
+"""Of the longest message."""
+MESSAGE_SECONDS = 10.0
+"""Seconds that the rest of a message may take once it has begun."""
+LENGTH = struct.Struct("<Q")
+ATTACHED = b"\1"
+"""The last byte on a connection, of a learner that needs the other no more. Without it, it died."""
+
+Fact = dict[str, Any]
+
+
+class LocalRendezvous:
+    """The meeting point of a world, for one session. Leave it when all have attached.
+
+    Args:
+        number: of the session; learners attach in the same order everywhere.
+
+    Raises:
+        UserError: from every method, when somebody does not come within the patience, or ends before; names who waits,
+            for whom, and where.
+    """
+
+    def __init__(self, world: World, number: int, patience_seconds: float) -> None:
+        self._world, self._seconds = world, patience_seconds
+        self._name = _socket_name(world, number)
+        self._connections: dict[int, socket.socket] = {}
+
+    def collect(self) -> list[Fact]:
+        """By rank 0: what the other learners say when they have come, by rank from 1."""
+        facts: dict[int, Fact] = {}
+        if self._world.learners == 1:
+            return []
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            try:
+                listener.bind(self._name)
+            except OSError as error:
+                raise UserError(
+                    f"rank 0: another learner on this host says that it is rank 0 of {self._where} ({error.strerror}). "
+                    "Wait for the end of the other job, or choose another MASTER_PORT."
+                ) from error
+            listener.listen(self._world.learners)
+            deadline = time.monotonic() + self._seconds
+            while missing := [rank for rank in range(1, self._world.learners) if rank not in facts]:
+                self._wait(listener, deadline, f"ranks {missing} did not come")
+                connection, _ = listener.accept()
+                rank, fact = self._welcome(connection)
+                if rank in facts:
+                    connection.close()
+                    raise UserError(f"rank 0: two learners say that they are rank {rank}: start each rank once.")
+                if rank:
+                    facts[rank], self._connections[rank] = fact, connection
+        return [facts[rank] for rank in sorted(facts)]
+
+    def _welcome(self, connection: socket.socket) -> tuple[int, Fact]:
+        """Rank and facts of a learner that has connected; 0 if it is none."""
+        try:
+            if peer_user(connection) == os.geteuid():
+                fact, descriptors = _receive(connection)
+                _close(descriptors)
+                rank = fact.pop("rank", None)
+                if type(rank) is int and 0 < rank < self._world.learners:
+                    return rank, fact
+        except (OSError, EOFError, ValueError):
+            pass
+        connection.close()
+        return 0, {}
+
+    def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
+        """By rank 0: answer learner `rank`."""
+        try:
+            _send(self._connections[rank], fact, descriptor)
+        except OSError as error:
+            raise self._ended(rank) from error
+
+    def enter(self, fact: Fact) -> tuple[Fact, int]:
+        """By the others: say who this is; rank 0's facts, and a descriptor."""
+        deadline = time.monotonic() + self._seconds
+        connection = self._connections[0] = self._connect(deadline)
+        if (user := peer_user(connection)) != os.geteuid():
+            raise UserError(
+                f"rank {self._world.rank}: a process of user {user}, not of this one, is at the meeting point of "
+                f"{self._where}. Choose another MASTER_PORT, and set ROUNDELAY_SECRET on all learners."
+            )
+        try:
+            _send(connection, {"rank": self._world.rank, **fact})
+            self._wait(connection, deadline, "rank 0 said nothing")
+            answer, descriptors = _receive(connection)
+        except (EOFError, ConnectionError) as error:
+            raise self._ended(0) from error
+        except (OSError, ValueError) as error:
+            raise self._nobody(f"what rank 0 says cannot be understood ({error})") from error
+        if len(descriptors) != 1:
+            _close(descriptors)
+            raise self._nobody("rank 0 gave no descriptor of its memory")
+        return answer, descriptors[0]
+
+    def _connect(self, deadline: float) -> socket.socket:
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(self._name)
+            except OSError:  # nobody listens yet
+                connection.close()
+                self._look(deadline, "nobody answered")
+                time.sleep(PAUSE_SECONDS)
+                continue
+            return connection
+
+    def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
+        """Until there is something to read, or to accept."""
+        while not select.select([socket_], [], [], PAUSE_SECONDS)[0]:
+            if self._world.rank == 0:
+                self.check()
+            self._look(deadline, otherwise)
+
+    def _look(self, deadline: float, otherwise: str) -> None:
+        self._check_launcher()
+        if time.monotonic() > deadline:
+            raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
+
+    def check(self) -> None:
+        """Has somebody ended who has connected, or should?"""
+        self._check_launcher()
+        for rank, connection in list(self._connections.items()):
+            if select.select([connection], [], [], 0)[0]:
+                with suppress(OSError):
+                    if connection.recv(1) == ATTACHED:
+                        connection.close()
+                        del self._connections[rank]
+                        continue
+                raise self._ended(rank)
+
+    def _check_launcher(self) -> None:
+        for rank, status in self._world.ended().items():
+            raise UserError(
+                f"rank {self._world.rank}: learner {rank} ended with status {status} before all had attached."
+            )
+
+    def _ended(self, rank: int) -> UserError:
+        self._check_launcher()
+        return UserError(f"rank {self._world.rank}: learner {rank} ended before all had attached; see what it says.")
+
+    @property
+    def _where(self) -> str:
+        world = self._world
+        return f"{world.address}:{world.port}" if world.address else "roundelay launch"
+
+    def _nobody(self, why: str) -> UserError:
+        hint = "Is rank 0 running"
+        if self._world.address:
+            hint += ", and do all learners have the same MASTER_ADDR, MASTER_PORT and ROUNDELAY_SECRET"
+        return UserError(
+            f"rank {self._world.rank} of {self._world.learners} could not meet the others of {self._where}: {why}. "
+            f"{hint}? They meet by a Unix socket: all must run in the same containers, as the same user."
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            if error is None:
+                with suppress(OSError):
+                    connection.send(ATTACHED)
+            connection.close()
+        self._connections.clear()
+
+
+def _socket_name(world: World, number: int) -> str:
+    job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners} {number}"
+    key = hashlib.blake2b(world.secret).digest()
+    return "\0roundelay-" + hashlib.blake2b(job.encode(), key=key, digest_size=16).hexdigest()
+
+
+def _send(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
+    connection.settimeout(MESSAGE_SECONDS)
+    body = json.dumps(fact).encode()
+    socket.send_fds(connection, [LENGTH.pack(len(body))], list(descriptors))
+    connection.sendall(body)
+
+
+def _receive(connection: socket.socket) -> tuple[Fact, list[int]]:
+    """
+    Raises:
+        EOFError: the other has gone.
+        OSError, ValueError: it says something else, or nothing more.
+    """
+    connection.settimeout(MESSAGE_SECONDS)
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 1)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    try:
+        head += _receive_exactly(connection, LENGTH.size - len(head))
+        (length,) = LENGTH.unpack(head)
+        if length > MESSAGE_BYTES:
+            raise ValueError(f"a message of {length:,} bytes")
+        fact = parse_json(_receive_exactly(connection, length))
+        if not isinstance(fact, dict):
+            raise ValueError("a message that is no object")
+    except BaseException:
+        _close(descriptors)
+        raise
+    return fact, descriptors
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            raise EOFError("the connection was closed")
+        found += piece
+    return bytes(found)
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

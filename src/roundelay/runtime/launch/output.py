@@ -1,0 +1,259 @@
+"""Output of learners, line by line, with the rank before each line.
+
+The launcher reads the standard output and standard error of every learner and writes whole lines to its own. Nothing
+here blocks on a learner, and nothing is decoded: a line is bytes up to a newline. A learner is made to wait only when
+whoever reads the launcher's output does not keep up.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+READ_BYTES = 1 << 16
+LONGEST_LINE = 1 << 16
+"""A line that is longer is broken there."""
+PENDING_BYTES = 1 << 20
+"""So much may wait to be written before learners have to."""
+DRAIN_BYTES = 1 << 22
+"""So much is read of what a learner left behind, which is more than a pipe holds unless somebody else goes on."""
+BAR_SECONDS = 10.0
+"""How often a line is shown that is written anew again and again, as progress bars are; and when it ends."""
+LAST_SECONDS = 2.0
+"""Seconds that the launcher listens to processes that learners have left behind."""
+
+Show = Callable[[bytes], None]
+
+
+class Outlet:
+    """One of this process's own streams."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.broken = descriptor, False
+        self._pending = bytearray()
+        self._watch = select.poll()
+        self._watch.register(descriptor, select.POLLOUT)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait."""
+        return len(self._pending)
+
+    def put(self, line: bytes) -> None:
+        """To be written."""
+        if not self.broken:
+            self._pending += line
+
+    def pump(self) -> None:
+        """Write what can be written without waiting: where there is room for as much as PIPE_BUF, a write of that much
+        does not block."""
+        while self._pending and self._watch.poll(0):
+            try:
+                written = os.write(self.descriptor, self._pending[: select.PIPE_BUF])
+            except BlockingIOError:
+                return
+            except OSError:  # whoever read it has gone, or the disk is full
+                self.broken = True
+                self._pending.clear()
+                return
+            del self._pending[:written]
+
+    def flush(self, seconds: float) -> None:
+        """Write all of it, waiting for the reader so long at most."""
+        deadline = time.monotonic() + seconds
+        self.pump()
+        while self._pending and (left := deadline - time.monotonic()) > 0:
+            self._watch.poll(1000 * min(left, 0.1))
+            self.pump()
+
+
+class LineBuffer:
+    """Cuts a stream into lines. Of a line that is written over (carriage returns) the last state is shown, at its end,
+    and on the way every BAR_SECONDS."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._rest = bytearray()  # of a line whose end has not come
+        self._over = b""  # what stood there before the last carriage return
+        self._news, self._next = False, 0.0  # is that to be shown, and when
+
+    def take(self, data: bytes, now: float) -> None:
+        """More of the stream."""
+        *whole, rest = data.split(b"\n")
+        for piece in whole:
+            self._rest += piece
+            self._end_line()
+        self._rest += rest
+        if b"\r" in self._rest:
+            *before, last = bytes(self._rest).split(b"\r")
+            self._rest[:] = last
+            for state in before:
+                if state.strip():
+                    if not self._over:
+                        self._next = now + BAR_SECONDS
+                    self._over, self._news = state, True
+        if len(self._rest) > LONGEST_LINE:
+            self._show(bytes(self._rest))
+            self._rest.clear()
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """Is it time to show what is being written over?"""
+        if self._news and now >= self._next:
+            self._show(self._over)
+            self._news, self._next = False, now + BAR_SECONDS
+
+    def end(self) -> None:
+        """Nothing more comes: show what there is of a last line."""
+        if self._rest or self._news:
+            self._end_line()
+
+    def _end_line(self) -> None:
+        states = bytes(self._rest).split(b"\r")
+        written = [state for state in (self._over, *states) if state.strip()]
+        self._show(written[-1] if written else states[0])
+        self._rest.clear()
+        self._over, self._news = b"", False
+
+
+class Interruptions:
+    """Makes one line of each traceback of a KeyboardInterrupt, once `on` is set: Ctrl-C is no fault, and a traceback
+    from each learner would bury what they said."""
+
+    def __init__(self, show: Show) -> None:
+        self.on, self._show = False, show
+        self._traceback: list[bytes] = []
+
+    def __call__(self, line: bytes) -> None:
+        """A line of standard error."""
+        if not self._traceback:
+            if self.on and line.startswith(b"Traceback (most recent call last)"):
+                self._traceback.append(line)
+            else:
+                self._show(line)
+            return
+        self._traceback.append(line)
+        if line.startswith(b" "):
+            return
+        if line.startswith(b"KeyboardInterrupt"):
+            places = [found.strip() for found in self._traceback if found.startswith(b"  File ")]
+            self._traceback = [line + (b" (" + places[-1] + b")" if places else b"")]
+        self.end()
+
+    def end(self) -> None:
+        """Show what is held back."""
+        for line in self._traceback:
+            self._show(line)
+        self._traceback = []
+
+
+class _Stream:
+    """One stream of one learner."""
+
+    def __init__(self, source: int, rank: int, outlet: Outlet) -> None:
+        self.source, self.outlet = source, outlet
+        self._prefix = f"[{rank}] ".encode()
+        self.interruptions = Interruptions(lambda line: outlet.put(self._prefix + line + b"\n"))
+        self.lines = LineBuffer(self.interruptions)
+        os.set_blocking(source, False)
+
+    def read(self, now: float) -> int:
+        """Number of bytes read; -1 at the end of the stream."""
+        try:
+            data = os.read(self.source, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            return -1
+        self.lines.take(data, now)
+        return len(data)
+
+    def end(self) -> None:
+        self.lines.end()
+        self.interruptions.end()
+
+
+class Output:
+    """The streams of all learners, and this process's own two."""
+
+    def __init__(self) -> None:
+        out = Outlet(1)
+        self._outlets = (out, out if _same(1, 2) else Outlet(2))
+        self._streams: dict[int, tuple[_Stream, ...]] = {}
+
+    def add(self, rank: int, out: int, error: int) -> None:
+        """Read a learner's standard output and error from these descriptors, and close them in the end."""
+        self._streams[rank] = tuple(
+            _Stream(source, rank, outlet) for source, outlet in zip((out, error), self._outlets, strict=True)
+        )
+
+    def interrupted(self) -> None:
+        """Ctrl-C was passed on to the learners."""
+        for streams in self._streams.values():
+            streams[1].interruptions.on = True
+
+    def wait(self, seconds: float) -> None:
+        """Pass on what is there, or wait for it so long."""
+        watch = select.poll()
+        reading = [stream for stream in self._open() if stream.outlet.pending < PENDING_BYTES]
+        for stream in reading:
+            watch.register(stream.source, select.POLLIN)
+        for outlet in set(self._outlets):
+            if outlet.pending:
+                watch.register(outlet.descriptor, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in watch.poll(1000 * seconds)}
+        now = time.monotonic()
+        for stream in reading:
+            if stream.source in ready and (stream.read(now) < 0 or stream.outlet.broken):
+                self._close(stream)
+            stream.lines.look(now)
+        for outlet in set(self._outlets):
+            outlet.pump()
+
+    def ended(self, rank: int) -> None:
+        """This learner has ended: pass on all that it has left, whoever else may hold its streams open."""
+        now = time.monotonic()
+        for stream in self._streams[rank]:
+            left = DRAIN_BYTES
+            while stream.source >= 0 and left > 0:
+                size = stream.read(now)
+                if size < 0:
+                    self._close(stream)
+                elif not size:
+                    break
+                left -= size
+            stream.end()
+
+    def flush(self, seconds: float) -> bool:
+        """Write all that waits to be written, so long at most. Was it all?"""
+        for outlet in set(self._outlets):
+            outlet.flush(seconds)
+        return not any(outlet.pending for outlet in self._outlets)
+
+    def finish(self) -> None:
+        """All learners have ended: listen a little to processes that they may have left behind, and read no more."""
+        deadline = time.monotonic() + LAST_SECONDS
+        while self._open() and (left := deadline - time.monotonic()) > 0:
+            self.wait(min(left, 0.1))
+        for streams in self._streams.values():
+            for stream in streams:
+                self._close(stream)
+
+    def _open(self) -> list[_Stream]:
+        return [stream for streams in self._streams.values() for stream in streams if stream.source >= 0]
+
+    def _close(self, stream: _Stream) -> None:
+        """Whoever still writes there is told so by the kernel."""
+        if stream.source >= 0:
+            stream.end()
+            os.close(stream.source)
+            stream.source = -1
+
+
+def _same(one: int, other: int) -> bool:
+    """Are two descriptors of the same file, terminal or pipe?"""
+    try:
+        a, b = os.fstat(one), os.fstat(other)
+    except OSError:  # one is closed
+        return False
+    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)

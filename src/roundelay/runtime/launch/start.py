@@ -1,0 +1,224 @@
+"""A launcher for one host. Nothing here imports torch: it must start at once."""
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+
+from roundelay.core.cores import cores
+from roundelay.core.errors import UserError
+from roundelay.runtime.launch.output import Output
+from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.launch.world import ENDED, ENDED_NAME, JOB, OURS
+from roundelay.runtime.procs.memory.heap import keep_freed_in
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+"""Those of them after which learners should end."""
+GRACE_SECONDS = 10.0
+"""How long learners may take to end after the launcher was told to."""
+PAUSE_SECONDS = 0.05
+"""Interval at which the launcher looks who has ended."""
+FLUSH_SECONDS = 1.0
+"""Seconds that a message of the launcher's own waits for what learners have printed before."""
+
+
+HIDDEN = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+)
+"""Variables of torchrun. A script, or a framework it uses, that sees them starts torch.distributed of its own."""
+HIDDEN_PREFIX = "TORCHELASTIC_"
+
+
+def launch(
+    learners: int,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    module: bool = False,
+    torchrun_names: bool = False,
+    prefix: bool = True,
+) -> int:
+    """Run `command` as so many learners on this host, and wait for all of them.
+
+    A Python script is run by this Python; `say` is told who failed. A learner that ends, well or badly, does not end
+    the others: whether they can go on is for their strategy to say. Signals are passed on to all of them, each in a
+    process group of its own.
+
+    Args:
+        module: the command is a Python module and its arguments, as for `python -m`.
+        torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
+        prefix: pass what learners print on in whole lines, with the rank before each; else they have this process's
+            standard output and error themselves.
+
+    Returns:
+        0, or the exit status of the first that failed (128 plus the signal, if one killed it).
+    """
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")
+    if learners < 1:
+        raise UserError(f"-n is {learners}: at least one learner is needed.")
+    ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
+    environment = _environment(learners, ended, torchrun_names)
+    if prefix:
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe is no terminal: Python would hold lines back
+    python = [sys.executable, "-m"] if module else [sys.executable] if command[0].endswith(".py") else []
+    processes: list[subprocess.Popen[bytes]] = []
+    told: list[int] = []
+    output = Output() if prefix else None
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        told.append(number)
+        if number == signal.SIGINT and output is not None:
+            output.interrupted()
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in FORWARDED}
+    try:
+        for rank in range(learners):
+            mine = {**environment, **_ranks(rank, learners, OURS)}
+            if torchrun_names:
+                mine |= _ranks(rank, learners, "")
+            process, *pipes = _start([*python, *command], mine, prefix)
+            processes.append(process)
+            if output is not None:
+                output.add(rank, *pipes)
+        return _wait(processes, told, ended, output, say)
+    finally:
+        for process in processes:  # whatever went wrong, nobody stays behind
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if output is not None:
+            output.finish()
+            _write_all(output, told)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(ended)
+
+
+def _environment(learners: int, ended: int, torchrun_names: bool) -> dict[str, str]:
+    """What all learners share. They meet by a key that only this launcher and they know: nothing listens on a
+    network."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in HIDDEN and not name.startswith((HIDDEN_PREFIX, *(OURS + hidden for hidden in HIDDEN)))
+    }
+    environment |= {ENDED: f"/proc/{os.getpid()}/fd/{ended}", JOB: secrets.token_hex(32)}
+    if torchrun_names:
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // learners)))
+    wait_politely(environment)
+    keep_freed_in(environment)
+    return environment
+
+
+def _ranks(rank: int, learners: int, prefix: str) -> dict[str, str]:
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": learners}
+    return {prefix + name: str(value) for name, value in here.items()}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(
+    arguments: list[str], environment: Mapping[str, str], piped: bool
+) -> tuple["subprocess.Popen[bytes]", int, int]:
+    """The process, and where to read its standard output and error, if `piped`; the caller closes those."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def die_with_launcher() -> None:
+        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+    out, error = (os.pipe2(os.O_CLOEXEC) if piped else (-1, -1) for _ in range(2))
+    try:
+        process = subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out[1] if piped else None,
+            stderr=error[1] if piped else None,
+            process_group=0,
+            preexec_fn=die_with_launcher,  # noqa: PLW1509 the launcher has no threads
+        )
+    except OSError as problem:
+        for descriptor in (out[0], error[0]) if piped else ():
+            os.close(descriptor)
+        raise UserError(f"{arguments[0]}: cannot be started ({problem.strerror}).") from problem
+    finally:
+        for descriptor in (out[1], error[1]) if piped else ():
+            os.close(descriptor)
+    return process, out[0], error[0]
+
+
+def _wait(
+    processes: Sequence["subprocess.Popen[bytes]"],
+    told: Sequence[int],
+    ended: int,
+    output: Output | None,
+    say: Callable[[str], None],
+) -> int:
+    """Until all have ended; those told to end by a signal get some time to do so."""
+    running, first, deadline = dict(enumerate(processes)), 0, 0.0
+    while running:
+        for rank, process in list(running.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del running[rank]
+            status = 128 - status if status < 0 else status
+            os.write(ended, (json.dumps([rank, status]) + "\n").encode())
+            if output is not None:
+                output.ended(rank)
+            if status and not told:
+                if output is not None:
+                    output.flush(FLUSH_SECONDS)
+                say(f"learner {rank} ended with status {status}.")
+            first = first or status
+        if ENDING & set(told):
+            deadline = deadline or time.monotonic() + GRACE_SECONDS
+            if time.monotonic() > deadline:
+                break
+        if running and output is not None:
+            output.wait(PAUSE_SECONDS)
+        elif running:
+            time.sleep(PAUSE_SECONDS)
+    return first or (128 + told[0] if told and running else 0)
+
+
+def _write_all(output: Output, told: Sequence[int]) -> None:
+    """However slowly it is read; once the launcher has been told to end, for GRACE_SECONDS."""
+    told_at = 0.0
+    while not output.flush(PAUSE_SECONDS):
+        if ENDING & set(told):
+            told_at = told_at or time.monotonic()
+            if time.monotonic() > told_at + GRACE_SECONDS:
+                return

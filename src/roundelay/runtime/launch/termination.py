@@ -1,0 +1,67 @@
+"""SIGTERM is noted, not obeyed at once: the loop of a learner ends between two steps.
+
+Only where nobody else has a handler, and only in the main thread, where Python allows one. A second SIGTERM ends the
+process at once. Forked children (those of a data loader, say) inherit the handler, and are ended by it.
+"""
+
+import os
+import signal
+import threading
+import time
+from types import FrameType
+
+EXIT_STATUS = 128 + signal.SIGTERM
+"""Exit status of a process ended by SIGTERM, as shells have it."""
+GRACE_SECONDS = 1.0
+
+
+class _TerminationRequest:
+    """One for all sessions of the process."""
+
+    listeners = 0
+    asked = False
+    process = 0
+
+
+_bell = _TerminationRequest()
+
+
+def listen() -> None:
+    """From now on SIGTERM is noted. To be undone by `ignore`, as often."""
+    _bell.listeners += 1
+    if _bell.listeners == 1:
+        _bell.asked, _bell.process = False, 0
+    mine = threading.current_thread() is threading.main_thread()
+    if mine and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        _bell.process = os.getpid()
+        signal.signal(signal.SIGTERM, _note)
+
+
+def ignore() -> None:
+    """One listener fewer; with the last, SIGTERM means again what it meant before."""
+    _bell.listeners = max(0, _bell.listeners - 1)
+    if not _bell.listeners and signal.getsignal(signal.SIGTERM) is _note:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _bell.process = 0
+
+
+def asked() -> bool:
+    """Has this process been asked to end?"""
+    return _bell.asked
+
+
+def asked_too() -> bool:
+    """The same, when another learner has just ended because it was: the signal that a launcher sends to all may still
+    be on its way."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while _bell.process and not _bell.asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return _bell.asked
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    if _bell.asked or os.getpid() != _bell.process:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    _bell.asked = True

@@ -1,0 +1,332 @@
+"""What the environment says of learners that somebody else starts, and of hosts.
+
+This is the only place that reads the environment for it. There are two sets of names for the same variables: those of
+`torchrun` (RANK, WORLD_SIZE, ...), and the same with ROUNDELAY_ before them, which `roundelay launch` sets and which
+count where both are set. Under the second alone a script, and a framework it uses, sees no process group to join.
+Nothing here imports torch: the launcher must start at once.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from roundelay.core.errors import UserError
+
+OURS = "ROUNDELAY_"
+"""Stands before our names of the variables."""
+ENDED = "ROUNDELAY_ENDED"
+"""Names a file in which the launcher notes learners that have ended, so that nobody waits for them at the start."""
+ENDED_NAME = "roundelay-ended"
+ENDED_BYTES = 1 << 20
+JOB = "ROUNDELAY_JOB"
+"""A random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The rank of this process among the learners, and where they meet."""
+
+    rank: int = 0
+    learners: int = 1
+    address: str = ""
+    port: int = 0
+    hosted: bool = False  # the launcher has a store at that address
+    ended_file: str = ""
+    attempt: str = ""  # of this launch, where the launcher starts learners again at the same address
+    secret: bytes = field(default=b"", repr=False)  # known to the learners of this job only; may be empty
+
+    def ended(self) -> dict[int, int]:
+        """Exit status by rank of learners that the launcher knows to have ended."""
+        try:
+            descriptor = os.open(self.ended_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return {}
+        with open(descriptor, "rb") as file:
+            if not _is_memory_file(descriptor, ENDED_NAME):
+                raise UserError(f"{ENDED} is {self.ended_file!r}, which is no file of `roundelay launch`: unset it.")
+            lines = file.read(ENDED_BYTES).split(b"\n")[:-1]
+        return {rank: status for rank, status in map(json.loads, lines) if 0 <= rank < self.learners}
+
+
+def _is_memory_file(descriptor: int, name: str) -> bool:
+    """Is it an anonymous memory file of this user, by this name?"""
+    link = os.readlink(f"/proc/self/fd/{descriptor}")
+    return link == f"/memfd:{name} (deleted)" and os.fstat(descriptor).st_uid == os.geteuid()
+
+
+@dataclass(frozen=True)
+class _Variables:
+    """RANK, WORLD_SIZE and the like, by whichever names they are set."""
+
+    environment: Mapping[str, str]
+
+    @property
+    def prefix(self) -> str:
+        return OURS if OURS + "WORLD_SIZE" in self.environment else ""
+
+    def name(self, variable: str) -> str:
+        return self.prefix + variable
+
+    def text(self, variable: str) -> str | None:
+        return self.environment.get(self.name(variable))
+
+    def number(self, variable: str) -> int:
+        """
+        Raises:
+            UserError: it is not set, or no number.
+        """
+        text = self.text(variable)
+        if text is None:
+            raise UserError(
+                f"{self.name('WORLD_SIZE')} is set but {self.name(variable)} is not: start the learners with "
+                f"`roundelay launch` or `torchrun`, which set both, or unset {self.name('WORLD_SIZE')}."
+            )
+        try:
+            return int(text)
+        except ValueError:
+            raise UserError(f"{self.name(variable)} is {text!r}: it must be a whole number.") from None
+
+    @property
+    def hosted(self) -> bool:
+        """Has the launcher, which is `torchrun` then, a store at MASTER_ADDR?"""
+        return not self.prefix and self.environment.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+
+    @property
+    def attempt(self) -> str:
+        """Tells this start of `torchrun` from others at the same address."""
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        return "" if self.prefix else " ".join(self.environment[name] for name in names if name in self.environment)
+
+    def rank_and_learners(self) -> tuple[int, int]:
+        """
+        Raises:
+            UserError: there is no such rank.
+        """
+        learners, rank = self.number("WORLD_SIZE"), self.number("RANK")
+        if not 0 <= rank < learners:
+            raise UserError(
+                f"{self.name('RANK')} is {rank} and {self.name('WORLD_SIZE')} is {learners}: ranks go from 0 to "
+                "WORLD_SIZE - 1."
+            )
+        return rank, learners
+
+    def job_key(self) -> bytes:
+        """The key that `roundelay launch` has made; empty if it has not."""
+        text = self.environment.get(JOB, "") if self.prefix else ""
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            raise UserError(f"{JOB} is no key of `roundelay launch`: unset it.") from None
+
+
+def read_world(environment: Mapping[str, str] = os.environ) -> World:
+    """The world that `torchrun`, `roundelay launch`, or nobody has made.
+
+    Raises:
+        UserError: a variable is missing or no number, or the learners are on several hosts.
+    """
+    given = _Variables(environment)
+    if given.text("WORLD_SIZE") is None:
+        return World()
+    rank, learners = given.rank_and_learners()
+    if given.text("LOCAL_WORLD_SIZE") is not None and given.number("LOCAL_WORLD_SIZE") != learners:
+        raise UserError(
+            f"rank {rank}: of {learners} learners (WORLD_SIZE) {given.text('LOCAL_WORLD_SIZE')} are on this host "
+            "(LOCAL_WORLD_SIZE): attach works on one host, whose learners share memory. Start all of them there, "
+            "for example by `roundelay launch -n N script.py`."
+        )
+    if learners == 1:
+        return World()
+    if key := given.job_key():
+        return World(rank, learners, ended_file=environment.get(ENDED, ""), secret=key)
+    address = given.text("MASTER_ADDR")
+    if not address:
+        raise UserError(
+            f"rank {rank}: {given.name('WORLD_SIZE')} is {learners} but {given.name('MASTER_ADDR')} is not set: where "
+            "do learners meet?"
+        )
+    secret = _read_secret(environment, rank) if has_secret(environment) else b""
+    return World(
+        rank, learners, address, given.number("MASTER_PORT"), given.hosted, attempt=given.attempt, secret=secret
+    )
+
+
+def rank(environment: Mapping[str, str] = os.environ) -> int:
+    """The rank of this process among the learners that `roundelay launch` or `torchrun` has started; 0 if neither."""
+    return _number_or("RANK", 0, environment)
+
+
+def local_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Its number among the learners of this host, from 0: for the choice of a GPU."""
+    return _number_or("LOCAL_RANK", 0, environment)
+
+
+def learners(environment: Mapping[str, str] = os.environ) -> int:
+    """Number of learners that have been started; 1 if nobody has started several."""
+    return _number_or("WORLD_SIZE", 1, environment)
+
+
+def _number_or(variable: str, otherwise: int, environment: Mapping[str, str]) -> int:
+    given = _Variables(environment)
+    return otherwise if given.text(variable) is None else given.number(variable)
+
+
+# Hosts ----------------------------------------------------------------------------------------------------------------
+
+SECRET, SECRET_FILE = "ROUNDELAY_SECRET", "ROUNDELAY_SECRET_FILE"
+SECRET_BYTES = 16
+"""The shortest secret that is one."""
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """Which host this is, of those that train together, and how they meet."""
+
+    ranks: tuple[int, ...]  # of its learners
+    learners: int  # on all hosts
+    local_rank: int = 0  # of this process; only 0 does anything
+    address: str = ""  # where the first host is to be found
+    port: int = 0
+    hosted: bool = False  # the launcher has a store there, which knows; else the first host itself is there
+    listen: tuple[str, int] = ("", 0)
+    secret: bytes = field(default=b"", repr=False)
+    job: bytes = field(default=b"", repr=False)  # the key of `roundelay launch`, if that has started this process
+
+    @property
+    def alone(self) -> bool:
+        """Are all learners on this host?"""
+        return len(self.ranks) == self.learners
+
+    @property
+    def conducts(self) -> bool:
+        """Is this the host that leads the others?"""
+        return self.ranks[0] == 0
+
+    @property
+    def world(self) -> World:
+        """Where hosts meet, for the store."""
+        return World(self.ranks[0], self.learners, self.address, self.port, self.hosted, secret=self.secret)
+
+
+def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
+    """The place that `torchrun`, or anything else that sets its variables or ours, has given this process; None: nobody
+    has.
+
+    LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
+
+    Args:
+        listen: ADDRESS or ADDRESS:PORT to listen at; None: the address of this host on the way to MASTER_ADDR.
+
+    Raises:
+        UserError: a variable is missing or no number, several hosts have no secret, or the address is not ours.
+    """
+    given = _Variables(environment)
+    if given.text("WORLD_SIZE") in (None, "1"):
+        return None
+    rank, learners = given.rank_and_learners()
+    local = {name: given.text(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+    if None in local.values() and set(local.values()) != {None}:
+        raise UserError(f"rank {rank}: of LOCAL_RANK and LOCAL_WORLD_SIZE only one is set; set both, or neither.")
+    several = local["LOCAL_RANK"] is not None
+    local_rank = given.number("LOCAL_RANK") if several else 0
+    local_size = given.number("LOCAL_WORLD_SIZE") if several else 1
+    first = rank - local_rank
+    if not 0 <= local_rank < local_size or not 0 <= first <= learners - local_size:
+        raise UserError(
+            f"rank {rank} of {learners} is learner {local_rank} of {local_size} on its host: ranks of a host follow "
+            "each other, and LOCAL_RANK goes from 0 to LOCAL_WORLD_SIZE - 1."
+        )
+    ranks = tuple(range(first, first + local_size))
+    address = given.text("MASTER_ADDR") or ""
+    if local_size == learners:
+        port = 0 if given.text("MASTER_PORT") is None else given.number("MASTER_PORT")
+        return HostPlace(ranks, learners, local_rank, address, port, job=given.job_key())
+    if not address:
+        raise UserError(f"rank {rank}: WORLD_SIZE is {learners} but MASTER_ADDR is not set: where do hosts meet?")
+    port, hosted = given.number("MASTER_PORT"), given.hosted
+    if local_rank:
+        return HostPlace(ranks, learners, local_rank, address, port)
+    secret = _read_secret(environment, rank)
+    default_port = port if rank == 0 and not hosted else 0
+    at = _listening(listen, default_port) if listen else (_own_address(address, rank), default_port)
+    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret)
+
+
+def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
+    how = (
+        f"make one, for example by `head -c 32 /dev/urandom | base64 > secret`, and set {SECRET_FILE} to that file, "
+        f"or {SECRET} to what is in it, on every host."
+    )
+    if environment.get(SECRET_FILE):
+        try:
+            with open(environment[SECRET_FILE], "rb") as file:
+                secret = file.read().strip()
+        except OSError as error:
+            raise UserError(
+                f"{SECRET_FILE} is {environment[SECRET_FILE]!r}: cannot be read ({error.strerror})."
+            ) from error
+    else:
+        secret = environment.get(SECRET, "").encode().strip()
+    if not secret:
+        raise UserError(f"rank {rank}: several hosts need a secret that keeps strangers out: {how}")
+    if len(secret) < SECRET_BYTES:
+        raise UserError(
+            f"rank {rank}: the secret has {len(secret)} characters, and {SECRET_BYTES} are the least: {how}"
+        )
+    return secret
+
+
+def _listening(text: str, port: int) -> tuple[str, int]:
+    """`10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`."""
+    host, colon, number = text.rpartition(":") if "]:" in text or text.count(":") == 1 else (text, "", "")
+    if colon and not number.isdigit():
+        raise UserError(f"--listen {text!r}: write ADDRESS or ADDRESS:PORT.")
+    return host.strip("[]"), int(number) if colon else port
+
+
+def has_secret(environment: Mapping[str, str] = os.environ) -> bool:
+    """Does the environment say a secret, or where one is?"""
+    return bool(environment.get(SECRET_FILE) or environment.get(SECRET, "").strip())
+
+
+def secret_file(environment: Mapping[str, str] = os.environ) -> str:
+    """The file that the run's secret is read from; empty where it is in the environment itself."""
+    return environment.get(SECRET_FILE, "")
+
+
+def read_by_hand(
+    listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, int], list[tuple[str, int]], bytes]:
+    """Where to listen, where `others` do, and the secret, for a command that is told so by options.
+
+    Raises:
+        UserError: no secret, or no addresses.
+    """
+    secret, there = _read_secret(environment, 0), [_listening(text, 0) for text in others]
+    for text, (_, port) in zip(others, there, strict=True):
+        if not port:
+            raise UserError(f"{text!r}: write ADDRESS:PORT, as the one who listens there says it.")
+    if listen is None and not there:
+        raise UserError("say by --listen ADDRESS where to listen.")
+    return _listening(listen, 0) if listen is not None else (_own_address(there[0][0], 0), 0), there, secret
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Has `torchrun`, or anything else that sets its variables, started this process?"""
+    return _Variables(environment).text("WORLD_SIZE") is not None
+
+
+def _own_address(master: str, rank: int) -> str:
+    """The address this host has on its way to `master`. Nothing is sent."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UserError(
+            f"rank {rank}: MASTER_ADDR is {master!r}, which cannot be reached from here ({error.strerror}). Mend it, "
+            "or say by --listen ADDRESS which address of this host the others are to use."
+        ) from error

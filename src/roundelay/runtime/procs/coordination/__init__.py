@@ -1,0 +1,1 @@
+"""Means, the work queue, and requests to other hosts."""

@@ -1,0 +1,87 @@
+"""Who waits for whom: what every learner of every host is doing, as a table for people.
+
+Each learner notes the effect it is in, whom or what that is about, and since when. Hosts say it to the conductor a few
+times a second, so the table can be printed when somebody's patience is over, also if nobody answers any more. It is for
+people alone, and kept apart from the arena: learners of the conductor's host act on what its tables say of others, and
+what a host has published must not be there before it is.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix, Wait
+from roundelay.runtime.procs.memory.arena import Arena
+
+OWN = "its own code"
+EFFECTS = (OWN, "draw", "gradient", "gradient mean", "mean", "mix", "exchange with", "fetch of", "wait")
+_NUMBERS: dict[type[Any], int] = {
+    Draw: 1,
+    Grad: 2,
+    GradMean: 3,
+    Mean: 4,
+    Mix: 5,
+    Exchange: 6,
+    Fetch: 7,
+    Wait: 8,
+}
+TABLES = ("doing", "round", "published", "versions")
+"""What a host says of its learners besides what they count."""
+
+
+def number_of(effect: Effect[Any]) -> tuple[int, int]:
+    """An effect as two numbers: which it is, and the peer it is about, or -1."""
+    if isinstance(effect, Begin):
+        effect = effect.effect
+    return _NUMBERS.get(type(effect), 0), getattr(effect, "peer", -1)
+
+
+@dataclass(frozen=True)
+class ReportedActivity:
+    """What a host has said of its learners: `found` of `report_activity`, and when it came."""
+
+    found: dict[str, Any]
+    came: int
+
+    def of(self, at: int) -> tuple[int, int, int, int, int, int]:
+        """Of its learner number `at`: effect, peer, since when, round, version, means."""
+        found = self.found
+        effect, peer, passed = (int(numbers[at]) for numbers in found["doing"])
+        round_, version, means = (int(found[name][at]) for name in ("round", "versions", "published"))
+        return effect, peer, self.came - passed, round_, version, means
+
+
+def report_activity(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
+    """What `ranks` are doing, for JSON: seconds instead of points in time, which differ from host to host."""
+    now, chosen = milliseconds(), list(ranks)
+    found = {name: arena.table(name)[..., chosen].tolist() for name in TABLES}
+    found["doing"][2] = [now - since for since in found["doing"][2]]
+    return found
+
+
+def milliseconds() -> int:
+    """Of this host's clock."""
+    return int(time.monotonic() * 1000)
+
+
+def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | None]]) -> str:
+    """A line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its means.
+    `hosts`: the ranks of each, and what it has said last."""
+    lines = ["rank  host  alive  seconds  round  version  means  effect"]
+    now = milliseconds()
+    for host, (ranks, last) in enumerate(hosts):
+        for at, rank in enumerate(ranks):
+            alive = "yes" if arena.table("alive")[rank] else "no"
+            if last is None:
+                lines.append(f"{rank:4}  {host:4}  {alive:>5}        -      -        -      -  has said nothing yet")
+                continue
+            kind, peer, since, round_, version, means = last.of(at)
+            effect = EFFECTS[kind] if 0 <= kind < len(EFFECTS) else OWN
+            if peer >= 0:
+                effect += " the centre" if peer == arena.layout.learners else f" learner {peer}"
+            lines.append(
+                f"{rank:4}  {host:4}  {alive:>5}  {(now - since) / 1000:7.1f}  {round_:5}  {version // 2:7}  "
+                f"{means:5}  {effect}"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,163 @@
+"""Means between devices by a collective library: by NCCL, where each learner of a host has a GPU of its own.
+
+Who takes part, with which weight, and who has died is said in the arena's tables, as for means in shared memory; only
+when all have come is the library called, which would otherwise wait for ever. From then on the vector goes bucket by
+bucket, from its end, as backward fills it: a gradient's mean is under way while the rest of the gradient is computed,
+and that of a vector given before (`Begin`) beside the next gradient. The sums are the library's: equal to rounding, not
+to the bit, to those of the other runtimes.
+
+Legend: P parameters, L learners.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed import FileStore, Work  # type: ignore[attr-defined]
+
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.patience import Patience
+
+Library = Literal["nccl", "gloo"]
+BUCKET = 25 * 2**18
+"""Elements in one call of the library: 25 MiB. Smaller ones begin earlier, but each costs a round through all GPUs."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What a learner process is told of the library: its name, and a folder, where the L processes meet."""
+
+    library: Library
+    folder: str
+    bucket: int = BUCKET
+
+    def join(self, rank: int, learners: int, device: torch.device, patience_seconds: float) -> None:
+        """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
+
+        Raises:
+            RuntimeError: the library cannot work here, or somebody did not come.
+        """
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        distributed.init_process_group(
+            self.library,
+            store=FileStore(os.path.join(self.folder, "meet"), learners),
+            rank=rank,
+            world_size=learners,
+            timeout=timedelta(seconds=patience_seconds),
+            device_id=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None,
+        )
+
+    def clear(self) -> None:
+        """Nobody meets there any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class DeviceMeans(Means):
+    """One learner's part in means of all learners, and of neighbours, of vectors on devices. Replies are there, too.
+
+    Args:
+        gradient: where the learner has its gradients, (P,), on its device.
+        bucket: elements in one call of the library; the same for all.
+    """
+
+    def __init__(self, arena: Arena, rank: int, patience: Patience, gradient: Tensor, bucket: int = BUCKET) -> None:
+        super().__init__(arena, rank, patience)
+        self._everybody = tuple(range(arena.layout.learners))
+        self._own = gradient
+        self._given = self._own
+        self._contribution, self._mean = torch.empty_like(gradient), torch.empty_like(gradient)
+        ends = range(len(gradient), 0, -bucket)
+        self._buckets = [slice(max(0, end - bucket), end) for end in ends]
+        self._open = False  # is a mean of all under way?
+        self._laid = 0  # from this element on, what is given is complete
+        self._under_way: list[Work] = []
+
+    def leave(self) -> None:
+        """All do, after the last mean."""
+        distributed.destroy_process_group()
+
+    def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
+        self._given = self._own
+        super().publish_gradient(weight, group)
+
+    def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None]:
+        """Of any gradient: the mean lies where nobody computes one."""
+        self._laid = len(self._own)
+        self.publish_gradient(weight, group)
+        return self._lay
+
+    def _lay(self, first: int) -> None:
+        self._laid = first
+        self.advance()
+
+    def _lay_out(self, parity: int, vector: Tensor) -> None:
+        self._given = self._contribution.copy_(vector)
+
+    def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
+        self._under_way, self._open = [], bool(group)
+        if source:
+            self._laid = 0
+        super()._announce(source, weight, readers, group)
+        self.advance()
+
+    def advance(self) -> None:
+        """Begin with the buckets that are complete, if all have come; all begin with the same ones in the same order,
+        sooner or later. To be called while a mean is under way, now and then."""
+        number = int(self._published[self._rank])
+        weights = self._arena.weights[number % 2]
+        if not self._open or not bool((self._published >= number).all()) or weights.sum() <= 0:
+            return
+        share = float(weights[self._rank] / weights.sum())
+        for bucket in self._buckets[len(self._under_way) :]:
+            if bucket.start < self._laid:
+                return
+            part = self._mean[bucket]
+            if share:
+                torch.mul(self._given[bucket], share, out=part)
+            else:
+                part.zero_()
+            work = distributed.all_reduce(part, async_op=True)
+            assert work is not None
+            self._under_way.append(work)
+
+    def look(self, _: int) -> None:
+        """`advance`, while a gradient is computed that has nothing to do with the mean under way."""
+        self.advance()
+
+    def collect(self, group: Sequence[int]) -> Tensor:
+        assert tuple(group) == self._everybody
+        number = int(self._published[self._rank])
+        self._wait(group, "published", number)
+        self.total = float(self._arena.weights[number % 2].sum())
+        if self.total <= 0:
+            raise ValueError("a weighted mean needs a positive total weight")
+        self._lay(0)
+        for work in self._under_way:
+            work.wait()
+        self._open = False
+        self._reduced[self._rank] = number
+        return self._mean
+
+    def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
+        number = int(self._published[self._rank])
+        readers = self._readers[number % 2]
+        self._wait(sorted({*readers, *(rank for rank, _ in weights)} - {self._rank}), "published", number)
+        vectors = {rank: torch.empty_like(self._mean) for rank, _ in weights if rank != self._rank}
+        transfers = [distributed.P2POp(distributed.isend, self._given, reader) for reader in readers]
+        transfers += [distributed.P2POp(distributed.irecv, vector, rank) for rank, vector in vectors.items()]
+        for work in distributed.batch_isend_irecv(transfers) if transfers else []:
+            work.wait()
+        vectors[self._rank] = self._given
+        total = sum(weight for _, weight in weights)
+        self._mean.zero_()
+        for rank, weight in weights:
+            self._mean.add_(vectors[rank], alpha=weight / total)
+        self._reduced[self._rank] = number
+        return self._mean

@@ -1,0 +1,77 @@
+"""Learners that compute on devices: which is whose, and what of a run on one host is there.
+
+Legend: L learners.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from itertools import permutations
+
+import torch
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import Cluster
+from roundelay.runtime.procs.coordination.collectives import Collectives, Library
+from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.device_rows import DeviceRows
+
+
+def device_of(place: int, device: torch.device) -> torch.device:
+    """Where the learner at `place` among those of its host computes: the GPUs of a host are dealt out in turn; with
+    fewer of them than learners, some share one."""
+    if device == torch.device("cuda"):  # any
+        return torch.device("cuda", place % torch.cuda.device_count())
+    return device
+
+
+def reach_each_other(devices: Iterable[torch.device]) -> bool:
+    """Can each of these read and write each other's memory?"""
+    numbers = {device.index for device in devices if device.type == "cuda"}
+    return all(torch.cuda.can_device_access_peer(one, other) for one, other in permutations(numbers, 2))
+
+
+def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceRows | None:
+    """Where others write a learner's row: all rows in the memory of devices, if these can reach each other's.
+
+    Args:
+        device: that learners compute on.
+
+    Raises:
+        UserError: there is no room.
+    """
+    if device is None or cluster.strategy.traits.synchronous:
+        return None
+    devices = [device_of(rank, device) for rank in range(cluster.learners)]
+    if not reach_each_other(devices):
+        return None
+    try:
+        return DeviceRows.allocate(("row", *layout.memory), layout.parameters, layout.centre, devices)
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the GPUs have no room for {cluster.learners} learners of {layout.parameters:,} parameters ({error}). "
+            "Use fewer learners or a smaller model."
+        ) from error
+
+
+def visible() -> dict[str, str]:
+    """What this process's numbers of devices mean: only where it means the same do two speak of one."""
+    return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
+
+
+def means_between_devices(
+    cluster: Cluster, device: torch.device | None, library: Library | None, bucket: int, recorded: bool
+) -> Collectives | None:
+    """By which library synchronous learners take means, if not in the arena.
+
+    Args:
+        device: that learners compute on.
+        library: the one to take; None: NCCL, where each learner has a GPU of its own, and if nothing is recorded.
+        bucket: elements in one call of it.
+    """
+    if device is None or not cluster.strategy.traits.synchronous:
+        return None
+    own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
+    if library is None and own and not recorded and torch.distributed.is_nccl_available():
+        library = "nccl"
+    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), bucket)

@@ -1,0 +1,119 @@
+"""Where a learner hands over what concerns rows of other hosts, and hears what came of it.
+
+It never touches the network: threads of its host's process do (client.py).
+
+A request is a short JSON text in the arena and a number that goes up by one; a byte through a pipe wakes the ferry. The
+reply is a version, and the same number: then row and private vectors are as the exchange has left them.
+"""
+
+import json
+import os
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.algorithms.rules import describe
+from roundelay.core.effects import Exchange, Fetch
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.memory.arena import NONE, Arena
+from roundelay.runtime.procs.memory.patience import Patience
+
+
+def is_here(row: int, learners: int, here: tuple[int, ...]) -> bool:
+    """Does `row` belong to the host whose learners are `here`? The centre is where learner 0 is."""
+    return (0 if row == learners else row) in here
+
+
+def read_text(arena: Arena, rank: int) -> Any:
+    """The request of learner `rank`."""
+    return json.loads(_text(arena, rank).tobytes().rstrip(b"\0"))
+
+
+def _text(arena: Arena, rank: int) -> NDArray[np.uint8]:
+    text: NDArray[np.uint8] = arena.table("outbox_text")[rank].view(np.uint8)
+    return text
+
+
+class Outbox:
+    """One learner's side. One request is under way at a time.
+
+    Args:
+        here: the learners of this host.
+        wake: path of the pipe that wakes this learner's ferry.
+    """
+
+    def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
+        self._arena, self._rank, self._here, self._patience = arena, rank, here, patience
+        self._asked, self._done = arena.table("outbox_asked"), arena.table("outbox_done")
+        self._awaited = arena.table("outbox_awaited")
+        self._names = {arena.vector(name, rank).data_ptr(): name for name in arena.layout.memory}
+        try:
+            self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeError(f"learner {rank}: the ferry of its host is not there ({error})") from error
+        self._send({})  # whatever a learner that had this place before has asked for comes to nothing
+
+    def takes(self, row: int) -> bool:
+        """Is `row` one of another host?"""
+        return not is_here(row, self._arena.layout.learners, self._here)
+
+    def ask(self, effect: Exchange | Fetch) -> None:
+        """Hand over a request.
+
+        Raises:
+            UserError: another host cannot do this; says why.
+        """
+        text: dict[str, Any] = {"peer": effect.peer}
+        if isinstance(effect, Exchange):
+            try:
+                text |= {"rule": describe(effect.rule), "since": effect.since}
+            except ValueError as error:
+                raise UserError(f"an exchange with learner {effect.peer} of another host: {error}.") from error
+            text["private"] = [self._name(vector.data_ptr()) for vector in effect.private]
+        else:
+            text["into"] = self._name(effect.into.data_ptr())
+        self.wait(effect.peer)
+        self._send(text)
+
+    def _send(self, text: dict[str, Any]) -> None:
+        data, place = json.dumps(text).encode(), _text(self._arena, self._rank)
+        if len(data) > len(place):
+            raise UserError(f"a request of {len(data)} bytes to another host: rules may have a few numbers only.")
+        place[:] = 0
+        place[: len(data)] = np.frombuffer(data, np.uint8)
+        self._asked[self._rank] += 1  # last: the ferry acts on it
+        os.write(self._wake, b"!")
+
+    def _name(self, address: int) -> str:
+        try:
+            return self._names[address]
+        except KeyError:
+            raise UserError(
+                "an exchange or a fetch with a learner of another host can only use vectors that the strategy has "
+                "declared as its memory."
+            ) from None
+
+    @property
+    def through(self) -> bool:
+        """Is the last request answered?"""
+        return bool(self._done[self._rank] == self._asked[self._rank])
+
+    def wait(self, peer: int) -> int | None:
+        """The answer to the last request: the version of row `peer`, or None: nobody is there.
+
+        Raises:
+            TimeoutError: the ferry does not come back.
+        """
+        if not self.through:
+            self._awaited[self._rank] = self._asked[self._rank]
+            os.write(self._wake, b"!")  # it is to begin now, if it has not
+            pause = 50e-6
+            with self._patience.waiting_for(f"the ferry to row {peer}, of another host") as check:
+                while not self.through:
+                    check()
+                    time.sleep(pause)
+                    pause = min(2 * pause, 2e-3)
+        version = int(self._arena.table("outbox_version")[self._rank])
+        return None if version == NONE else version

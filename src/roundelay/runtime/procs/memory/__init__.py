@@ -1,0 +1,1 @@
+"""Rows and tables that processes share, their locks, and waits with an end."""

@@ -1,0 +1,1 @@
+"""A corpus that is synthesised."""

@@ -1,0 +1,1 @@
+"""Corpora in Kaldi's and lhotse's form, and as matrices."""

@@ -1,0 +1,1 @@
+"""Corpora known by name."""

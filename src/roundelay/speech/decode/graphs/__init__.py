@@ -1,0 +1,1 @@
+"""Decoding graphs and the transducers that they are made of."""

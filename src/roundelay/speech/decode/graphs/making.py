@@ -1,0 +1,208 @@
+"""From texts, a lexicon and tied states to a decoding graph in a folder, made once and found again by its contents.
+
+A folder holds HCLG.fst, words.txt, phones.txt and graph.json (graph.py); lm.arpa.gz; lexicon.txt, the words that can be
+recognised; dropped.txt, words of the vocabulary without a pronunciation; guessed.txt, those whose pronunciation is a
+guess.
+
+A graph of 20,000 words takes some gigabytes while it is made and a tenth of that afterwards. So a process of its own
+makes it, and all of its memory is given back.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+from roundelay.speech.data.processes import start_workers
+from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig, build_graph, save_graph
+from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
+from roundelay.speech.decode.lm.estimate import Estimator, estimate_with
+from roundelay.speech.decode.lm.ngram import Arpa, restrict
+from roundelay.speech.decode.lm.vocabulary import (
+    VocabularyLexicon,
+    count_words,
+    joined,
+    most_frequent,
+    pronounced,
+    read_dictionary,
+    read_sentences,
+)
+from roundelay.speech.hmm.topology import Tying
+from roundelay.speech.lexicon.g2p import g2p_of
+from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, write_lexicon
+
+LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
+G2P_MODEL = "g2p.json.gz"  # beside the graphs: one dictionary serves many
+_LARGE = 20_000  # words of text, above which a process of its own pays
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """What the language model and the lexicon of a graph are made of.
+
+    Attributes:
+        estimator: how to estimate the model from text.
+        arpa: a model to take instead.
+        text: files with a sentence a line, plain or gzipped, beside the training transcripts.
+        join: run consecutive lines of these files together to lines of at least so many words; 0: leave them.
+        transcript_weight: how often each training transcript is counted.
+        vocabulary: the most frequent words of the text, so many, and all of the transcripts; None: the words of the
+            dictionary.
+        dictionary: pronunciations in CMU's format, plain or gzipped; None: those of the corpus.
+        guess: guess the pronunciations of words that no dictionary has, instead of leaving them out.
+    """
+
+    estimator: Estimator = Estimator()
+    arpa: Path | None = None
+    text: tuple[Path, ...] = ()
+    join: int = 0
+    transcript_weight: int = 1
+    vocabulary: int | None = None
+    dictionary: Path | None = None
+    guess: bool = False
+
+    def __post_init__(self) -> None:
+        if self.transcript_weight < 0 or self.join < 0:
+            raise UserError("decode.transcript_weight and decode.join must be 0 or more.")
+        if self.vocabulary is not None and self.vocabulary < 1:
+            raise UserError(f"decode.vocabulary is {self.vocabulary}: give a number of words, 20000 for example.")
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that are read."""
+        return [path for path in (self.arpa, *self.text, self.dictionary) if path is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphJob:
+    """A graph to be made."""
+
+    options: LanguageOptions
+    config: GraphConfig
+    transcripts: tuple[str, ...]
+    lexicon: Lexicon  # of the corpus
+    tying: Tying
+
+    def digest(self) -> str:
+        """Equal for equal graphs only.
+
+        Raises:
+            UserError: a file is missing.
+        """
+        state = hashlib.sha256()
+        options = asdict(self.options)
+        options |= {"arpa": None, "text": None, "dictionary": None}  # their contents count, not their names
+        told = [options, asdict(self.config), self.transcripts, self.lexicon.to_text(), list(self.tying.phones)]
+        state.update(json.dumps(told).encode() + self.tying.table.tobytes())
+        for path in self.options.files:
+            try:
+                with open(path, "rb") as file:
+                    state.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise UserError(
+                    f"{path}: cannot be read ({error.strerror}). The recipe's section decode names it."
+                ) from None
+        return state.hexdigest()[:16]
+
+
+def find_or_make(job: GraphJob, graphs: Path) -> tuple[Path, bool]:
+    """The folder of the graph under `graphs`, and whether it had to be made.
+
+    Raises:
+        UserError: texts, lexicon and tying do not fit together, or cannot be read.
+    """
+    folder = graphs / job.digest()
+    if (folder / GRAPH_FILE).is_file():
+        return folder, False
+    folder.mkdir(parents=True, exist_ok=True)
+    if job.options.text or job.options.arpa or sum(map(len, job.transcripts)) > 6 * _LARGE:
+        with start_workers(1, _nothing) as worker:
+            for _ in worker.in_order(_make, [(job, folder)]):
+                pass
+    else:
+        make_graph(job, folder)
+    return folder, True
+
+
+def _nothing() -> None: ...
+
+
+def _make(what: tuple[GraphJob, Path]) -> None:
+    make_graph(*what)
+
+
+def make_graph(job: GraphJob, folder: Path) -> None:
+    """Make the graph in this process."""
+    begun = os.times().elapsed
+    found = language_lexicon(job, folder.parent)
+    model, left_out = language_model(job, found.lexicon)
+    write_arpa(folder / LM_FILE, model)
+    write_lexicon(folder / LEXICON_FILE, found.lexicon)
+    write_text(folder / DROPPED_FILE, "".join(f"{word}\n" for word in found.dropped))
+    write_text(folder / GUESSED_FILE, "".join(f"{word}\n" for word in found.guessed))
+    estimated = os.times().elapsed
+    graph = build_graph(found.lexicon, model, job.tying, job.config)
+    info = {
+        **graph.info,
+        "left_out": " ".join(text for text in (found.describe(), left_out, graph.info["left_out"]) if text),
+        "dropped_words": len(found.dropped),
+        "guessed_words": len(found.guessed),
+        "language_model_seconds": round(estimated - begun, 2),
+        "build_seconds": round(os.times().elapsed - estimated, 2),
+        "peak_bytes": peak_bytes(),
+    }
+    save_graph(replace(graph, info=info), folder)
+
+
+def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
+    """The words that can be recognised and their pronunciations; a model that guesses these is kept in `graphs`."""
+    options = job.options
+    if options.vocabulary is None and options.dictionary is None:
+        return VocabularyLexicon(job.lexicon)
+    given = [] if options.dictionary is None else [read_dictionary(options.dictionary, job.lexicon)]
+    dictionaries = [*given, job.lexicon]
+    if options.vocabulary is None:
+        return pronounced(dictionaries[0].words, dictionaries[:1], job.tying.phones)
+    said = {word for text in job.transcripts for word in text.split()}
+    counts = count_words(sentence for path in options.text for sentence in read_sentences(path))
+    words = most_frequent(counts, options.vocabulary, said)
+    guess = _guesser(dictionaries[0], graphs / G2P_MODEL) if options.guess else None
+    return pronounced(words, dictionaries, job.tying.phones, guess)
+
+
+def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation | None]:
+    """Pronunciations by spelling, learned from a dictionary."""
+    model = g2p_of(dictionary, cache)
+
+    def guess(word: str) -> Pronunciation | None:
+        found = model.pronounce(word)
+        return found[0].phones if found else None
+
+    return guess
+
+
+def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
+    """The given ARPA model cut to the lexicon, and what was left out; or an n-gram of text and transcripts."""
+    if job.options.arpa is not None:
+        found = restrict(read_arpa(job.options.arpa), lexicon.words)
+        return found.model, found.describe()
+    return estimate_with(job.options.estimator, _sentences(job), lexicon.words), ""
+
+
+def _sentences(job: GraphJob) -> Iterator[list[str]]:
+    for path in job.options.text:
+        yield from joined(read_sentences(path), job.options.join)
+    for _ in range(job.options.transcript_weight):
+        yield from (text.split() for text in job.transcripts)
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held at once (getrusage would count that of the process that started it)."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

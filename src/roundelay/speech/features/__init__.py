@@ -1,0 +1,1 @@
+"""Features: computed once, stored, read by column."""

@@ -1,0 +1,1 @@
+"""Kaldi's file formats: archives, tables, token streams."""

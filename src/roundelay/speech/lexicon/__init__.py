@@ -1,0 +1,1 @@
+"""Pronunciations, from dictionaries and from spelling."""

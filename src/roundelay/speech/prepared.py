@@ -1,0 +1,210 @@
+"""A prepared corpus: a folder that every later step reads and nothing else.
+
+DATA/corpus.json               name, licence, splits in numbers, versions; written last
+DATA/train.jsonl, dev.jsonl... one manifest per split
+DATA/lexicon.txt               CMU format
+DATA/fbank40/                  features of all splits (see feature_store); DATA/feats/ where they were given
+DATA/piped/                    audio that commands of wav.scp made, where they were allowed
+DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
+DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.checksums import read_checked, write_checked
+from roundelay.core.errors import UserError
+from roundelay.speech.data.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
+from roundelay.speech.data.problems import LeftOut, listing
+from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.lexicon.lexicon import (
+    Lexicon,
+    MissingWordPolicy,
+    Pronunciation,
+    read_lexicon,
+    resolve_missing_words,
+    write_lexicon,
+)
+
+CORPUS = "corpus.json"
+LEXICON = "lexicon.txt"
+GUESSED_LEXICON, HELD_OUT_LEXICON = "guessed_lexicon.txt", "held_out_lexicon.txt"
+VERSION = 1
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus in memory; the features stay on disk."""
+
+    folder: Path
+    name: str
+    splits: dict[str, list[Utterance]]  # "train" and others, transcripts as they were spoken
+    lexicon: Lexicon
+    sampling_rate: int  # Hz
+    licence: str = ""
+    on_missing_words: MissingWordPolicy = "error"
+    map_to: str | None = None
+    feature_folder: str = "fbank40"
+    audio: bool = True  # False: features were given, and an utterance's samples are frames
+    left_out: dict[str, list[LeftOut]] = field(default_factory=dict)  # by split: what `prepare` left out, with reasons
+    guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
+    held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
+    remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
+
+    @property
+    def utterances(self) -> list[Utterance]:
+        """Of all splits, in the order of their frames in the feature store."""
+        return [utterance for split in self.splits.values() for utterance in split]
+
+    def features(self) -> FeatureStore:
+        """Open the features.
+
+        Raises:
+            UserError: they are missing, broken, or belong to other utterances.
+        """
+        store = FeatureStore.open(self.folder / self.feature_folder)
+        if absent := [u.id for u in self.utterances if u.id not in store]:
+            raise UserError(
+                f"{store.folder}: no features of {len(absent)} utterances of the manifests. Run `roundelay prepare` "
+                f"again:\n{listing(absent)}"
+            )
+        return store
+
+    def transcripts(self, split: str) -> list[str]:
+        """What was said, once: copies of an utterance at other speeds say nothing new."""
+        return [u.text for u in self.splits[split] if u.speed == 1]
+
+    @property
+    def alignment_lexicon(self) -> Lexicon:
+        """The lexicon, and pronunciations of words that only the held-out splits have: guesses, and what a dictionary
+        says of words outside the vocabulary.
+
+        Their frames can be labelled so; but the recogniser, which cannot know those words, must not be given them.
+        """
+        return dataclasses.replace(self.lexicon, pronunciations={**self.lexicon.pronunciations, **self.held_out_words})
+
+    def alignable(self, split: str) -> list[Utterance]:
+        """The utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
+
+        Words missing from the lexicon were dealt with in the training split by `prepare`; in the others, by the same
+        policy, here: the transcripts that are scored keep them.
+        """
+        return resolve_missing_words(self.splits[split], self.alignment_lexicon, self.on_missing_words, self.map_to)[0]
+
+
+def load_corpus(folder: Path) -> Corpus:
+    """Read a prepared corpus.
+
+    Raises:
+        UserError: the folder is not one, or one of its files is missing or broken.
+    """
+    if not (folder / CORPUS).is_file():
+        what = (
+            "no such folder"
+            if not folder.exists()
+            else f"not a prepared corpus (no {CORPUS}; an interrupted one has none either)"
+        )
+        raise UserError(
+            f"{folder}: {what}. Make it with `roundelay prepare` (`roundelay prepare --help` lists the corpora)."
+        )
+    summary = read_checked(
+        folder / CORPUS,
+        f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
+    )
+    try:
+        if summary["version"] != VERSION:
+            raise UserError(
+                f"{folder / CORPUS}: prepared by another version of Roundelay. Run `roundelay prepare` again."
+            )
+        names = list(summary["splits"])
+        fields: dict[str, Any] = {
+            "name": str(summary["name"]),
+            "licence": str(summary["licence"]),
+            "sampling_rate": int(summary["sampling_rate"]),
+            "on_missing_words": summary["on_missing_words"],
+            "map_to": summary["map_to"],
+            "feature_folder": str(summary["features"]),
+            "audio": bool(summary.get("audio", True)),
+            "guessed": int(summary.get("guessed", 0)),
+            "remarks": [str(remark) for remark in summary.get("remarks", ())],
+            "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
+        }
+        silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
+    splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
+    if summary.get("held_out_words"):
+        fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
+    return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
+
+
+def write_prepared(corpus: Corpus) -> None:
+    """Write everything of a prepared corpus but its features, `corpus.json` last.
+
+    Raises:
+        UserError: an id occurs in two splits; the disk is full.
+    """
+    check_splits(corpus.splits)
+    # While the folder is a mixture of old and new it must not look prepared.
+    (corpus.folder / CORPUS).unlink(missing_ok=True)
+    for name, utterances in corpus.splits.items():
+        write_manifest(corpus.folder / f"{name}.jsonl", utterances)
+    write_lexicon(corpus.folder / LEXICON, corpus.lexicon)
+    kept = [*(f"{name}.jsonl" for name in corpus.splits), LEXICON]
+    write_checked(
+        corpus.folder / CORPUS,
+        {
+            "version": VERSION,
+            "name": corpus.name,
+            "licence": corpus.licence,
+            "sampling_rate": corpus.sampling_rate,
+            "splits": {name: numbers(utterances) for name, utterances in corpus.splits.items()},
+            "lexicon": LEXICON,
+            "silence": corpus.lexicon.silence,
+            "words": len(corpus.lexicon.words),
+            "phones": len(corpus.lexicon.phones),
+            "features": corpus.feature_folder,
+            "audio": corpus.audio,
+            "on_missing_words": corpus.on_missing_words,
+            "map_to": corpus.map_to,
+            "guessed": corpus.guessed,
+            "held_out_words": len(corpus.held_out_words),
+            "remarks": corpus.remarks,
+            "left_out": {
+                split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
+            },
+        },
+        [*kept, HELD_OUT_LEXICON] if corpus.held_out_words else kept,
+    )
+
+
+def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
+    """Raise a UserError unless there is a training split, no split is empty and no id occurs in two of them."""
+    if TRAIN not in splits:
+        raise UserError(f"A corpus needs a split named `{TRAIN}`; there are: {', '.join(splits) or 'none'}.")
+    if odd := [name for name in splits if not is_one_word(name) or "/" in name]:
+        raise UserError(
+            f"A split's name becomes a file's: {', '.join(map(repr, odd))} must be one word without a slash."
+        )
+    if empty := [name for name, utterances in splits.items() if not utterances]:
+        raise UserError(f"No utterance is left in: {', '.join(empty)}.")
+    if again := repeated(u.id for utterances in splits.values() for u in utterances):
+        where = [
+            f"{name} ({', '.join(s for s, us in splits.items() if any(u.id == name for u in us))})"
+            for name in again[:50]
+        ]
+        raise UserError(f"{len(again)} utterance ids occur more than once; rename them:\n{listing(where)}")
+
+
+def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:
+    """How much there is of a split."""
+    return {
+        "utterances": len(utterances),
+        "hours": round(sum(u.duration / u.speed for u in utterances) / 3600, 4),
+        "speakers": len({u.speaker for u in utterances}),
+        "words": sum(len(u.words) for u in utterances),
+    }

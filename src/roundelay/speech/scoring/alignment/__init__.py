@@ -1,0 +1,1 @@
+"""Words against words: alignment and counts."""

@@ -1,0 +1,1 @@
+"""Files of words: trn, stm, ctm, glm."""

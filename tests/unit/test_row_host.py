@@ -1,0 +1,42 @@
+"""Rows on devices that a process of its own keeps; a processor stands in for the device."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from roundelay.runtime.procs.memory.row_host import RowHost, RowRequest, RowsNotHosted, mapped
+
+
+@pytest.fixture
+def learner() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that lives until it is killed."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_rows_are_the_same_memory_for_all_and_go_with_the_last_learner(learner: "subprocess.Popen[bytes]") -> None:
+    wanted = RowRequest(("row", "momentum"), 1000, True, ("cpu", "cpu"), (learner.pid, learner.pid))
+    keeper = RowHost(wanted, 100)
+    here, there = (mapped(handles, ("row", "momentum"), 1000, True, 2) for handles in keeper.handles)
+    names = [("row", 0), ("row", 1), ("momentum", 0), ("momentum", 1)]
+    for number, (name, rank) in enumerate(names):
+        assert not here.vectors[name][rank].any()
+        here.vectors[name][rank].fill_(number + 1)
+    assert here.centre is not None
+    assert there.centre is not None
+    there.centre.fill_(7)
+    assert [float(there.vectors[name][rank].mean()) for name, rank in names] == [1, 2, 3, 4]
+    assert torch.equal(here.centre, torch.full((1000,), 7.0))
+    assert keeper.process.poll() is None
+    learner.kill()
+    assert keeper.process.wait(60) == 0
+
+
+def test_what_cannot_be_kept_says_why(learner: "subprocess.Popen[bytes]") -> None:
+    with pytest.raises(RowsNotHosted, match="nowhere"):
+        RowHost(RowRequest(("row",), 10, False, ("nowhere",), (learner.pid,)), 100)
