@@ -134,3 +134,17 @@ class Wait(Effect[R_co]):
     """The reply of an effect begun earlier."""
 
     handle: Handle[R_co]
+
+
+LABELS: dict[type[Effect[Any]], str] = {
+    Draw: "draw",
+    Grad: "gradient",
+    GradMean: "gradient mean",
+    Mean: "mean",
+    Mix: "mix",
+    Exchange: "exchange with",
+    Fetch: "fetch of",
+    Wait: "wait",
+}
+"""What a learner can be in, in words; one that has begun an effect is in that effect. Tables for people number them in
+this order."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors.torch import load, save
 
@@ -73,14 +73,24 @@ class Event:
 _FORMAT = struct.Struct("<iiqqd")
 
 
-class NoTrace:
-    """Nobody takes notes."""
+class Trace(Protocol):
+    """Takes notes of a learner's events."""
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        """Something happened."""
+        """Note an event; see `Kind` for the numbers."""
+        ...
 
 
-class TraceWriter(NoTrace):
+class NoTrace:
+    """A run that nobody records."""
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None: ...
+
+
+NO_TRACE: Trace = NoTrace()
+
+
+class TraceWriter:
     """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event."""
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -33,7 +33,8 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.rows import NoLock, Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.gradients import Gradients
@@ -318,10 +319,10 @@ class SimRuntime(Runtime):
             return
         batch = effect.batch
         statistics = Statistics(batch.stop - batch.start) if self._timed else self._gradients.take(role.rank)
-        gradient = Gradient(role.me.gradient_buffer, effect.at.version, statistics)
+        weight = float(batch.stop - batch.start)
+        gradient = Gradient(role.me.gradient_buffer, effect.at.version, statistics, weight)
         if type(effect) is GradMean:
             self.events += 1
-            weight = float(statistics.frames)
             self._meet(role, effect.group, gradient.vector, weight, (role, to, gradient, batch))
             return
         self._trained(role, gradient, batch)
@@ -367,7 +368,7 @@ class SimRuntime(Runtime):
             self._reply(to, mean)
         else:
             self._trained(role, own, batch)
-            self._reply(to, Gradient(mean, own.version, own.statistics))
+            self._reply(to, Gradient(mean, own.version, own.statistics, own.weight))
 
     def _mix(self, role: Role, to: To, effect: Mix) -> object:
         for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, to):

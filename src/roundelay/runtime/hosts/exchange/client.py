@@ -50,10 +50,10 @@ from roundelay.runtime.hosts.transport.wire import (
     RejectedConnections,
     Tampered,
 )
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.outbox import read_text
 from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""

@@ -28,7 +28,7 @@ from roundelay.algorithms.rounding import round_with_feedback_
 from roundelay.core.effects import Rule
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.learner_state import Row
+from roundelay.runtime.rows import Row
 
 Precision = Literal["fp32", "bf16"]
 WIDTH: dict[str, int] = {"fp32": 4, "bf16": 2}

@@ -27,10 +27,10 @@ from roundelay.runtime.hosts.exchange.codec import WIDTH, Buffer, Fragment, Scra
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message, RejectedConnections
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 SERVER = -2
 """What a wait for a lock calls the one who waits."""
