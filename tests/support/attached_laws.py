@@ -13,7 +13,7 @@ import roundelay
 import roundelay.attached.session as session_room
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs import entering
+from roundelay.runtime.attached import entering
 from roundelay.strategies import STRATEGIES
 from support.launched import report
 

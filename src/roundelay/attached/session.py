@@ -24,11 +24,11 @@ from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import read_world
-from roundelay.runtime.procs.entering import Terms
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
@@ -98,7 +98,7 @@ class Session:
         world = read_world()
         device = device_of(module, world.rank)
         self._buffers = Buffers(module)
-        terms = Terms(strategy, seed, patience)
+        terms = AttachTerms(strategy, seed, patience)
         self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners

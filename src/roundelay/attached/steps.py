@@ -24,6 +24,7 @@ from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
@@ -31,7 +32,6 @@ from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World
-from roundelay.runtime.procs.entering import Terms
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.strategies.periodic import Periodic
 
@@ -55,7 +55,7 @@ class Steps:
         optimizers: Sequence[Optimizer],
         device: torch.device | None,
         world: World,
-        terms: Terms,
+        terms: AttachTerms,
         shown: Tensor,
     ) -> None:
         refuse_wrapped(module, world.rank)

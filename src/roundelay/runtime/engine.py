@@ -219,7 +219,7 @@ class Engine:
         while reply is not LATER:
             started = now()
             if self._asked is not None and self._remote.through:
-                self._finish_remote(self._asked)
+                self._finish_asked(self._asked)
             try:
                 effect = role.send(reply)
             except StopIteration:
@@ -322,7 +322,7 @@ class Engine:
             handle: Handle[int | None] = Handle()
             self._ask(effect, handle)
             if not handle.done:
-                self._finish_remote(handle)
+                self._finish_asked(handle)
             return handle.reply  # type: ignore[no-any-return]
         if not self._backend.lives(effect.peer):
             self._trace.note(Kind.GONE, effect.peer)
@@ -359,7 +359,7 @@ class Engine:
         if self._deferred.withdraw(handle) is not None:
             handle.finish(self._reach(begun.effect))
         elif handle is self._asked:
-            self._finish_remote(handle)
+            self._finish_asked(handle)
         else:
             handle.finish(self._backend.collect(begun.effect, begun.published))
 
@@ -372,16 +372,16 @@ class Engine:
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def _ask(self, effect: Exchange | Fetch, handle: Handle[Any]) -> None:
-        """Have it done by another host; `handle` is finished in `_finish_remote`, unless nobody is there."""
+        """Have it done by another host; `handle` is finished in `_finish_asked`, unless nobody is there."""
         if self._asked is not None:  # one at a time
-            self._finish_remote(self._asked)
+            self._finish_asked(self._asked)
         if self._backend.lives(effect.peer):
             self._remote.ask(effect)
             handle.pending, self._asked = _Begun(effect), handle
         else:
             handle.finish(None)
 
-    def _finish_remote(self, handle: Handle[Any]) -> None:
+    def _finish_asked(self, handle: Handle[Any]) -> None:
         effect, self._asked = handle.pending.effect, None
         version = self._remote.wait(effect.peer)
         if version is not None and isinstance(effect, Exchange):
@@ -392,4 +392,4 @@ class Engine:
         """Wait for the request that other hosts have been asked, if there is one: nobody reads rows between segments
         that are still being written."""
         if self._asked is not None:
-            self._finish_remote(self._asked)
+            self._finish_asked(self._asked)

@@ -41,8 +41,8 @@ class Row:
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
     killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py). `trace` takes the
-    notes of the row's own learner.
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
+    `trace` takes the notes of the row's own learner.
     """
 
     def __init__(
@@ -178,12 +178,12 @@ def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
 
 def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
     """Under both locks."""
-    mixing = Mixing(mine, theirs, request)
+    mixing = RowExchange(mine, theirs, request)
     mixing.all_chunks()
     return mixing.end()
 
 
-class Mixing:
+class RowExchange:
     """An exchange under way, under both locks, from here to `end`: every chunk in its turn."""
 
     def __init__(self, mine: Row, theirs: Row, request: Exchange) -> None:

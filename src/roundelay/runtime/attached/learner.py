@@ -28,8 +28,11 @@ from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.entering import AttachTerms, Entrance, write
+from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs
 from roundelay.runtime.attached.membership import CLOSED, Membership
+from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import Counts
 from roundelay.runtime.deferred import Deferred
@@ -37,16 +40,13 @@ from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
-from roundelay.runtime.procs.entering import AttachTerms, Entrance, write
-from roundelay.runtime.procs.external_work import NUMBERLESS, ExternalWork
+from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
-from roundelay.runtime.procs.vectors import Vectors, make_vectors
-from roundelay.runtime.procs.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
+from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
 
 log = logging.getLogger("roundelay")
 

@@ -16,11 +16,11 @@ from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.engine import Backend, Later
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
 from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.vectors import Vectors
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.rows import Row, exchange, fetch
 
 

@@ -9,9 +9,9 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch
 from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.base import Cluster
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.backend import LearnerWork
 from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.memory.access import ArenaAccess
 
 
 class PlannedWork(LearnerWork):

@@ -24,18 +24,18 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import NO_REMOTE, Engine, RemoteRows
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
 from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import NONE, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.heap import keep_freed
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
-from roundelay.runtime.procs.vectors import Vectors, make_vectors
+from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
 from roundelay.runtime.procs.work import PlannedWork
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
 

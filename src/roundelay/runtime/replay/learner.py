@@ -149,15 +149,17 @@ class RecordedLearner(Backend):
         while recorded.next is not None:
             recorded.take(Kind.BEGIN)
             self._join()
-            if recorded.next is None:
-                break  # it died before it was told to begin
-            if recorded.next_is(Kind.BEGIN):
+            if not self._begins():
                 continue
             self._me.begin_segment(stage.segment, stage.living, stage.cluster.strategy.traits.ages)
             try:
                 self.engine.begin(stage.cluster.strategy.learn(self._me))
             except _Dead:
                 self.engine.close()
+
+    def _begins(self) -> bool:
+        """False if it died before it did anything."""
+        return self.recorded.next is not None and not self.recorded.next_is(Kind.BEGIN)
 
     def _join(self) -> None:
         """Take a dead learner's place, if that is what was recorded: from a neighbour's row, then from the centre."""

@@ -17,8 +17,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached import inputs, meetings, passes, votes
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
+from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import NONE, Layout, create_file
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
@@ -30,7 +30,7 @@ log = logging.getLogger("roundelay")
 
 
 @dataclass(frozen=True)
-class Terms:
+class AttachTerms:
     """What all learners must agree on."""
 
     strategy: Strategy
@@ -50,7 +50,9 @@ class Entrance:
         device: of the module; None: the memory of the host.
     """
 
-    def __init__(self, world: World, terms: Terms, initial: Tensor, shown: Tensor, device: torch.device | None) -> None:
+    def __init__(
+        self, world: World, terms: AttachTerms, initial: Tensor, shown: Tensor, device: torch.device | None
+    ) -> None:
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
         self._facts: dict[str, Any] = {

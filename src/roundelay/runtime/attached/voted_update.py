@@ -11,10 +11,10 @@ from roundelay.core.effects import Effect, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.votes import Vote
-from roundelay.runtime.procs.access import ArenaAccess
 from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.entering import Terms
+from roundelay.runtime.procs.memory.access import ArenaAccess
 
 EMPTY_WEIGHT = 1e-30
 """Weight of an empty minibatch: where all are empty, a mean is still one."""
@@ -33,7 +33,7 @@ class VotedUpdate:
     def __init__(
         self,
         access: ArenaAccess,
-        terms: Terms,
+        terms: AttachTerms,
         means: Means,
         buffer: Tensor,
         update: Update,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roundelay.learner.base import OnReady
-from roundelay.runtime.procs.access import ArenaAccess
+from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.device_copy import DeviceCopy
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Traits
@@ -83,7 +83,7 @@ class MeansInArena(OnDevice):
         self._copies.show_gradient()
 
     def streamed(self, on_ready: OnReady) -> OnReady:
-        return self._copies.endpoint(on_ready)
+        return self._copies.streamed(on_ready)
 
     def reply(self, mean: Tensor) -> Tensor:
         return self._copies.reply(mean)
