@@ -1,134 +1,29 @@
 """The rules of effects, held to a backend that only takes notes and a clock that is turned by hand."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import LABELS, Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
-from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
-from roundelay.learner.base import OnReady
-from roundelay.runtime.base import Counts, SegmentPlan
-from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import LATER, Backend, Engine, Later
+from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster
+from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.rows import Row, exchange
-from roundelay.runtime.trace import Kind
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies.base import Strategy, Traits
+from support.noting_backend import BATCH, PLAN, VECTOR, Notes, P
 
-P = 4
-VECTOR = torch.ones(P)
-BATCH = Minibatch(0, 0, 0, 8)
 Role = Coroutine[Effect[Any], Any, None]
-
-
-class HandLock:
-    """A lock that a test may hold for somebody else."""
-
-    taken = False
-
-    def acquire(self) -> None:
-        assert self.try_acquire()
-
-    def try_acquire(self) -> bool:
-        if self.taken:
-            return False
-        self.taken = True
-        return True
-
-    def release(self) -> None:
-        self.taken = False
-
-
-class Notes(Backend):
-    """Learner 0 of three: notes what it is asked for. Every primitive takes one second of a clock, a gradient four."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.clock = 0.0
-        self.dead: set[int] = set()
-        self.ready = True  # does it answer draws and gradients?
-        self.lost = False  # does a mean fail?
-        versions = np.zeros(3, np.int64)
-        self.rows = [Row(rank, torch.full((P,), float(rank)), versions, HandLock(), trace=self) for rank in range(3)]
-        self.counts = Counts.zeros(3)
-        self.deferred = Deferred()
-        self.me = LearnerState(
-            0,
-            3,
-            0,
-            self.rows[0],
-            torch.empty(P),
-            torch.zeros(P),
-            Sgd(),
-            {},
-            np.zeros(3, np.int64),
-            self.counts,
-            np.zeros(0),
-            deferred=self.deferred,
-        )
-        self.me.begin_segment(SegmentPlan(EpochPlan(0, 240, 24, 3, 0), 0.5), (0, 1, 2), "row")
-
-    def said(self, what: str, seconds: float = 1.0) -> None:
-        """Note it."""
-        self.log.append(what)
-        self.clock += seconds
-
-    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        if kind in (Kind.GONE, Kind.DRAW, Kind.GRAD):
-            self.log.append(f"note {kind.name.lower()}")
-
-    def now(self) -> float:
-        return self.clock
-
-    def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        if not self.ready:
-            return LATER
-        self.said("draw")
-        return BATCH
-
-    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        if not self.ready:
-            return LATER
-        self.said("gradient", 4.0)
-        return Gradient(VECTOR, effect.at.version, Statistics(8, 2.0), 8.0)
-
-    def settle(self, statistics: Statistics) -> None:
-        self.log.append(f"settle {statistics.frames}")
-
-    def publish(self, effect: Mean | Mix) -> Any:
-        self.said("publish")
-        return effect.vector.clone()
-
-    def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> Any:
-        self.said(f"publish gradient of weight {gradient.weight:g}")
-        return gradient.vector
-
-    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
-        self.said("collect")
-        if self.lost:
-            raise LookupError("a member is lost")
-        found: Tensor = published
-        return found
-
-    def lives(self, peer: int) -> bool:
-        return peer not in self.dead
-
-    def exchange(self, effect: Exchange) -> int | None:
-        self.said(f"exchange {effect.peer}")
-        return exchange(self.rows[0], self.rows[effect.peer], effect)
-
-    def fetch(self, effect: Fetch) -> int | None:
-        self.said(f"fetch {effect.peer}")
-        return 7
-
-    def deferrable(self, peer: int) -> Row | None:
-        return self.rows[peer]
 
 
 class Elsewhere:
@@ -424,3 +319,71 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
     assert {*Effect.__subclasses__()} == {*LABELS, Begin}
     with pytest.raises(TypeError, match="Effect is not an effect"):
         engine.perform(Effect())
+
+
+# The simulator's rules ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Story(Strategy):
+    """Learner 0 does what it is told, and waits for all that it has begun; the others do nothing."""
+
+    name: ClassVar[str] = "story"
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+    told: tuple[tuple[str, int], ...] = ()
+    replies: list[object] = field(default_factory=list)
+
+    async def learn(self, me: Me) -> None:
+        if me.rank == 0:
+            while await Draw():
+                pass
+            await self.tell(me)
+
+    async def tell(self, me: Me) -> None:
+        """The story alone."""
+        begun: list[Handle[Any]] = []
+        for what, peer in self.told:
+            exchanging, mean = Exchange(peer, pair_average_), Mean((0,), torch.full((P,), float(peer)), 2.0)
+            match what:
+                case "exchange":
+                    self.replies.append(await exchanging is not None)
+                case "begin exchange":
+                    begun.append(await Begin(exchanging))
+                case "mean":
+                    self.replies.append((await mean).tolist())
+                case "begin mean":
+                    begun.append(await Begin(mean))
+                case "step":
+                    me.step(Gradient(VECTOR, me.snapshot().version, Statistics()))
+                case "wait" if begun:
+                    self.replies.append(_plain(await Wait(begun.pop(peer % len(begun)))))
+        for handle in begun:
+            self.replies.append(_plain(await Wait(handle)))
+
+
+def _plain(reply: Tensor | int | None) -> object:
+    """A mean, or whether an exchange was done: at which version depends on when."""
+    return reply.tolist() if isinstance(reply, Tensor) else reply is not None
+
+
+WHAT = st.sampled_from(["exchange", "begin exchange", "mean", "begin mean", "step", "wait"])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(WHAT, st.integers(1, 2)), max_size=12), st.booleans())
+def test_the_simulator_s_rules_are_the_engine_s(told: list[tuple[str, int]], background: bool) -> None:
+    """Same replies, versions, counts and sum of rows, in whatever order exchanges are done that were begun."""
+    notes, here, there = Notes(), Story(tuple(told)), Story(tuple(told))
+    run(notes, here.tell)
+    cluster = Cluster(there, Quadratic(parameters=P), Sgd(), 3)
+    runtime = SimRuntime(cluster, CostModel(cluster=replace(CostModel().virtual(3), background=background)))
+    state = runtime.state()
+    state.vectors["row"][:] = torch.arange(3.0)[:, None]
+    runtime.load(state)
+    counts = runtime.segment(PLAN).counts
+    assert here.replies == there.replies
+    assert [row.version for row in notes.rows] == [n // 2 for n in runtime.state().integers["versions"]]
+    assert notes.counts.exchanges[0].tolist() == counts.exchanges[0].tolist()
+    assert notes.counts.steps[0] == counts.steps[0]
+    rows = torch.stack([row.vector for row in notes.rows])
+    torch.testing.assert_close(rows.sum(0), runtime.rows().sum(0))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,14 +19,19 @@ from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.arena import NONE, Layout, create_file
+from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
+from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
+
+
+RowsAre = Literal["on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"]
+"""The place of rows, seen from a module."""
 
 
 @dataclass(frozen=True)
@@ -193,3 +198,12 @@ def write(row: Row, vector: Tensor) -> None:
         row.vector.copy_(vector)
     finally:
         row.lock.release()
+
+
+def place_of_rows(arena: Arena, vectors: Vectors, device: torch.device | None) -> RowsAre:
+    """The place of the rows of a learner whose module is on `device`."""
+    if device is None:
+        return "on the host"
+    if not vectors.resident:
+        return "on the host, the module elsewhere"
+    return "shared on devices" if arena.on_devices and arena.layout.learners > 1 else "on a device of its own"

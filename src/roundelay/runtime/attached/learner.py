@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.entering import AttachTerms, Entrance, write
+from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows, write
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs
 from roundelay.runtime.attached.membership import CLOSED, Membership
@@ -43,10 +43,9 @@ from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
-from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
+from roundelay.runtime.procs.memory.vectors import make_vectors
 
 log = logging.getLogger("roundelay")
 
@@ -57,10 +56,6 @@ NEEDED = "while others needed it to go on"
 
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
-
-
-RowsAre = Literal["on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"]
-"""The place of rows, seen from a module."""
 
 
 class AttachedLearner:
@@ -146,7 +141,7 @@ class AttachedLearner:
         self._work = ExternalWork(vectors.gradient)
         backend = ArenaBackend(access, vectors, self._means, self._work)
         self._engine = Engine(self.me, backend, self._deferred)
-        self.where = _where(self.arena, vectors, device)
+        self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
@@ -388,14 +383,6 @@ class AttachedLearner:
             yield
         except MemberLost as error:
             raise self._members.died(error.rank, NEEDED) from None
-
-
-def _where(arena: Arena, vectors: Vectors, device: torch.device | None) -> RowsAre:
-    if device is None:
-        return "on the host"
-    if not vectors.resident:
-        return "on the host, the module elsewhere"
-    return "shared on devices" if arena.on_devices and arena.layout.learners > 1 else "on a device of its own"
 
 
 def _copy(vector: Tensor) -> Tensor:
