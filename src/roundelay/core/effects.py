@@ -146,5 +146,4 @@ LABELS: dict[type[Effect[Any]], str] = {
     Fetch: "fetch of",
     Wait: "wait",
 }
-"""What a learner can be in, in words; one that has begun an effect is in that effect. Tables for people number them in
-this order."""
+"""Effects in words. A learner that begins one is shown in that one; tables for people number them in this order."""

@@ -1,4 +1,4 @@
-"""What `Grad` means: the seam between a strategy and whatever is being trained.
+"""The meaning of `Grad`: the seam between a strategy and whatever is being trained.
 
 Legend: P parameters, B gradients computed together.
 """
@@ -30,7 +30,7 @@ class Learner(ABC):
     parameters: int
     examples: int
     device: torch.device | None = None
-    """Where it computes, if points and gradients may be there too; None: where the runtime has them."""
+    """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
     """If whoever evaluates sets it: asked while `evaluate` is at work, which ends with `Stopped` where it says so."""
 

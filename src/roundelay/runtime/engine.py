@@ -56,7 +56,7 @@ NOTHING = -1
 
 
 class Backend(ABC):
-    """What a runtime does for the engine of one learner."""
+    """The primitives of a runtime, for the engine of one learner."""
 
     @abstractmethod
     def now(self) -> float:
@@ -155,7 +155,7 @@ NO_REMOTE: RemoteRows = NoRemoteRows()
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What the handle of a begun effect keeps: the effect, and the reply of `publish`."""
+    """Kept by the handle of an effect that was begun: the effect, and the reply of `publish`."""
 
     effect: Effect[Any]
     published: Any = None

@@ -104,7 +104,7 @@ class LearnerState(Me):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        """Where somebody else's schedule says it."""
+        """Set it, as somebody else's schedule says."""
         self._learning_rate = rate
 
     def begin_segment(self, plan: SegmentPlan | None, living: tuple[int, ...], ages: str) -> None:

@@ -36,7 +36,7 @@ RowsAre = Literal["on the host", "on the host, the module elsewhere", "on a devi
 
 @dataclass(frozen=True)
 class AttachTerms:
-    """What all learners must agree on."""
+    """Facts that all learners must agree on."""
 
     strategy: Strategy
     seed: int
@@ -139,7 +139,7 @@ class Entrance:
 
     @property
     def _whereabouts(self) -> dict[str, Any]:
-        """What rank 0 must know to share rows on devices."""
+        """Facts that rank 0 needs to share rows on devices."""
         device = None if self._device is None else str(self._device)
         return {"device": device, "visible": visible(), "process": os.getpid()}
 

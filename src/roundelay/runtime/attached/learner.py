@@ -378,7 +378,7 @@ class AttachedLearner:
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
-        """Whoever dies in a mean is named to the user."""
+        """Name to the user the learner that dies in a mean."""
         try:
             yield
         except MemberLost as error:

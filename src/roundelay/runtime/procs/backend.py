@@ -73,7 +73,7 @@ class ArenaBackend(Backend):
     # Means ------------------------------------------------------------------------------------------------------------
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """Where the mean goes over several hosts or between devices, it begins while the gradient is computed."""
+        """A mean over several hosts or between devices begins while the gradient is computed."""
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
         return None if on_ready is None else self._vectors.streamed(on_ready)
 

@@ -45,7 +45,7 @@ PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a learner process is told at its start."""
+    """Instructions for a learner process at its start."""
 
     rank: int
     cluster: Cluster
@@ -69,7 +69,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class SegmentAnswer:
-    """What a learner says at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
+    """A learner's word at the end of a segment: `problem` is "", "lost" (another died), "timeout" or "error"."""
 
     problem: str = ""
     text: str = ""

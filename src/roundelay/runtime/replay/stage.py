@@ -1,4 +1,4 @@
-"""What the learners of a repeated command share: rows, versions, counters, and who has still to read which version.
+"""State shared by the learners of a repeated command: rows, versions, counters, and reads that are still to come.
 
 Legend: P parameters, L learners.
 """

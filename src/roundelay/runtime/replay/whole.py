@@ -28,7 +28,7 @@ from roundelay.runtime.trace import Digests, Event, Kind, digests, load_state, r
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay found."""
+    """The result of a replay."""
 
     commands: int  # stretches of training repeated
     skipped: int  # begun, but cut short by a kill of the whole run, and not part of its result
@@ -154,6 +154,6 @@ def _copy(state: ClusterState) -> ClusterState:
 
 
 def _compare(state: ClusterState, after: dict[str, Any]) -> str:
-    """What of the state is not as it was recorded."""
+    """Names of those parts of the state that are not as they were recorded."""
     found = digests(state, tuple(after["living"]))
     return ", ".join(sorted(name for name, value in after["digests"].items() if found.get(name) != value))

@@ -42,7 +42,7 @@ from roundelay.runtime.sim.timed import NO_VECTOR, TimedLearner
 from roundelay.runtime.sim.work import Work
 
 GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
-"""How often somebody may look: after so many seconds, asked after every so many ticks."""
+"""Somebody may look after so many seconds, asked after every so many ticks."""
 
 
 @contextmanager
@@ -215,7 +215,7 @@ class SimRuntime(Runtime):
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def _schedule_lives(self) -> None:
-        """What the cluster says will happen to learners from now on; what it says of earlier has happened."""
+        """Schedule deaths and joins from now on; those that the cluster says of earlier have happened."""
         now, lives = self._effects.clock.now_ns, self._lives
         if not lives.living or (self.cluster.strategy.traits.synchronous and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)

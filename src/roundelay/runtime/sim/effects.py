@@ -265,7 +265,7 @@ class VirtualEffects:
         return LATER
 
     def _later(self, to: To, cost_ns: int) -> int:
-        """When a mean that costs so much from now on is there; in the foreground it costs it in the wait for it."""
+        """The time when a mean that costs so much from now on is there; in the foreground it costs it in the wait."""
         if isinstance(to, InForeground):
             to.cost_ns = cost_ns
             return self.clock.now_ns
