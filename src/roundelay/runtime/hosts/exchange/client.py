@@ -9,7 +9,7 @@ hosts. For an exchange with a row of higher rank, or with the centre, it
                 that row's lock, and replies with what that row was
     applies     the reply to the learner's row, as it is now, under its lock, and checks the row in
 
-(codec.py has the arithmetic, exchange/states.py the states and messages.) Only the row of the lower rank ever travels
+(codec.py has the arithmetic, states.py the states and messages.) Only the row of the lower rank ever travels
 like this: row_leases.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
 rank, at its own host, to make it; it is made by whatever thread serves the asker there, under the lease of the row that
 travels, so an exchange for another host never waits behind one of this learner's that is waiting for a lower rank.

@@ -3,7 +3,7 @@
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
 thread, a link, room for one message, and the last reply, for the case that the link breaks before it has arrived. A
 request is served by the client of the row that is asked for: it carries the row to the asker's host, where the asker's
-own row is visited (exchange/states.py). So at most one request of each learner is pending here, however many it sends.
+own row is visited (states.py). So at most one request of each learner is pending here, however many it sends.
 Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
 the malformed frames.
 """
