@@ -18,7 +18,7 @@ from support.until import until
 
 PAIR = {"name": "pair_average_", "numbers": {}}
 GOOD: dict[str, Any] = {"n": 1, "peer": 0, "rule": PAIR, "since": None, "private": 0, "wire": "fp32", "chunks": [0, 4]}
-HELLO = {"what": "ferry", "host": 1, "rank": 1, "life": "x", "requests": True}
+HELLO = {"what": "exchange", "host": 1, "rank": 1, "life": "x", "requests": True}
 
 
 def test_the_asker_is_the_first_of_the_two_rows_whichever_travels() -> None:
@@ -153,7 +153,7 @@ def test_an_exchange_for_a_request_that_nobody_has_made_changes_nothing() -> Non
         assert one.rows[1].version == 0
 
 
-VALUES = st.sampled_from([0, 1, -1, 0.5, 2**63, 2**70, True, None, "1", [1], {}])
+VALUES: st.SearchStrategy[Any] = st.sampled_from([0, 1, -1, 0.5, 2**63, 2**70, True, None, "1", [1], {}])
 WORDS = st.dictionaries(st.sampled_from(sorted({*GOOD, "asked"})), VALUES)
 
 

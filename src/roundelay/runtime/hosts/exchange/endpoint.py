@@ -1,4 +1,4 @@
-"""A host's exchanges with rows of other hosts: its ferry, and the server of the others' ferries, behind one door."""
+"""A host's exchanges with rows of other hosts: its client, and its server."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class ExchangeEndpoint:
         self._server: ExchangeServer | None = None
 
     def open(self, arena: str, layout: Layout) -> Mapping[int, str]:
-        """Begin, for the arena at that path; what each learner here is told of its ferry, by rank."""
+        """Begin, for the arena at that path; by rank, the path of the pipe that wakes each learner's channel."""
         _one_thread_each()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]

@@ -71,7 +71,7 @@ class ExchangeServer:
 
     def serve(self, link: Link) -> None:
         """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
-        `"what": "ferry"`, of whom, and whether it is for requests."""
+        `"what": "exchange"`, of whom, and whether it is for requests."""
         rank, host, requests = link.hello.get("rank"), link.hello.get("host"), link.hello.get("requests") is True
         learners = self.client.layout.learners
         known = type(rank) is int and 0 <= rank < learners and rank not in self.client.here
