@@ -152,7 +152,8 @@ def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_succes
     with hosts([0, 1]) as (zero, one):
         one.rows[1].lock.acquire()
         ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
-        until(lambda: any(link.sent_bytes > 4 * LONG for link in zero.client.channels[0].links()))
+        links = zero.client.channels[0].carrier.links._links
+        until(lambda: any(link.sent_bytes > 4 * LONG for link in list(links.values())))
         successor = Worker(zero.spec(0))  # the first is dead now
         with zero.rows[0].writing():
             zero.rows[0].vector.fill_(7.0)

@@ -40,7 +40,7 @@ from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Li
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError
+from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import read_text
 from roundelay.runtime.procs.memory.arena import NONE, Layout
 
@@ -163,17 +163,18 @@ class LearnerChannel:
 
     def _perform(self, number: int) -> int | None:
         """The answer to a request: the version of the peer's row; None: nothing has come of it."""
-        request, started = read_text(self._arena, self._rank), time.monotonic()
-        if not request:  # a learner that has just begun
-            return None
-        traffic = self._counts.setdefault(self._network.home(request["peer"]), LinkTraffic())
-        traffic.exchanges += 1
+        traffic, started, version = LinkTraffic(), time.monotonic(), None
         try:
+            request = read_text(self._arena, self._rank)
+            if not request:  # a learner that has just begun
+                return None
+            traffic = self._counts.setdefault(self._network.home(request["peer"]), traffic)
+            traffic.exchanges += 1
             version = self._fetch(request) if "into" in request else self._exchange(number, request)
         except (LinkError, TimeoutError):
-            version = None
+            pass
         except Exception:
-            self._client.error, version = traceback.format_exc(), None
+            self._client.error = traceback.format_exc()
         traffic.waited_s += time.monotonic() - started
         traffic.lost += version is None
         return version
@@ -226,10 +227,6 @@ class LearnerChannel:
         return bool(self._asked[self._rank] == number and self.carrier.alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------
-
-    def links(self) -> list[Link]:
-        """All there are."""
-        return [*self.carrier.links.open(), *self._requests.open()]
 
     def traffic(self) -> dict[int, LinkTraffic]:
         """By host."""

@@ -201,11 +201,6 @@ class LearnerLinks:
             if network.closing or network.addresses.get(host) != address:  # meanwhile
                 link.close()
 
-    def open(self) -> list[Link]:
-        """The links there are."""
-        with self._gate:
-            return list(self._links.values())
-
     def cut(self, host: int) -> None:
         """Close the link to `host`, from any thread."""
         with self._gate:

@@ -82,66 +82,47 @@ class Event(Enum):
     CHECK_IN = "check in"
 
 
-_DECIDED = {Event.AGAIN: State.COMMITTED, Event.RECEIVE: State.RECEIVED, Event.FORGET: State.IDLE}
+_LOST = {Event.GONE: State.VOID, Event.GIVE_UP: State.VOID}
+_STAYS = {Event.SEND: State.ASKED, Event.CUT: State.ASKED}
+_ENDED = {State.COMMITTED: {Event.CHECK_IN: State.IDLE}, State.VOID: {Event.CHECK_IN: State.IDLE}}
+_NEXT = {Event.RECEIVE: State.RECEIVED, Event.FORGET: State.IDLE}
 
 TRANSITIONS: Mapping[Role, Mapping[State, Mapping[Event, State]]] = {
     Role.CLIENT: {
         State.IDLE: {Event.CHECK_OUT: State.CHECKED_OUT},
         State.CHECKED_OUT: {Event.SEND: State.SENT, Event.GIVE_UP: State.VOID},
-        State.SENT: {
-            Event.ROW: State.REPLIED,
-            Event.GONE: State.VOID,
-            Event.CUT: State.IN_DOUBT,
-            Event.GIVE_UP: State.VOID,
-        },
+        State.SENT: {Event.ROW: State.REPLIED, Event.CUT: State.IN_DOUBT, **_LOST},
         State.IN_DOUBT: {
             Event.SEND: State.IN_DOUBT,
             Event.UNKNOWN: State.CHECKED_OUT,
             Event.ROW: State.REPLIED,
-            Event.GONE: State.VOID,
             Event.CUT: State.IN_DOUBT,
-            Event.GIVE_UP: State.VOID,
+            **_LOST,
         },
         State.REPLIED: {Event.APPLY: State.COMMITTED, Event.GIVE_UP: State.VOID},
-        State.COMMITTED: {Event.CHECK_IN: State.IDLE},
-        State.VOID: {Event.CHECK_IN: State.IDLE},
+        **_ENDED,
     },
     Role.SERVER: {
-        State.IDLE: {Event.RECEIVE: State.RECEIVED, Event.AGAIN: State.IDLE, Event.FORGET: State.IDLE},
+        State.IDLE: {Event.AGAIN: State.IDLE, **_NEXT},
         State.RECEIVED: {Event.APPLY: State.COMMITTED, Event.GIVE_UP: State.VOID, Event.CUT: State.IDLE},
-        State.COMMITTED: _DECIDED,
-        State.VOID: {**_DECIDED, Event.AGAIN: State.VOID},
+        State.COMMITTED: {Event.AGAIN: State.COMMITTED, **_NEXT},
+        State.VOID: {Event.AGAIN: State.VOID, **_NEXT},
     },
     Role.ASKER: {
         State.IDLE: {Event.ASK: State.ASKED},
-        State.ASKED: {
-            Event.SEND: State.ASKED,
-            Event.CUT: State.ASKED,
-            Event.APPLY: State.VISITED,
-            Event.GONE: State.VOID,
-            Event.GIVE_UP: State.VOID,
-        },
+        State.ASKED: {Event.APPLY: State.VISITED, **_STAYS, **_LOST},
         State.VISITED: {
+            Event.DONE: State.COMMITTED,
             Event.SEND: State.VISITED,
             Event.CUT: State.VISITED,
-            Event.DONE: State.COMMITTED,
-            Event.GONE: State.VOID,
-            Event.GIVE_UP: State.VOID,
+            **_LOST,
         },
-        State.COMMITTED: {Event.CHECK_IN: State.IDLE},
-        State.VOID: {Event.CHECK_IN: State.IDLE},
+        **_ENDED,
     },
     Role.READER: {
         State.IDLE: {Event.ASK: State.ASKED},
-        State.ASKED: {
-            Event.SEND: State.ASKED,
-            Event.CUT: State.ASKED,
-            Event.ROW: State.COMMITTED,
-            Event.GONE: State.VOID,
-            Event.GIVE_UP: State.VOID,
-        },
-        State.COMMITTED: {Event.CHECK_IN: State.IDLE},
-        State.VOID: {Event.CHECK_IN: State.IDLE},
+        State.ASKED: {Event.ROW: State.COMMITTED, **_STAYS, **_LOST},
+        **_ENDED,
     },
 }
 
