@@ -11,7 +11,7 @@ from roundelay.checkpoint import latest, load_checkpoint
 from roundelay.cli import main
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, Segment, of_kind, read_events
-from roundelay.runtime.replay import Replayed, replay
+from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.training import Interrupt, train
 from support.version_0_1 import FOLDER, arithmetic, exact_job
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.learner.base import Learner, OnReady, Task
 
 PARAMETERS, EXAMPLES = 5, 1280
 
@@ -32,7 +32,16 @@ class ExactLearner(Learner):
     def initial(self) -> Tensor:
         return torch.zeros(PARAMETERS)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(
+        self,
+        x: Tensor,
+        batch: Minibatch,
+        plan: EpochPlan,
+        out: Tensor,
+        *,
+        resident: bool = False,
+        on_ready: OnReady | None = None,
+    ) -> Statistics:
         out.copy_((x - self._c) * 0.5 + (batch.index % 4 - 1.5) / 8)
         return Statistics(batch.frames, self._loss(x) * batch.frames)
 

@@ -73,7 +73,7 @@ class Row:
         """Under the lock: is it in the middle of an exchange with another host?"""
         return self._away is not None and bool(self._away[self.rank])
 
-    def leave(self, lease: int) -> None:
+    def check_out(self, lease: int) -> None:
         """Under the lock: from now on it is under way, on the exchange of that number."""
         assert self._away is not None
         self._away[self.rank] = lease

@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "ferry")
+CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "exchange")
 """Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
 
 
