@@ -1,8 +1,10 @@
 """A learner that wants a row of lower rank asks that rank's client, which makes the ordinary exchange."""
 
+import threading
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Begin, Exchange, Wait
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
 from support.two_hosts import LONG, SECRET, ask, even, hosts, start
@@ -46,6 +50,51 @@ def test_an_exchange_does_not_wait_behind_a_request_of_its_row_to_a_lower_rank()
         assert ask(one.workers[1], Wait(waits)) is not None
         torch.testing.assert_close(zero.rows[0].vector, middle.lerp(start(0), 0.5))
         assert even(zero, one, two)
+
+
+@pytest.mark.parametrize("row_format", [RowFormat(), RowFormat("bf16", 2)], ids=["fp32", "bf16"])
+def test_sums_are_kept_and_nothing_is_lost_though_links_break_all_the_time(
+    row_format: RowFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learners of three hosts, up and down: a fifth of all messages breaks its link, before or behind it."""
+    homes, times, chance, whole = [0, 1, 2, 0, 1, 2], 10, np.random.default_rng(0), Link.send
+    broken: list[str] = []
+
+    def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
+        fate = chance.random() if kind != "hello" else 1.0
+        if fate < 0.2:
+            broken.append(kind)
+        if fate < 0.1:
+            link.close()
+        whole(link, kind, header, payload)
+        if fate < 0.2:
+            link.close()
+
+    with hosts(homes, parameters=CHUNK + 5, row_format=row_format) as found:
+        rows = [found[home].rows[rank] for rank, home in enumerate(homes)]
+        before = torch.stack([row.vector.double() for row in rows]).sum(0)
+        monkeypatch.setattr(Link, "send", send)
+
+        def live(rank: int) -> None:
+            worker, numbers = found[homes[rank]].workers[rank], np.random.default_rng(rank)
+            for _ in range(times):
+                mixing = ask(worker, Begin(Exchange((rank + int(numbers.integers(1, 6))) % 6, pair_average_)))
+                with rows[rank].writing():
+                    rows[rank].vector.add_(2.0**-5)
+                ask(worker, Wait(mixing))
+
+        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(homes))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = torch.stack([row.vector.double() for row in rows]).sum(0)
+        torch.testing.assert_close(after, before + len(homes) * times * 2.0**-5, rtol=0, atol=3e-5)
+        assert sum(traffic.lost for host in found for traffic in host.client.traffic().values()) == 0
+        assert len(broken) > 10
+        assert not any(host.arena.table("away").any() for host in found)
+        assert even(*found)
+        monkeypatch.undo()
 
 
 def test_an_asker_that_has_given_up_is_not_visited() -> None:

@@ -160,7 +160,8 @@ class RowCarrier:
             row.lock.release()
 
     def _is_back(self, lease: int) -> bool:
-        """The flight under `lease` is over from now on; False if it was over before."""
+        """The flight under `lease` is over from now on; False if it was over before. Giving up needs no lock
+        of the row: whoever applies a reply has that lock, and asks this first."""
         with self._gate:
             self._flight = None
             return self._row.check_in(lease)

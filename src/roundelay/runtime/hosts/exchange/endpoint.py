@@ -54,7 +54,8 @@ class ExchangeEndpoint:
             network.host, network.homes = host, tuple(home[rank] for rank in sorted(home))
 
     def peers(self, addresses: Sequence[Address]) -> None:
-        """Where the hosts are now, by number; those that are nowhere have port 0. Who lives is in the arena by now."""
+        """These are the addresses of the hosts now, by number; those that are gone have port 0. The arena says by
+        now who lives."""
         if self._client is not None:
             own = self._client.network.host
             self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})

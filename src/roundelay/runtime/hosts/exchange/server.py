@@ -201,11 +201,10 @@ class PeerSession:
         return self._last
 
     def _checked(self, message: Message, number: int) -> Callable[[], _Reply | None]:
-        """What a message asks for; it makes a reply, or None: nobody is there.
+        """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
 
         Raises:
             Senseless: none of our clients would ask for that.
-            TimeoutError: from what is returned, as None.
         """
         layout, kind = self._client.layout, message.kind
         row = self._rows.get(whole_number(message.header, "peer", layout.rows))
