@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
@@ -73,6 +74,19 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
         assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
+
+
+@pytest.mark.parametrize(("name", "codec"), [("diloco period=3 codec=int4", ""), ("ssgd", "int8")])
+def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
+    """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
+    hosts = Hosts(name, (1, 2), parameters=17 * CHUNK + 11, momentum=0.9, codec=codec)
+    state, outcomes = on_hosts(hosts)
+    expected, _ = on_one(hosts)
+    for vector in expected.vectors:
+        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
+    if not codec:  # four blocks of three rounds
+        (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
+        assert traffic.sent_bytes == pytest.approx(4 * CODECS["int4"].bytes_of(hosts.parameters), rel=0.02)
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])

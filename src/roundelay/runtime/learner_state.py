@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from roundelay.core.effects import Exchange, Handle
 from roundelay.core.flat import slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
+from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import Kind, NoTrace
 
 
@@ -46,8 +48,11 @@ class Row:
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
     killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py). `memory` are the
+    vectors (P,) that its learner keeps for its strategy, by name.
     """
+
+    memory: Mapping[str, Tensor] = MappingProxyType({})
 
     def __init__(
         self,
@@ -197,10 +202,15 @@ class RowExchange:
         self._rule: Callable[..., None] = request.rule
         if request.since is not None:
             self._rule = partial(self._rule, age=theirs.version - request.since)
-        private = [slices(vector) for vector in request.private]
-        self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
+        private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
         # Then theirs is brought to the device of mine, and back.
         self._apart = mine.vector.device != theirs.vector.device
+        if not request.codec.exact:
+            self._rule, self._apart = CodedRule(request, self._rule).apply, False
+            for row in (mine, theirs):
+                error = memory_of(request.codec, row.memory)
+                private.append([None] * len(row.parts) if error is None else slices(error))
+        self._slices: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
         mine.begin()
         theirs.begin()
 

@@ -28,6 +28,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.state import Gradient, Minibatch, Snapshot
 from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.learner_state import LearnerState, NoLock, Row, adopt, exchange, fetch
 from roundelay.runtime.trace import Digests, Event, Kind, digests, load_state, read_entries, read_events
 
@@ -187,6 +188,8 @@ class _Command:
         self.counts = Counts.zeros(learners, self.cluster.centre)
         vectors = [*self.state.vectors["row"], *self.state.vectors.get("centre", ())]
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
+        for rank in range(learners):
+            self.rows[rank].memory = {name: self.state.vectors[name][rank] for name in self.cluster.memory}
         self.events = [deque(whole.events[rank].get(self.number, ())) for rank in range(learners)]
         # Who has still to read which version of which row, before it may be overwritten.
         self.readers: Counter[tuple[int, int]] = Counter()
@@ -384,10 +387,10 @@ class _Performer:
                 return self._gradient(effect)
             case GradMean(at, batch, group):
                 own = self._gradient(effect)
-                mean = self._mean(group, own.vector, float(batch.frames))
+                mean = self._mean(group, self._given(effect, own.vector, batch.frames), float(batch.frames))
                 return Gradient(mean, at.version, own.statistics)
             case Mean(group, vector, weight):
-                return self._mean(group, vector, weight)
+                return self._mean(group, self._given(effect, vector, weight), weight)
             case Mix():
                 return self._mix(effect, self._lay_out(effect))
             case Exchange():
@@ -440,7 +443,7 @@ class _Performer:
     def _begin(self, effect: Effect[Any]) -> Handle[Any]:
         handle: Handle[Any] = Handle()
         if isinstance(effect, Mean):
-            handle.pending = (effect, effect.vector.clone())
+            handle.pending = (effect, self._given(effect, effect.vector, effect.weight).clone())
         elif isinstance(effect, Mix):
             handle.pending = (effect, self._lay_out(effect))
         elif isinstance(effect, Exchange) and self.waiting is None:
@@ -468,6 +471,10 @@ class _Performer:
         return self._mean(effect_.group, begun, effect_.weight)
 
     # Means ------------------------------------------------------------------------------------------------------------
+
+    def _given(self, effect: GradMean | Mean | Mix, vector: Tensor, weight: float) -> Tensor:
+        """What the others receive of `vector` (P,)."""
+        return arrived(effect.codec, vector, weight, self.me.memory)
 
     def _mean(self, group: tuple[int, ...], vector: Tensor, weight: float) -> Tensor:
         command = self.command
@@ -499,7 +506,7 @@ class _Performer:
 
     def _lay_out(self, effect: Mix) -> int:
         self.means += 1
-        self.command.contributions[self.rank, self.means] = effect.vector.clone()
+        self.command.contributions[self.rank, self.means] = self._given(effect, effect.vector, 1.0).clone()
         self.command.contributions.pop((self.rank, self.means - 64), None)
         self.command.changed()
         return self.means

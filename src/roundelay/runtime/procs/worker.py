@@ -26,6 +26,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster, SegmentPlan
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.learner_state import DeferredExchange, LearnerState, Row, exchange, fetch
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
@@ -133,6 +134,8 @@ class Worker:
             Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
             for rank, vector in enumerate(arena.rows())
         ]
+        for rank in range(spec.layout.learners):
+            self.rows[rank].memory = {name: arena.vector(name, rank) for name in spec.layout.memory}
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
         self.rows[spec.rank].trace = self.trace
         forwards = spec.here is not None and spec.cluster.strategy.traits.synchronous
@@ -272,12 +275,12 @@ class Worker:
                 return Gradient(self.me.gradient_buffer, at.version, statistics)
             case GradMean():
                 return self._gradient_mean(effect)
-            case Mean(group, vector, weight):
-                self.means.publish(vector, weight, group)
-                return self._reply(self.means.collect(group))
-            case Mix(weights, readers, vector):
-                self.means.publish(vector, 1.0, readers=readers)
-                return self._reply(self.means.collect_neighbours(weights))
+            case Mean():
+                self._publish(effect)
+                return self._reply(self.means.collect(effect.group))
+            case Mix():
+                self._publish(effect)
+                return self._reply(self.means.collect_neighbours(effect.weights))
             case Exchange():
                 return self._exchange(effect)
             case Fetch():
@@ -294,12 +297,16 @@ class Worker:
     def _gradient_mean(self, effect: GradMean) -> Gradient:
         """Where the mean goes over several hosts or between devices, it begins while the gradient is computed."""
         at, weight, group = effect.at, float(effect.batch.frames), effect.group
-        lay = self.means.announce_gradient(weight, group, at.vector)
+        exact = effect.codec.exact  # else it is coded as a whole, when it is there
+        lay = self.means.announce_gradient(weight, group, at.vector) if exact else None
         if lay is not None and self._device_copy is not None and self._shows:
             lay = self._device_copy.endpoint(lay)
         statistics = self._gradient(effect, lay)
         if lay is not None:
             lay(0)
+        elif not exact:
+            vector = arrived(effect.codec, self.me.gradient_buffer, weight, self.me.memory)
+            self.means.publish(vector, weight, group, codec=effect.codec)
         else:
             if self._device_copy is not None and self._shows:
                 self._device_copy.show_gradient()
@@ -307,6 +314,15 @@ class Worker:
         mean = self._reply(self.means.collect(group))
         self._trained = statistics
         return Gradient(mean, at.version, statistics)
+
+    def _publish(self, effect: Mean | Mix) -> None:
+        """Take part with the effect's vector, as it arrives by its codec."""
+        codec, weight = effect.codec, effect.weight if isinstance(effect, Mean) else 1.0
+        vector = arrived(codec, effect.vector, weight, self.me.memory)
+        if isinstance(effect, Mean):
+            self.means.publish(vector, weight, effect.group, codec=codec)
+        else:
+            self.means.publish(vector, weight, readers=effect.readers, codec=codec)
 
     def _reply(self, vector: Tensor) -> Tensor:
         """A mean where the learner has its row."""
@@ -426,11 +442,8 @@ class Worker:
         One with another host goes on meanwhile, whatever this learner does.
         """
         handle: Handle[Any] = Handle()
-        if isinstance(effect, Mean):
-            self.means.publish(effect.vector, effect.weight, effect.group)
-            handle.pending = effect
-        elif isinstance(effect, Mix):
-            self.means.publish(effect.vector, 1.0, readers=effect.readers)
+        if isinstance(effect, Mean | Mix):
+            self._publish(effect)
             handle.pending = effect
         elif isinstance(effect, Exchange | Fetch) and self._elsewhere(effect.peer):
             self._begin_remote(effect, handle)

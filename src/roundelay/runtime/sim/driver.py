@@ -33,6 +33,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.learner_state import LearnerState, NoLock, Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cost import CostModel, Prices
@@ -100,6 +101,8 @@ class SimRuntime(Runtime):
             vectors = [*self._vectors["row"], *self._vectors.get("centre", ())]
             self._rows = [Row(rank, vector, self._versions, NoLock()) for rank, vector in enumerate(vectors)]
             self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
+            for me in self._me:
+                me.row.memory = me.memory
         else:
             versions, everyone = [0] * len(self._versions), tuple(range(learners))
             self._me = self._timed = [
@@ -322,7 +325,7 @@ class SimRuntime(Runtime):
         if type(effect) is GradMean:
             self.events += 1
             weight = float(statistics.frames)
-            self._meet(role, effect.group, gradient.vector, weight, (role, to, gradient, batch))
+            self._meet(role, effect, gradient.vector, weight, (role, to, gradient, batch))
             return
         self._trained(role, gradient, batch)
         self._reply(to, gradient)
@@ -333,25 +336,20 @@ class SimRuntime(Runtime):
         role.claims.remove(batch)
 
     def _mean(self, role: Role, to: To, effect: Mean) -> object:
-        self._meet(role, effect.group, effect.vector, effect.weight, (role, to, None, None))
+        self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None))
         return LATER
 
-    def _meet(
-        self,
-        role: Role,
-        group: tuple[int, ...],
-        vector: Tensor,
-        weight: float,
-        who: Meeting,
-    ) -> None:
+    def _meet(self, role: Role, effect: GradMean | Mean, vector: Tensor, weight: float, who: Meeting) -> None:
+        group, codec = effect.group, effect.codec
         if not (self._lives.all_there and not self._outside) and not all(self._comes(member) for member in group):
             self._end(role)
             return
-        complete = self._means.arrive(role.rank, group, vector, weight, who)
+        given = arrived(codec, vector, weight, role.me.memory)
+        complete = self._means.arrive(role.rank, group, given, weight, who)
         if complete is None:
             return
         mean, waiting = complete
-        cost = self._prices.mean_ns(group)
+        cost = self._prices.mean_ns(group, codec)
         for someone in waiting:
             self._clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
 
@@ -370,8 +368,9 @@ class SimRuntime(Runtime):
             self._reply(to, Gradient(mean, own.version, own.statistics))
 
     def _mix(self, role: Role, to: To, effect: Mix) -> object:
-        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, to):
-            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank])
+        given = arrived(effect.codec, effect.vector, 1.0, role.me.memory)
+        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, given, to):
+            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank], mix.codec)
             self._clock.at(self._later(who, cost), self._reply, who, mixed)
         return LATER
 
@@ -387,7 +386,7 @@ class SimRuntime(Runtime):
         rank, peer = role.rank, effect.peer
         if not self._lives.there(peer):
             return None
-        end = self._hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer))
+        end = self._hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer, effect.codec))
         self._clock.at(end, self._exchange_there, role, to, effect)
         return LATER
 

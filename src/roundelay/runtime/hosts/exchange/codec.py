@@ -39,7 +39,7 @@ WIDTH: dict[str, int] = {"fp32": 4, "bf16": 2}
 class RowFormat:
     """How rows are carried between hosts: in what precision, and in how many exchanges a row is through."""
 
-    wire: Precision = "fp32"
+    wire: str = "fp32"
     fragments: int = 1
 
     def __post_init__(self) -> None:
