@@ -48,11 +48,11 @@ class Row:
 
     The version lives in `versions[rank]` as a count of half mutations: odd while one is under way, so that a writer
     killed in the middle leaves a trace. `away[rank]`, where there are several hosts, is the number of the exchange with
-    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py). `memory` are the
-    vectors (P,) that its learner keeps for its strategy, by name.
+    another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
     """
 
     memory: Mapping[str, Tensor] = MappingProxyType({})
+    """Vectors (P,) that its learner keeps for its strategy, by name."""
 
     def __init__(
         self,
