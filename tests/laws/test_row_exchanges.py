@@ -253,7 +253,7 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         ask(one.workers[1], Begin(Exchange(0, pair_average_)))
         until(lambda: zero.arena.table("away")[0])
         zero.arena.table("alive")[1] = 0
-        zero.server.living_changed()
+        zero.client.living_changed()
         assert not zero.arena.table("away")[0]
         assert ask(one.workers[2], Exchange(0, pair_average_)) is not None
         middle = start(2).lerp(start(0), 0.5)
@@ -266,11 +266,11 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         assert torch.equal(zero.rows[0].vector, middle)
 
 
-@pytest.mark.parametrize("when", ["please", "row", "answer", "done"])
-def test_a_request_that_is_turned_round_is_done_once_though_its_link_breaks(
+@pytest.mark.parametrize("when", ["request", "exchange", "row", "done"])
+def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of its four letters the link breaks under, or right behind."""
+    """Whichever of its four messages the link breaks under, or right behind."""
     with hosts([0, 1]) as (zero, one):
         broken: list[str] = []
         whole = Link.send
