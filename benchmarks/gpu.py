@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +102,10 @@ class Noting(ModuleLearner):
 
     notes: Path
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         with open(self.notes / str(os.getpid()), "a") as file:
             file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out)
+        return super().gradient(x, batch, plan, out, **how)
 
 
 @dataclass(frozen=True)

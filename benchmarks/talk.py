@@ -103,10 +103,10 @@ class TimedLearner(ModuleLearner):
         super().__init__(network(), RandomFrames(), bf16)
         self._notes = notes / str(os.getpid())
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         with open(self._notes, "a") as file:
             file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out)
+        return super().gradient(x, batch, plan, out, **how)
 
 
 @dataclass(frozen=True)

@@ -215,9 +215,9 @@ if importlib.util.find_spec("roundelay"):
     class AsleepLearner(QuadraticLearner):
         """Its gradient takes a tenth of a second of nobody's time."""
 
-        def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
             begun = time.monotonic()
-            found = super().gradient(x, batch, plan, out)
+            found = super().gradient(x, batch, plan, out, **how)
             time.sleep(max(0.0, SLEEP - (time.monotonic() - begun)))
             return found
 

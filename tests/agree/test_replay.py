@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.replay import Replayed, replay
+from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import Kind
 from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
@@ -186,8 +187,8 @@ class Other(Quadratic):
 
 
 class _Other(QuadraticLearner):
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        found = super().gradient(x, batch, plan, out)
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
+        found = super().gradient(x, batch, plan, out, **how)
         return replace(found, loss=found.loss + 1e-12) if batch.index == 17 else found
 
 

@@ -117,10 +117,9 @@ def test_points_and_gradients_on_the_device_are_not_copied() -> None:
     plan_ = plan(1, 1).epoch
     expected, found = torch.empty(learner.parameters), torch.empty(learner.parameters, device="cuda")
     here.gradient(here.initial(), plan_.piece(0), plan_, expected)
-    learner.resident = True
     point = learner.initial().cuda()
-    learner.gradient(point, plan_.piece(0), plan_, found)
+    learner.gradient(point, plan_.piece(0), plan_, found, resident=True)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
-    learner.gradient(point.mul_(2), plan_.piece(0), plan_, found)  # it looks at the point itself
+    learner.gradient(point.mul_(2), plan_.piece(0), plan_, found, resident=True)  # it looks at the point itself
     here.gradient(2 * here.initial(), plan_.piece(0), plan_, expected)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)

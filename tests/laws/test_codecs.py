@@ -17,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK, chunks
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.learner_state import NoLock, Row, exchange
+from roundelay.runtime.rows import NoLock, Row, exchange
 from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.driver import SimRuntime

@@ -174,8 +174,7 @@ def said(learner: ModuleLearner) -> tuple[list[int], list[Tensor], Tensor]:
         firsts.append(first)
         found.append(out[first:].clone())
 
-    learner.laid = lay
-    learner.gradient(learner.initial(), epoch.piece(0), epoch, out)
+    learner.gradient(learner.initial(), epoch.piece(0), epoch, out, on_ready=lay)
     return firsts, found, out
 
 

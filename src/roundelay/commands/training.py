@@ -131,7 +131,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 def _replay(options: argparse.Namespace) -> int:
     from roundelay.acoustic import MODEL, TRACE, load_model, make_job
     from roundelay.recipes.kept import kept_recipe
-    from roundelay.runtime.replay import replay
+    from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
 
     recipe = kept_recipe(options.exp)

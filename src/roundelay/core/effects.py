@@ -149,3 +149,16 @@ class Wait(Effect[R_co]):
     """The reply of an effect begun earlier."""
 
     handle: Handle[R_co]
+
+
+LABELS: dict[type[Effect[Any]], str] = {
+    Draw: "draw",
+    Grad: "gradient",
+    GradMean: "gradient mean",
+    Mean: "mean",
+    Mix: "mix",
+    Exchange: "exchange with",
+    Fetch: "fetch of",
+    Wait: "wait",
+}
+"""Effects in words. A learner that begins one is shown in that one; tables for people number them in this order."""

@@ -61,11 +61,16 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The mean gradient (P,) over a minibatch, and the version of the row it was taken at."""
+    """The mean gradient (P,) over a minibatch, and the version of the row it was taken at.
+
+    `weight` is what it weighs in a mean: the frames of its minibatch, or, where somebody else's loop computes gradients
+    (attach), as many examples as the loop says, fractions included.
+    """
 
     vector: Tensor
     version: int
     statistics: Statistics
+    weight: float = 0.0
 
 
 class Me(Protocol):

@@ -18,7 +18,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import bind, flatten, parameter_count, pieces
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.core.streams import stream_seed
-from roundelay.learner.base import Learner
+from roundelay.learner.base import Learner, OnReady
 
 Inputs = tuple[Tensor, ...]
 
@@ -97,7 +97,7 @@ class ModuleLearner(Learner):
         self._flat_order = list(module.parameters())
         self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
         self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
-        self._early = False  # may what is there be sent?
+        self._on_ready: OnReady | None = None  # to be told of what is there
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
@@ -106,17 +106,26 @@ class ModuleLearner(Learner):
     def initial(self) -> Tensor:
         return self._initial.clone()
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(
+        self,
+        x: Tensor,
+        batch: Minibatch,
+        plan: EpochPlan,
+        out: Tensor,
+        *,
+        resident: bool = False,
+        on_ready: OnReady | None = None,
+    ) -> Statistics:
         if not batch.frames:
             out.zero_()
             return Statistics()
-        self._point_at(x)
-        found = self._gradient_at(out)
+        self._point_at(x, resident)
+        found = self._gradient_at(out, resident)
         if found.data_ptr() != self._into:
             self._places = dict(zip(self.module.parameters(), pieces(self.module, found), strict=True))
             self._into = found.data_ptr()
         self._missing, self._tail = set(self._places), len(self._places)
-        self._early = self.laid is not None and found is out and self._clip is None
+        self._on_ready = on_ready if found is out and self._clip is None else None
         inputs, targets = self._examples_of(batch, plan)
         self.module.train()
         with torch.random.fork_rng(devices=[]):
@@ -166,16 +175,16 @@ class ModuleLearner(Learner):
         if gradient is not None:
             self._places[p].copy_(gradient)
             self._missing.discard(p)
-            if self._early:
-                self._say_laid()
+            if self._on_ready is not None:
+                self._say_ready(self._on_ready)
 
-    def _say_laid(self) -> None:
+    def _say_ready(self, on_ready: OnReady) -> None:
         """Backward goes through the layers from the last to the first, and so through the flat vector."""
         before = self._tail
         while self._tail and self._flat_order[self._tail - 1] not in self._missing:
             self._tail -= 1
-        if self._tail < before and self.laid is not None:
-            self.laid(self._starts[self._tail])
+        if self._tail < before:
+            on_ready(self._starts[self._tail])
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
         """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
@@ -259,18 +268,18 @@ class ModuleLearner(Learner):
             some = some.pin_memory()
         return some.to(self.device, non_blocking=True)
 
-    def _gradient_at(self, out: Tensor) -> Tensor:
-        """Where backward puts the gradient that is wanted in `out` (P,)."""
-        if self.device is None or self.resident:
+    def _gradient_at(self, out: Tensor, resident: bool) -> Tensor:
+        """The vector that backward puts the gradient into that is wanted in `out` (P,)."""
+        if self.device is None or resident:
             return out
         if not self._gradient.numel():
             self._gradient = torch.zeros_like(out, device=self.device)
         return self._gradient
 
-    def _point_at(self, x: Tensor) -> None:
+    def _point_at(self, x: Tensor, resident: bool = False) -> None:
         """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always; on another
         device it looks at a copy."""
-        if self.device is not None and not self.resident:
+        if self.device is not None and not resident:
             if not self._point.numel():
                 self._point = torch.empty_like(x, device=self.device)
             self._point.copy_(x)

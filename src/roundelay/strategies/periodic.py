@@ -57,15 +57,16 @@ class Periodic(Strategy):
 
     async def learn(self, me: Me) -> None:
         self.start(me)
-        steps, frames = 0, 0
+        steps, frames = 0, 0.0
         while batch := await Draw():
-            me.step(await Grad(me.snapshot(), batch))
-            steps, frames = steps + 1, frames + batch.frames
+            gradient = await Grad(me.snapshot(), batch)
+            me.step(gradient)
+            steps, frames = steps + 1, frames + gradient.weight
             if steps == self.period:
-                await self._end_block(me, float(frames))
-                steps, frames = 0, 0
+                await self._end_block(me, frames)
+                steps, frames = 0, 0.0
         if steps:
-            await self._end_block(me, float(frames))
+            await self._end_block(me, frames)
         self.finish(me)
 
     async def _end_block(self, me: Me, frames: float) -> None:

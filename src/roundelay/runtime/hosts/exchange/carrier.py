@@ -22,9 +22,9 @@ from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, la
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""

@@ -32,7 +32,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Rule
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.learner_state import Row
+from roundelay.runtime.rows import Row
 
 
 @dataclass(frozen=True)

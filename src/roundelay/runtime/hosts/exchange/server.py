@@ -27,10 +27,10 @@ from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import LARGEST, ExchangeTerms, Senseless, largest, whole_number
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 SERVER = -2
 """The rank of the one who waits, in what is said of a wait for a lock."""
