@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
+from roundelay.core.codec import Codec
+from roundelay.core.flat import CHUNK
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
@@ -69,6 +72,18 @@ def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> 
         sums = total(runtime)
         runtime.segment(plan(9, 2, rate=0.0, epoch=1))
         torch.testing.assert_close(total(runtime), sums, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_what_is_coded_there_has_the_bits_of_the_processor(codec: Codec) -> None:
+    x = torch.randn(CHUNK + 1027, generator=torch.Generator().manual_seed(0))
+    here, there = torch.empty_like(x), torch.empty_like(x, device="cuda")
+    left_here, left_there = torch.zeros_like(x), torch.zeros_like(x, device="cuda")
+    for _ in range(3):
+        codec.send(x, left_here, here)
+        codec.send(x.cuda(), left_there, there)
+        assert torch.equal(there.cpu(), here)
+        assert torch.equal(left_there.cpu(), left_here)
 
 
 def total(runtime: ProcsRuntime) -> Tensor:

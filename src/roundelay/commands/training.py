@@ -205,7 +205,7 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
     )
     sub.add_argument(
-        "--wire", choices=["fp32", "bf16"], help="several hosts: number format on the network (default: fp32)"
+        "--wire", metavar="CODEC", help="several hosts: codec on the network, such as bf16 (default: fp32)"
     )
     sub.add_argument(
         "--fragments",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from roundelay.core.configure import plain
+from roundelay.core.configure import CHOICES, plain
 from roundelay.core.files import write_text
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
@@ -44,7 +44,9 @@ def _describe(cls: type, sections: dict[str, Any]) -> None:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init:
-            fields[field.name] = {"type": _kind(hints[field.name], sections), **_default(field)}
+            choices = field.metadata.get(CHOICES)
+            kind = {CHOICES: list(choices)} if choices else _kind(hints[field.name], sections)
+            fields[field.name] = {"type": kind, **_default(field)}
 
 
 def _default(field: "dataclasses.Field[Any]") -> dict[str, Any]:

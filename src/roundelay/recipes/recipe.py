@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, plain
+from roundelay.core.configure import build, one_of, plain
 from roundelay.core.errors import UserError
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
@@ -48,7 +49,8 @@ class Training:
 
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
-    wire            how rows (and gradients of ssgd) go between hosts: fp32, or bf16 with error feedback
+    wire            codec by which rows (and gradients of ssgd) go between hosts where the strategy says none: fp32, or
+                    bf16, int8, int4 with error feedback
     fragments       an exchange between hosts carries one such part of the row, in turn
     encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
@@ -74,7 +76,7 @@ class Training:
     disk_patience: float = 3600.0
     record: bool = False
     host_patience: float = 10.0
-    wire: Literal["fp32", "bf16"] = "fp32"
+    wire: str = one_of(CODECS, "fp32")
     fragments: int = 1
     encrypt: bool = True
     exchange_share: float = SHARE

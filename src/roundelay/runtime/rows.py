@@ -3,10 +3,11 @@
 Legend: P parameters.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import slices
+from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
 
@@ -44,6 +46,9 @@ class Row:
     another host that it is just in, or 0: then it takes part in no other (runtime/hosts/exchange/row_leases.py).
     `trace` takes the notes of the row's own learner.
     """
+
+    memory: Mapping[str, Tensor] = MappingProxyType({})
+    """Vectors (P,) that its learner keeps for its strategy, by name."""
 
     def __init__(
         self,
@@ -193,10 +198,15 @@ class RowExchange:
         self._rule: Callable[..., None] = request.rule
         if request.since is not None:
             self._rule = partial(self._rule, age=theirs.version - request.since)
-        private = [slices(vector) for vector in request.private]
-        self._slices = list(zip(mine.parts, theirs.parts, *private, strict=True))
+        private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
         # Then theirs is brought to the device of mine, and back.
         self._apart = mine.vector.device != theirs.vector.device
+        if not request.codec.exact:
+            self._rule, self._apart = CodedRule(request, self._rule).apply, False
+            for row in (mine, theirs):
+                error = memory_of(request.codec, row.memory)
+                private.append([None] * len(row.parts) if error is None else slices(error))
+        self._slices: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
         mine.begin()
         theirs.begin()
 

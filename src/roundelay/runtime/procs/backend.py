@@ -15,6 +15,7 @@ from torch import Tensor
 from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.engine import Backend, Later
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
@@ -73,7 +74,10 @@ class ArenaBackend(Backend):
     # Means ------------------------------------------------------------------------------------------------------------
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """A mean over several hosts or between devices begins while the gradient is computed."""
+        """A mean over several hosts or between devices begins while the gradient is computed, but for one that is
+        coded, which is when all of it is there."""
+        if not effect.codec.exact:
+            return None
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
         return None if on_ready is None else self._vectors.streamed(on_ready)
 
@@ -81,14 +85,20 @@ class ArenaBackend(Backend):
         if on_ready is not None:
             on_ready(0)
             return
+        if not effect.codec.exact:
+            vector = arrived(effect.codec, gradient.vector, gradient.weight, self._vectors.memory)
+            self._means.publish(vector, gradient.weight, effect.group, codec=effect.codec)
+            return
         self._vectors.show_gradient()
         self._means.publish_gradient(gradient.weight, effect.group)
 
     def publish(self, effect: Mean | Mix) -> None:
+        codec, weight = effect.codec, effect.weight if isinstance(effect, Mean) else 1.0
+        vector = arrived(codec, effect.vector, weight, self._vectors.memory)
         if isinstance(effect, Mean):
-            self._means.publish(effect.vector, effect.weight, effect.group)
+            self._means.publish(vector, weight, effect.group, codec=codec)
         else:
-            self._means.publish(effect.vector, 1.0, readers=effect.readers)
+            self._means.publish(vector, weight, readers=effect.readers, codec=codec)
 
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
         if isinstance(effect, Mix):

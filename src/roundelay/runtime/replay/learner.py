@@ -12,6 +12,7 @@ from torch import Tensor
 from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Backend, Engine
 from roundelay.runtime.learner_state import LearnerState
@@ -194,11 +195,13 @@ class RecordedLearner(Backend):
 
     def publish(self, effect: Mean | Mix) -> GroupMean | int:
         if isinstance(effect, Mean):
-            return self._stage.means.give(self.rank, effect.group, effect.vector, effect.weight)
-        return self._stage.means.publish(self.rank, effect.vector)
+            vector = arrived(effect.codec, effect.vector, effect.weight, self._row.memory)
+            return self._stage.means.give(self.rank, effect.group, vector, effect.weight)
+        return self._stage.means.publish(self.rank, arrived(effect.codec, effect.vector, 1.0, self._row.memory))
 
     def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> GroupMean:
-        return self._stage.means.give(self.rank, effect.group, gradient.vector, gradient.weight)
+        vector = arrived(effect.codec, gradient.vector, gradient.weight, self._row.memory)
+        return self._stage.means.give(self.rank, effect.group, vector, gradient.weight)
 
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
         if isinstance(effect, Mix):

@@ -50,6 +50,8 @@ class Stage:
         self.counts = Counts.zeros(cluster.learners, cluster.centre)
         vectors = [*state.vectors["row"], *state.vectors.get("centre", ())]
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
+        for row in self.rows[: cluster.learners]:
+            row.memory = {name: state.vectors[name][row.rank] for name in cluster.memory}
         self.events = [deque(some) for some in events]
         self.baton = Baton()
         self.means = RecordedMeans(self.baton, cluster.learners)

@@ -95,6 +95,8 @@ class SimRuntime(Runtime):
             vectors = [*self._vectors["row"], *self._vectors.get("centre", ())]
             self._rows = [Row(rank, vector, self._versions, NoLock()) for rank, vector in enumerate(vectors)]
             self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
+            for me in self._me:
+                me.row.memory = me.memory
         else:
             versions, everyone = [0] * len(self._versions), tuple(range(learners))
             self._me = self._timed = [

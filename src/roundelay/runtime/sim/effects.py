@@ -16,6 +16,7 @@ from torch import Tensor
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.runtime.coding import arrived
 from roundelay.runtime.engine import LATER
 from roundelay.runtime.rows import Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
@@ -211,7 +212,7 @@ class VirtualEffects:
         gradient = Gradient(role.me.gradient_buffer, effect.at.version, statistics, weight)
         if type(effect) is GradMean:
             self.events += 1
-            self._meet(role, effect.group, gradient.vector, weight, (role, to, gradient, batch))
+            self._meet(role, effect, gradient.vector, weight, (role, to, gradient, batch))
             return
         self._trained(role, gradient, batch)
         self._reply(to, gradient)
@@ -222,25 +223,27 @@ class VirtualEffects:
         role.claims.remove(batch)
 
     def _mean(self, role: Role, to: To, effect: Mean) -> object:
-        self._meet(role, effect.group, effect.vector, effect.weight, (role, to, None, None))
+        self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None))
         return LATER
 
     def _meet(
         self,
         role: Role,
-        group: tuple[int, ...],
+        effect: GradMean | Mean,
         vector: Tensor,
         weight: float,
         who: Meeting,
     ) -> None:
+        group, codec = effect.group, effect.codec
         if not (self.lives.all_there and not self.outside) and not all(self._comes(member) for member in group):
             self.end(role)
             return
-        complete = self._means.arrive(role.rank, group, vector, weight, who)
+        given = arrived(codec, vector, weight, role.me.memory)
+        complete = self._means.arrive(role.rank, group, given, weight, who)
         if complete is None:
             return
         mean, waiting = complete
-        cost = self._prices.mean_ns(group)
+        cost = self._prices.mean_ns(group, codec)
         for someone in waiting:
             self.clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
 
@@ -259,8 +262,9 @@ class VirtualEffects:
             self._reply(to, Gradient(mean, own.version, own.statistics, own.weight))
 
     def _mix(self, role: Role, to: To, effect: Mix) -> object:
-        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, to):
-            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank])
+        given = arrived(effect.codec, effect.vector, 1.0, role.me.memory)
+        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, given, to):
+            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank], mix.codec)
             self.clock.at(self._later(who, cost), self._reply, who, mixed)
         return LATER
 
@@ -276,7 +280,7 @@ class VirtualEffects:
         rank, peer = role.rank, effect.peer
         if not self.lives.there(peer):
             return None
-        end = self.hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer))
+        end = self.hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer, effect.codec))
         self.clock.at(end, self._exchange_there, role, to, effect)
         return LATER
 

@@ -39,3 +39,5 @@ class ArenaAccess:
             for other, vector in enumerate(arena.rows())
         ]
         """All rows by rank, then the centre, if there is one."""
+        for row in self.rows[: layout.learners]:
+            row.memory = {name: arena.vector(name, row.rank) for name in layout.memory}
