@@ -11,6 +11,7 @@ from roundelay.core.files import read_json
 from roundelay.recipes.recipe import load_recipe
 from roundelay.speech.corpus import free
 from roundelay.speech.corpus.download import Remote
+from roundelay.speech.corpus.readers import librispeech as librispeech_reader
 from roundelay.speech.prepared import load_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
@@ -92,8 +93,8 @@ def test_download_and_prepare(
         digests[part] = f"md5:{hashlib.md5(packed[-1]).hexdigest()}"
     with odd_server() as server:
         monkeypatch.setattr(free, "OPENSLR", server.address)
-        monkeypatch.setattr(free, "_MINI", digests)
-        monkeypatch.setattr(free, "_CMUDICT", Remote(server.url("cmudict.dict")))
+        monkeypatch.setattr(librispeech_reader, "MINI_DIGESTS", digests)
+        monkeypatch.setattr(librispeech_reader, "CMUDICT", Remote(server.url("cmudict.dict")))
         answers = [truncated(packed[0], 5000, ETag='"1"'), ranged(packed[0], '"1"'), whole(packed[1])]
         server.answers = [*answers, whole(CMU_STYLE.encode()), refusing(404)]
         assert main(["prepare", "mini-librispeech", "--download"]) == 0
@@ -122,6 +123,11 @@ def test_recipes_can_be_read(name: str) -> None:
         (["fsdd", "--source", ".", "--split", "train=x"], "has no use for --split"),
         (["an4", "--source", ".", "--lexicon", "x"], "has no use for --lexicon"),
         (["librispeech", "--source", ".", "--also", "x"], "has no use for --also"),
+        (["kaldi", "--source", ".", "--lexicon", "x", "--also", "x"], "has no use for --also; it is for switchboard"),
+        (["kaldi", "--source", "."], "prepare kaldi needs --lexicon, a pronunciation dictionary"),
+        (["kaldi", "--download"], "kaldi is not free to load"),
+        (["lhotse"], "prepare lhotse needs --source, the folder that holds the corpus."),
+        (["demo", "--source", "."], "prepare demo has no use for --source"),
         (["librispeech", "--source", ".", "--vocabulary-size", "5"], "--vocabulary-size needs --vocabulary"),
         (["librispeech", "--source", ".", "--split", "train"], "write NAME=FOLDER"),
     ],
