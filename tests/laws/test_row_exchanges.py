@@ -129,7 +129,7 @@ def test_an_exchange_rests_while_the_allowance_is_spent_unless_its_learner_waits
 # Sums -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("carriage", [RowFormat(), BF16, THREE, RowFormat("bf16", 2)])
+@pytest.mark.parametrize("row_format", [RowFormat(), BF16, THREE, RowFormat("bf16", 2)])
 def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
     """Learners of both hosts add to their rows while rows are read, carried and written; all of it is there at the
     end."""
@@ -160,7 +160,7 @@ def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
         assert even(*found)
 
 
-@pytest.mark.parametrize("carriage", [RowFormat(), BF16, THREE])
+@pytest.mark.parametrize("row_format", [RowFormat(), BF16, THREE])
 def test_an_exchange_lands_on_the_row_as_it_is_then(row_format: RowFormat) -> None:
     """What the learner adds while the ferry is under way is neither lost nor mixed."""
     with hosts([0, 1], row_format=row_format) as (zero, one):
@@ -308,7 +308,7 @@ def test_a_request_that_is_turned_round_is_done_once_though_its_link_breaks(
         ("easgd period=2", [0, 1, 1]),
     ],
 )
-@pytest.mark.parametrize("carriage", [RowFormat(), RowFormat("bf16", 2)])
+@pytest.mark.parametrize("row_format", [RowFormat(), RowFormat("bf16", 2)])
 def test_strategies_train_over_hosts(name: str, homes: list[int], row_format: RowFormat) -> None:
     """They do not know. Each host goes through the epoch; the strategy keeps its sum, and learns."""
     with hosts(homes, name, 2 * CHUNK + 3, row_format) as found:

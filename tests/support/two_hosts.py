@@ -82,7 +82,7 @@ class Host:
     def spec(self, rank: int) -> WorkerSpec:
         """What learner `rank` is told."""
         return WorkerSpec(
-            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, client=self.client.wake[rank]
+            rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, outbox_wake=self.client.wake[rank]
         )
 
     def begin(self, plan: SegmentPlan) -> None:

@@ -36,8 +36,8 @@ def prepare(source: Path, **options: object) -> Corpus:
         source / "lang/words.dic",
         {name: name for name in SPLITS},
         Silent(),
-        options=PrepareOptions(workers=1, **options),
-        name="toy",  # type: ignore[arg-type]
+        options=PrepareOptions(workers=1, **options),  # type: ignore[arg-type]
+        name="toy",
     )
 
 

@@ -61,8 +61,8 @@ def prepare(source: Path, data: Path, lexicon: str = "words.dic", **options: obj
         source / lexicon,
         splits,
         Silent(),
-        options=PrepareOptions(**options),
-        name="toy",  # type: ignore[arg-type]
+        options=PrepareOptions(**options),  # type: ignore[arg-type]
+        name="toy",
     )
 
 

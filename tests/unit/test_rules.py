@@ -72,8 +72,8 @@ class _Other:
         weighted_mean_,
         _Other(1.0),
         Pull(float("nan")),
-        Pull("1"),
-        Pull,  # type: ignore
+        Pull("1"),  # type: ignore[arg-type]
+        Pull,
     ],
 )
 def test_what_has_no_name_is_not_described(rule: Any) -> None:

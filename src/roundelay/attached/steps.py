@@ -240,6 +240,7 @@ class Steps:
         self._say_same_inputs()
 
     def _say_same_inputs(self) -> None:
+        settled = self.learner.inputs.settled  # asked first: another's last input may come between the two
         same = self.learner.inputs.same_as()
         if same is not None:
             log.warning(
@@ -251,7 +252,7 @@ class Steps:
                 FIRST,
                 self._kind,
             )
-        self._checking_inputs = same is None and not self.learner.inputs.settled
+        self._checking_inputs = same is None and not settled
 
     def show_home(self) -> None:
         """Make the module look at the snapshot."""

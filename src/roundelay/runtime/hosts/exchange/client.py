@@ -1,19 +1,19 @@
 """Carries exchanges and fetches of this host's learners to rows of other hosts.
 
-The process that runs a `ExchangeClient` computes no gradients: sockets and vector operations let go of the interpreter, so no
-learner is slowed down. There is a thread for each learner of the host, with links of its own to the other hosts. For
-an exchange it
+The process that runs an `ExchangeClient` computes no gradients: sockets and vector operations let go of the
+interpreter, so no learner is slowed down. There is a thread for each learner of the host, with links of its own to the
+other hosts. For an exchange it
 
     reads   the learner's row, or one fragment of it, under the row's lock
-    sends   it to the host of the peer, whose FerryServer (server.py) applies the rule to the peer's row, under
+    sends   it to the host of the peer, whose ExchangeServer (server.py) applies the rule to the peer's row, under
             that row's lock, and answers with what that row was
-    lands   applies the rule's effect on the learner's row, as it is now, under its lock
+    applies the rule's effect to the learner's row, as it is now, under its lock
 
-(codec.py has the arithmetic). Only the row of the lower rank ever travels like this: row_leases.py says why. If the peer's
-rank is lower the request is turned round: the ferry says *please*, gets the peer's row, answers with its own learner's,
-and the desk of the other host lands. Meanwhile the learner computes, unless it waits for the answer: outbox.py. If the
-link breaks the ferry connects again and asks what became of the request, so it is done once at both ends, or at neither
-end, or, if the peer's host is never heard of again, at neither end that lives.
+(codec.py has the arithmetic). Only the row of the lower rank ever travels like this: row_leases.py says why. If the
+peer's rank is lower the request is turned round: the client says *please*, gets the peer's row, answers with its own
+learner's, and the other host's session applies it. Meanwhile the learner computes, unless it waits for the answer:
+outbox.py. If the link breaks the client connects again and asks what became of the request, so it is done once at both
+ends, or at neither end, or, if the peer's host is never heard of again, at neither end that lives.
 
 Legend: P parameters, L learners.
 """

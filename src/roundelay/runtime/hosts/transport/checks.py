@@ -1,7 +1,7 @@
 """Checks of what other hosts say, before anything is done with it.
 
-A message that fails one of them is its host's last (heartbeat.py). Whatever is written because of a message is checked as a
-whole first: half of a message must not be in the books when its host is lost.
+A message that fails one of them is its host's last (heartbeat.py). Whatever is written because of a message is checked
+as a whole first: half of a message must not be counted when its host is lost.
 """
 
 import re
