@@ -24,9 +24,9 @@ from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
-from roundelay.speech.decode.kinds import Columns
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders

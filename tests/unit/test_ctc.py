@@ -17,9 +17,9 @@ from roundelay.speech.decode.graphs.ctc import (
     greedy_units,
     read_units,
 )
-from roundelay.speech.decode.graphs.hmm import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import HmmGraph
 from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions
-from roundelay.speech.decode.hmm_kind import HmmGraph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import Float32, decode

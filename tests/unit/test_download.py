@@ -18,7 +18,7 @@ from roundelay.core.streams import stream
 from roundelay.speech.corpus import download as module
 from roundelay.speech.corpus.download import Remote, extract, fetch
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.named import READERS
+from roundelay.speech.corpus.readers import READERS
 from roundelay.speech.corpus.readers.librispeech import DOWNLOADED_PARTS
 from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
 

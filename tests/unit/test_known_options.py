@@ -17,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.recipes import known
 from roundelay.recipes.describe import CHOICES, KNOWN, describe, names
 from roundelay.recipes.recipe import Recipe, load_recipe
-from roundelay.speech.corpus.named import READERS
+from roundelay.speech.corpus.readers import READERS
 from roundelay.strategies import STRATEGIES, make_strategy
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}

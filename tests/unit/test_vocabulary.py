@@ -11,9 +11,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
 from roundelay.speech.decode.graphs import making
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig, load_graph
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_graph
+from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
-from roundelay.speech.decode.hmm_kind import TiedStates
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate
 from roundelay.speech.decode.lm.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences

@@ -45,8 +45,9 @@ def add(command: Command) -> None:
 
 def _prepare(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import PrepareOptions
-    from roundelay.speech.corpus.named import READERS, prepare_named
-    from roundelay.speech.corpus.reader import Request
+    from roundelay.speech.corpus.named import prepare_named
+    from roundelay.speech.corpus.readers import READERS
+    from roundelay.speech.corpus.readers.base import Request
     from roundelay.speech.data.problems import listing
     from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 

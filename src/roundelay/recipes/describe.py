@@ -15,8 +15,8 @@ from roundelay.core.files import write_text
 from roundelay.learner.objectives import AnyObjective
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
-from roundelay.speech.corpus.named import READERS
-from roundelay.speech.decode.kind_names import AnyGraph
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.decode.graphs import AnyGraph
 from roundelay.speech.models import ModelConfig
 from roundelay.strategies import STRATEGIES
 

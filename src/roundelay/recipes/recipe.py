@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
-from roundelay.speech.decode.kind_names import AnyGraph, HmmGraph
+from roundelay.speech.decode.graphs import AnyGraph, HmmGraph
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig

@@ -1,27 +1,16 @@
-"""Corpora by name: what `roundelay prepare` reads. A new corpus is a file with a `Reader`, and its name here."""
+"""Prepares a corpus by its name: what was asked for is held against what its reader takes."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.build import PrepareOptions
-from roundelay.speech.corpus.demo.make import DEMO
 from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.free import download
-from roundelay.speech.corpus.own_kaldi import KALDI
-from roundelay.speech.corpus.own_lhotse import LHOTSE
-from roundelay.speech.corpus.reader import Reader, Request, Takes
-from roundelay.speech.corpus.readers.an4 import AN4
-from roundelay.speech.corpus.readers.fsdd import FSDD
-from roundelay.speech.corpus.readers.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
-from roundelay.speech.corpus.readers.switchboard import SWITCHBOARD
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.corpus.readers.base import Reader, Request, Takes
 from roundelay.speech.prepared import Corpus
-
-READERS: Mapping[str, Reader] = {
-    reader.name: reader for reader in (LIBRISPEECH, MINI_LIBRISPEECH, FSDD, AN4, SWITCHBOARD, KALDI, LHOTSE, DEMO)
-}
 
 
 def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:

@@ -35,7 +35,6 @@ from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import audio_length
 from roundelay.speech.corpus.build import PrepareOptions, prepare_utterances
 from roundelay.speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
-from roundelay.speech.corpus.reader import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.hmm.boundaries import PHONE_TIMES
 from roundelay.speech.lexicon.lexicon import parse_lexicon
@@ -296,17 +295,3 @@ def coloured_noise(length: int, *, pink: bool, rng: np.random.Generator) -> Sign
         noise = np.fft.irfft(spectrum, length)
     noise /= np.sqrt(np.mean(np.square(noise)))
     return noise
-
-
-def _make(request: Request, progress: Progress) -> Corpus:
-    return prepare_demo(request.data, progress, seed=request.seed)
-
-
-DEMO = Reader(
-    name="demo",
-    about="Spoken commands that a synthesiser on this machine makes: nothing to download.",
-    prepare=_make,
-    takes=frozenset(),
-    data="demo/data",
-    licence=LICENCE,
-)

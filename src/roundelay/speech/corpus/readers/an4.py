@@ -22,7 +22,7 @@ from roundelay.speech.audio.sphere import read_header
 from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_kaldi, prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.reader import Reader, Request
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import read_lexicon

@@ -16,7 +16,7 @@ from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_utte
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.reader import Reader, Request
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import parse_lexicon

@@ -21,7 +21,7 @@ from roundelay.speech.corpus.build import DEFAULTS, OPEN, PrepareOptions, prepar
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import OPENSLR, Wanted, parts_of
-from roundelay.speech.corpus.reader import Reader, Request
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import read_lexicon

@@ -19,8 +19,8 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.speech.data.processes import start_workers
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig, save_graph
-from roundelay.speech.decode.kinds import Columns
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, save_graph
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate_with
 from roundelay.speech.decode.lm.ngram import Arpa, restrict

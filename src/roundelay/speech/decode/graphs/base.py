@@ -8,11 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay.speech.decode.lm.ngram import Arpa
-from roundelay.speech.decode.search import Float32
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
+
+Float32 = npt.NDArray[np.float32]
 
 
 class Columns(ABC):

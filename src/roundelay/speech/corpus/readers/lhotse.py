@@ -2,7 +2,7 @@
 
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.build import prepare_lhotse
-from roundelay.speech.corpus.reader import Reader, Request
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.prepared import Corpus
 
 

@@ -1,9 +1,0 @@
-"""Kinds of graphs by name, chosen in a recipe by `decode.graph`. The union is the registry: a new kind is a file beside
-these, and its class here."""
-
-from roundelay.speech.decode.graphs.ctc import CtcGraph
-from roundelay.speech.decode.hmm_kind import HmmGraph
-
-AnyGraph = HmmGraph | CtcGraph
-
-__all__ = ["AnyGraph", "CtcGraph", "HmmGraph"]
