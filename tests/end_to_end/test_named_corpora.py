@@ -13,6 +13,7 @@ from roundelay.speech.corpus import free
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.readers import librispeech as librispeech_reader
 from roundelay.speech.prepared import load_corpus
+from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
@@ -143,3 +144,15 @@ def test_options_that_do_not_fit(
     assert main(["prepare", *arguments]) == 2
     assert named in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_for_a_corpus_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of the text and those that are trained on can be recognised; a held-out word beyond them is an error."""
+    monkeypatch.chdir(tmp_path)
+    splits = {"train": {"a-1": "YES NO", "b-1": "NO"}, "dev": {"c-1": "GO"}, "test": {"d-1": "STOP"}}
+    kaldi_corpus(tmp_path / "source", splits)
+    (tmp_path / "source/lang/words.dic").write_text("YES Y EH S\nNO N OW\nGO G OW\nSTOP S T AA P\n")
+    (tmp_path / "text").write_text("GO GO\n")
+    prepare = ["prepare", "kaldi", "--source", "source", "--lexicon", "source/lang/words.dic", "--data", "data/mine"]
+    assert main([*prepare, "--vocabulary", "text"]) == 0
+    assert set(load_corpus(Path("data/mine")).lexicon.words) == {"YES", "NO", "GO"}

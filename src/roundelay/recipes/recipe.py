@@ -32,7 +32,7 @@ class Training:
     options         of the strategy
     learners        how many
     runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
-    objective       name of the loss: cross-entropy or smoothed (docs/models.md); what is reported is cross-entropy
+    objective       name of the loss that is minimised (docs/models.md); cross-entropy is reported
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
@@ -112,7 +112,7 @@ class Training:
 class Decoding:
     """How words are recognised (docs/decoding.md).
 
-    graph           kind of the decoding graph: hmm (columns are tied states) or ctc (units and a blank)
+    graph           kind of the decoding graph: what the columns of the log-likelihoods are
 
     The language model:
     order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
@@ -174,7 +174,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
-    model       name: dnn, cldnn, blstm or conformer (docs/models.md)
+    model       name of the network (docs/models.md)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """
