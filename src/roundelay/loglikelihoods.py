@@ -27,7 +27,7 @@ TUNING_SPLIT = "dev"
 
 
 class Source(ABC):
-    """Log-likelihoods of utterances, from wherever they are."""
+    """Log-likelihoods of utterances."""
 
     @abstractmethod
     def of(self, utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -43,7 +43,7 @@ class Source(ABC):
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
-        """Where they are from, for decode.json."""
+        """The source in decode.json: runs and their weights, or a file."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -160,8 +160,8 @@ def corpora() -> dict[str, str]:
 
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
-    """(what it is in a sentence, its options with their plain names as keys) of everything a recipe may choose from by
-    name: `what` is models, objectives or graphs."""
+    """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
+    `what` is models, objectives or graphs."""
     found, section = {}, _known()["choices"][what]
     for name, entry in section["names"].items():
         key = section["key"]

@@ -67,8 +67,8 @@ class Objective(ABC):
 
 
 class Classification(Objective):
-    """Scores (B, C) against classes (B,) int64; whatever the loss, what is reported is plain cross-entropy, which
-    `Evidence.measure` has to be, and the share of classes that score best."""
+    """Scores (B, C) against classes (B,) int64. Whatever the loss, plain cross-entropy is reported, which
+    `Evidence.measure` has to be, and how many targets score best."""
 
     def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
         (found,) = self.statistics_of_each(Evidence(evidence.measure[None], evidence.outputs[None]), targets[None])

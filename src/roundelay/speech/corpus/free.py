@@ -1,6 +1,6 @@
-"""What `--download` brings: files into SOURCE, archives unpacked there.
+"""Downloads of free corpora: files into SOURCE, archives unpacked there.
 
-Where a free corpus is stands in the file of its reader. Checksums are published ones where there are any. Where there
+The addresses of a corpus stand in the file of its reader. Checksums are published ones where there are any. Where there
 is none, the first download's is kept and held to, which is trust on first use, and said so.
 """
 
@@ -17,7 +17,7 @@ OPENSLR = "https://www.openslr.org/resources"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a corpus is made of on the network."""
+    """The files of a corpus on the network."""
 
     archives: tuple[Remote, ...]
     lexicon: Remote | None = None

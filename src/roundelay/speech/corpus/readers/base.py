@@ -1,4 +1,4 @@
-"""What `roundelay prepare NAME` needs to know of a corpus, or of a format of corpora: one `Reader` for each name."""
+"""The seam between `roundelay prepare NAME` and a corpus, or a format of corpora: one `Reader` for each name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +90,7 @@ class Reader:
     licence: str = ""
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
-        """What `--download` brings; `parts` of the corpus, where some are chosen.
+        """The files that `--download` brings; `parts` of the corpus, where some are chosen.
 
         Raises:
             UserError: the corpus is not free, or has no such part.
