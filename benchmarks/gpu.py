@@ -37,7 +37,8 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import slices
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.module import ModuleLearner
+from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.speech.models.blstm import Blstm, BlstmConfig

@@ -38,7 +38,8 @@ from roundelay.core.effects import Draw, Grad
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Me, Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.module import ModuleLearner
+from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.strategies import make_strategy, parse_strategy

@@ -56,7 +56,8 @@ def override(mapping: dict[str, Any], assignment: str) -> None:
 
 def build(cls: type[C], value: object, where: str = "") -> C:
     """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections. Where a field
-    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`.
+    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`; a word in
+    place of the section is that field.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a missing key, or a value of the wrong type.
@@ -139,9 +140,11 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
 def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:
     """A section that may be one of several dataclasses: the first field of each, of the same name in all, is the tag
     that tells them apart. The first class whose tag may have that value is built; without a tag, the first class."""
+    tag = dataclasses.fields(kinds[0])[0].name
+    if isinstance(value, str):
+        value = {tag: value}
     if not isinstance(value, Mapping):
         return build(kinds[0], value, where)
-    tag = dataclasses.fields(kinds[0])[0].name
     hints = [get_type_hints(kind)[tag] for kind in kinds]
     given = value.get(tag, get_args(hints[0])[0])
     fits = [k for k, h in zip(kinds, hints, strict=True) if get_origin(h) is not Literal or given in get_args(h)]

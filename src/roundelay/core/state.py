@@ -42,7 +42,7 @@ class Statistics:
     """Sums over examples; they add up."""
 
     frames: int = 0
-    loss: float = 0.0  # summed cross-entropy, nats
+    loss: float = 0.0  # summed; of a classification cross-entropy in nats, whatever its objective minimises
     correct: int = 0
 
     def __add__(self, other: "Statistics") -> "Statistics":

@@ -11,11 +11,13 @@ from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, one_of, plain
 from roundelay.core.errors import UserError
+from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
+from roundelay.speech.decode.graphs import AnyGraph, HmmGraph
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
@@ -31,6 +33,7 @@ class Training:
     options         of the strategy
     learners        how many
     runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
+    objective       name of the loss that is minimised (docs/models.md); cross-entropy is reported
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
@@ -61,6 +64,7 @@ class Training:
     options: Mapping[str, Any] = field(default_factory=dict)
     learners: int = 1
     runtime: Literal["procs", "sim"] = "procs"
+    objective: AnyObjective = CrossEntropy()
     minibatch: int = 256
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -110,6 +114,8 @@ class Training:
 class Decoding:
     """How words are recognised (docs/decoding.md).
 
+    graph           kind of the decoding graph: what the columns of the log-likelihoods are
+
     The language model:
     order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
     text            files with a sentence a line, beside the training transcripts; `join` runs consecutive lines
@@ -135,6 +141,7 @@ class Decoding:
     ctm             times and confidences of words
     """
 
+    graph: AnyGraph = HmmGraph()
     order: int = 2
     method: Literal["absolute", "kneser-ney"] = "absolute"
     discount: float = 0.75
@@ -169,7 +176,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
-    model       name: dnn, cldnn, blstm or conformer (docs/models.md)
+    model       name of the network (docs/models.md)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """
