@@ -12,12 +12,14 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.exchange.codec import Precision
-from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "ferry")
 """Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
+
+EXCHANGE_SHARE = 0.04
+"""Share of a busy core's time for exchanges, unless the user says otherwise."""
 
 
 def identity(rank: int) -> dict[str, Any]:
@@ -49,7 +51,7 @@ class HostTerms:
     wire: Precision = "fp32"
     fragments: int = 1
     encrypts: bool = True
-    exchange_share: float = SHARE
+    exchange_share: float = EXCHANGE_SHARE
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:

@@ -15,10 +15,10 @@ from types import FrameType
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
+from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
 from roundelay.runtime.launch.world import ENDED, ENDED_NAME, JOB, OURS
-from roundelay.runtime.procs.memory.heap import keep_freed_in
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}

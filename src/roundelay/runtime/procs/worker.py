@@ -26,6 +26,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.base import Cluster, SegmentPlan
+from roundelay.runtime.launch.heap import keep_freed
 from roundelay.runtime.learner_state import DeferredExchange, LearnerState, Row, exchange, fetch
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
@@ -36,7 +37,6 @@ from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout
 from roundelay.runtime.procs.memory.device_copy import DeviceCopy
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
-from roundelay.runtime.procs.memory.heap import keep_freed
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter

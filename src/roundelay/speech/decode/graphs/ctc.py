@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.speech.decode.graphs.fst import Fst, map_input, merge_equal_states, to_arrays
 from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import Symbols
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
 
 BLANK = "<blk>"
 
