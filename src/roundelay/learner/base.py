@@ -1,4 +1,4 @@
-"""What `Grad` means: the seam between a strategy and whatever is being trained.
+"""Learners and tasks: the seam between a strategy and whatever is being trained.
 
 Legend: P parameters, B gradients computed together.
 """

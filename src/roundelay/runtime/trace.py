@@ -1,4 +1,4 @@
-"""What happened in a run on real processes, in enough detail to make it happen again.
+"""Traces: the events of a run on real processes, in enough detail to make them happen again.
 
 A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
@@ -31,7 +31,7 @@ VERSION = 1
 
 
 class Kind(IntEnum):
-    """What a learner did. `mine` and `theirs` are versions before the event."""
+    """A thing that a learner did. `mine` and `theirs` are versions before the event."""
 
     BEGIN = 1  # mine: number of the command
     DRAW = 2  # mine: the minibatch, or a negative number, see procs/memory/arena.py

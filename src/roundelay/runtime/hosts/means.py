@@ -43,7 +43,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LOOK_SECONDS = 0.1
-"""How often a thread that hears nothing looks whether the part of the segment is over."""
+"""Interval at which a thread that hears nothing looks whether the part of the segment is over."""
 
 
 def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -112,7 +112,7 @@ class HostMeans:
             thread.start()
 
     def stop(self) -> None:
-        """When this host's learners have ended: what they have published is still sent."""
+        """End, after this host's learners have ended: what they have published is still sent."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -245,7 +245,7 @@ class HostMeans:
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
     def _forward_contributions(self) -> None:
-        """What learners here have published and learners there will read; and what learners here have read."""
+        """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
         arena = self._arena
         published, forwarded, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
         told, pause = dict.fromkeys(self._here, 0), 50e-6
