@@ -49,11 +49,6 @@ def test_a_line_says_more_than_its_name() -> None:
     assert not short
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", PAGE.read_text()):
-        assert (PAGE.parent / target).exists(), target
-
-
 def test_files_that_the_text_names_are_there() -> None:
     """A file in backticks is one of the package's, by its name or by the end of its path."""
     files = {f"/{path}" for path in there()}
