@@ -50,7 +50,7 @@ def test_a_host_killed_while_it_is_spoken_to(seed: int) -> None:
         middle = start(0, LONG).lerp(start(1, LONG), 0.5)
         assert torch.equal(row.vector, middle)  # of a row in another process
         handle = worker._perform(Begin(Exchange(1, pair_average_)))
-        links = list(zero.client._channels[0]._links.values())
+        links = list(zero.client.channels[0].carrier.links._links.values())
         share = np.random.default_rng(seed).uniform(0, 2)
         until(lambda: links[0].sent_bytes + links[0].received_bytes > (2 + share) * 4 * LONG or links[0].closed)
         process.send_signal(signal.SIGKILL)

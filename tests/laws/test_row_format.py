@@ -10,7 +10,7 @@ from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, load
+from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, encode
 from support.two_hosts import LONG, ask, hosts, start
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
@@ -26,7 +26,7 @@ def test_what_bf16_takes_away_is_carried_later() -> None:
         for number in range(50):
             row.vector.add_(1e-4 * start(number))
             truth += row.vector
-            load(row, fragment, "bf16", hold, error, scratch)
+            encode(row, fragment, "bf16", hold, error, scratch)
             sent += torch.cat(hold.parts(LONG, "bf16")).double()
             bound = row.vector.abs().double() * ULP + 1e-4
             assert bool(((sent - truth).abs() <= bound).all())

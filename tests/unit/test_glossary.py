@@ -23,7 +23,7 @@ GONE = {
     "desks?": "session",
     "quays?": "outbox",
     "cargo(?:es)?": "codec, payload",
-    "flights?": "row lease",
+    "(?<!in )flights?": "row lease",  # a request in flight is the trade's
     "crossings?": "exchange",
     "letters?": "contribution",
     "crews?": "local runtime",
@@ -43,9 +43,6 @@ GONE = {
 """Words of our own that were once used, and the words of the trade in their place."""
 
 MEANT = {
-    ("flights?", "core/effects.py"): "a request in flight is the trade's word",
-    ("flights?", "strategies/adpsgd.py"): "an exchange in flight, likewise",
-    ("flights?", "strategies/base.py"): "an effect in flight, likewise",
     ("letters?", "speech/lexicon/g2p.py"): "letters of the alphabet",
     ("letters?", "speech/lexicon/letter_phone.py"): "letters of the alphabet",
     ("letters?", "speech/corpus/readers/transcript_rules.py"): "words are spelled in transcripts",
@@ -72,9 +69,7 @@ MEANT = {
 OTHER_WORDS_BY_FILE = {
     "recognise.py": "members of an ensemble of models are named anew together with the log-likelihoods they give",
     "commands/corpora.py": "problems of a corpus are named anew together with the exception that holds them",
-    "speech/audio/reading.py": "likewise",
     "speech/corpus/build.py": "likewise",
-    "speech/corpus/formats/kaldi.py": "likewise",
     "speech/corpus/readers/an4.py": "likewise",
     "speech/corpus/readers/fsdd.py": "likewise",
     "speech/data/problems.py": "likewise",
@@ -84,13 +79,6 @@ OTHER_WORDS_BY_FILE = {
     "runtime/attached/external_driver.py": "replaced by the engine of effects",
     "runtime/attached/learner.py": "replaced by the engine of effects",
     "runtime/replay.py": "replaced by the engine of effects",
-    "runtime/hosts/exchange/client.py": "replaced with the second protocol between hosts",
-    "runtime/hosts/exchange/endpoint.py": "replaced with the second protocol between hosts",
-    "runtime/hosts/exchange/row_leases.py": "replaced with the second protocol between hosts",
-    "runtime/hosts/exchange/server.py": "replaced with the second protocol between hosts",
-    "runtime/hosts/means.py": "names of messages, which change with the version of the protocol",
-    "runtime/hosts/terms.py": "names of roles, which change with the version of the protocol",
-    "runtime/procs/coordination/outbox.py": "replaced with the second protocol between hosts",
 }
 """Files whose names are changed together with their code, and why not before."""
 
@@ -106,7 +94,8 @@ def words_of(path: Path) -> str:
             kept.append(piece.string)
         if piece.type not in (token.NL, token.COMMENT):
             before = piece.type
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", "\n".join(kept)).replace("_", " ")
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", " ".join(kept))
+    return re.sub(r"[\s_*#]+", " ", apart)
 
 
 def files() -> dict[str, Path]:

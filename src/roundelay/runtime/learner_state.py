@@ -77,13 +77,14 @@ class Row:
         """Under the lock: is it in the middle of an exchange with another host?"""
         return self._away is not None and bool(self._away[self.rank])
 
-    def leave(self, lease: int) -> None:
-        """Under the lock: from now on it is under way, on the exchange of that number."""
+    def check_out(self, lease: int) -> None:
+        """Under the lock: from now on it is in flight, under the lease of that number."""
         assert self._away is not None
         self._away[self.rank] = lease
 
     def check_in(self, lease: int) -> bool:
-        """Under the lock: that exchange is over. False if the row has become another's meanwhile."""
+        """Its flight under that lease is over; under the lock, if the row is then changed. False if it was over
+        before: the row has become another learner's meanwhile, or its peer is dead."""
         assert self._away is not None
         if self._away[self.rank] != lease:
             return False

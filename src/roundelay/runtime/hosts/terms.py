@@ -15,7 +15,7 @@ from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "ferry")
+CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "exchange")
 """Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
 
 EXCHANGE_SHARE = 0.04

@@ -1,15 +1,16 @@
 """What is carried between two hosts for an exchange, and the arithmetic at both ends.
 
-Of the asker's row m and the other row t, both ends get the same vectors m^ and t^: what was carried of them. Both apply
-the rule to these, and each changes its own row by what the rule changes of its own:
+Of the row m that travels and the row t that it visits, both ends get the same vectors m^ and t^: what was carried of
+them. Both apply the rule to these, and each changes its own row by what the rule changes of its own:
 
     m <- m + rule_m(m^, t^) - m^           t <- t + rule_t(m^, t^) - t^
 
 In full precision t^ is t itself, under its lock; m^ is m as it was sent, and m may have moved on since. A rule that
 keeps the sum of the two keeps it here, whatever m^ and t^ are: that is why rounding them does no harm to it.
 
-In 16 bits m^ and t^ are rounded with error feedback (algorithms/rounding.py), of which each row has two: for when its
-learner asks and for when it is asked.
+In 16 bits m^ and t^ are rounded with error feedback (algorithms/rounding.py), of which each row has two memories: one
+for when it travels and one for when it is visited. A rule's first row is that of the learner that asked for the
+exchange, whether it travels or is visited (`swapped`).
 
 A fragment is a run of whole chunks; the fragments of a row take turns. Both are for rules of nothing but the two rows:
 private vectors and ages belong to whole rows in full precision.
@@ -118,8 +119,8 @@ class Scratch:
         return a, b, c
 
 
-def turned(rule: Rule) -> Rule:
-    """The same rule where the asker's row is the one that is answered with: its first argument comes second."""
+def swapped(rule: Rule) -> Rule:
+    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places."""
 
     def applied(theirs: Tensor, mine: Tensor) -> None:
         rule(mine, theirs)
@@ -127,8 +128,8 @@ def turned(rule: Rule) -> Rule:
     return applied
 
 
-def load(row: Row, fragment: Fragment, wire: str, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
-    """Under the lock: lay `fragment` of the row out in `hold`; in bf16 with `error` (P,) feedback."""
+def encode(row: Row, fragment: Fragment, wire: str, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
+    """Under the lock: write `fragment` of the row to `hold`; in bf16 with `error` (P,) feedback."""
     lying = hold.parts(fragment.size, wire)
     if wire == "fp32":
         for x, out in zip(fragment.parts(row.vector), lying, strict=True):
@@ -139,7 +140,7 @@ def load(row: Row, fragment: Fragment, wire: str, hold: Buffer, error: Tensor | 
         round_with_feedback_(x, e, out, scratch.take(len(x))[0])
 
 
-def answer(
+def apply_remote(
     row: Row,
     fragment: Fragment,
     wire: str,
@@ -149,7 +150,7 @@ def answer(
     rule: Rule,
     private: int,
 ) -> None:
-    """Under the lock, a mutation begun: the asked end's half. `hold` has what came, m^ and so many private vectors, one
+    """Under the lock, a mutation begun: the server's half. `hold` has what came, m^ and so many private vectors, one
     after the other; t^ takes the place of m^."""
     mine = hold.parts(fragment.size, wire)
     vectors = [hold.parts(fragment.size, "fp32", fragment.size * (1 + number)) for number in range(private)]
@@ -167,7 +168,7 @@ def answer(
             t.add_(after.sub_(theirs))
 
 
-def land(
+def apply_reply(
     row: Row,
     fragment: Fragment,
     wire: str,
@@ -178,7 +179,7 @@ def land(
     private: Sequence[Tensor],
     untouched: bool,
 ) -> None:
-    """Under the lock, a mutation begun: the asker's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
+    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
     `untouched` since it was sent, it takes the rule's result as it is."""
     lying = zip(sent.parts(fragment.size, wire), found.parts(fragment.size, wire), strict=True)
     vectors = [fragment.parts(vector) for vector in private]
