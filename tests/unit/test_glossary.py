@@ -79,6 +79,7 @@ OTHER_WORDS_BY_FILE = {
     "runtime/attached/external_driver.py": "replaced by the engine of effects",
     "runtime/attached/learner.py": "replaced by the engine of effects",
     "runtime/replay.py": "replaced by the engine of effects",
+    "runtime/learner_state.py": "rows get a file of their own with the engine of effects",
 }
 """Files whose names are changed together with their code, and why not before."""
 

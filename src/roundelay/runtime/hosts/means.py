@@ -69,7 +69,7 @@ class HostMeans:
         host: which of them this is.
         part: a number that no other part of the run has.
         chain: links to the host before and after this one, by host; nothing else is sent over them.
-        post: links to all other hosts, for mixes; by host. Nothing else is sent over them.
+        mix_links: links to all other hosts, for mixes; by host. Nothing else is sent over them.
         failed: called with the reason, from a thread, when a link is gone.
         wire: in what precision gradients travel; the first host's counts.
     """

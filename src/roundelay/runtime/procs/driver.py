@@ -73,8 +73,8 @@ class ProcsRuntime(Runtime):
         replacements: how many may be started in all; after them the rest go on.
         here: ranks of the learners to lead, where others are on other hosts; None: all.
         extra: further integer tables of the arena, by name and shape.
-        cross: called with the path of the arena and its layout before learners start; what each of them is told of how
-            to reach other hosts, by rank.
+        open_endpoint: called with the path of the arena and its layout before learners start; what each of them is told
+            of how to reach other hosts, by rank.
         library: what takes the means of synchronous learners that compute on devices; None: NCCL, where each has a GPU
             of its own and nothing is recorded, else nothing but the arena.
         bucket: elements in one call of that library.

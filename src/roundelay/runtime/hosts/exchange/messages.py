@@ -29,7 +29,7 @@ class ExchangeTerms:
     Args:
         peer: the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel.
         rule: its name and numbers, as algorithms/rules.py describes it.
-        span: the part of the rows that takes part.
+        fragment: the part of the rows that takes part.
         wire: in what precision it travels.
         private: how many private vectors (P,) of the asker the rule takes.
         since: the version of the peer's row from which the rule's age counts; None: it takes none.
