@@ -46,6 +46,7 @@ text {{ {FONT}; font-size: 13px }}
 .mono {{ {MONO}; font-size: 12.5px }}
 .line, .rule, [class$="-line"] {{ fill: none; stroke-width: 1.4 }}
 .faint {{ opacity: 0.45 }}
+rect.bare {{ stroke: none }}
 .dashed {{ stroke-dasharray: 4 4 }}
 {_colours(False)}
 @media (prefers-color-scheme: dark) {{
