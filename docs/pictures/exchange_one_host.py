@@ -14,7 +14,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
 from roundelay.report.svg import element, text
-from roundelay.runtime.learner_state import Row, exchange
+from roundelay.runtime.rows import Row, exchange
 
 LOW, HIGH = 1, 3
 """Ranks of the two learners. The one of the higher rank begins."""

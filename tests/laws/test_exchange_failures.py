@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
@@ -231,6 +232,10 @@ WRONG: list[tuple[str, dict[str, Any], int]] = [
     ("exchange", {"wire": "fp8"}, 4 * LONG),
     ("exchange", {"wire": ["fp32"]}, 4 * LONG),
     ("exchange", {"wire": "bf16"}, 4 * LONG),
+    ("exchange", {"wire": "int8"}, CODECS["int8"].bytes_of(LONG) - 1),
+    ("exchange", {"wire": "bf16", "memory": "row"}, 2 * LONG),
+    ("exchange", {"wire": "bf16", "memory": ["pulled"]}, 2 * LONG),
+    ("exchange", {"wire": "bf16", "memory": None}, 2 * LONG),
     ("exchange", {"chunks": [0, 5]}, 4 * LONG),
     ("exchange", {"chunks": [2, 2]}, 0),
     ("exchange", {"chunks": [3, 1]}, 0),
@@ -321,7 +326,8 @@ WORDS = st.fixed_dictionaries(
         "private": NUMBERS,
         "chunks": st.lists(NUMBERS),
         "since": st.one_of(NUMBERS, st.just(2**61)),
-        "wire": st.sampled_from(["fp32", "bf16", "", None]),
+        "wire": st.sampled_from([*CODECS, "", None]),
+        "memory": st.sampled_from(["", "row", "pulled", 3, None]),
     },
 )
 
@@ -330,7 +336,7 @@ WORDS = st.fixed_dictionaries(
     kind=st.sampled_from(["exchange", "request", "fetch", "again"]),
     rule=RULES,
     words=WORDS,
-    size=st.sampled_from([0, 4 * 37, 2 * 37, 8 * 37, 5]),
+    size=st.sampled_from([0, 8 * 37, 5, *(codec.bytes_of(37) for codec in CODECS.values())]),
     aged=st.booleans(),
 )
 def test_whatever_is_asked_is_answered_or_ends_its_link(

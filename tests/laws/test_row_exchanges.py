@@ -108,18 +108,18 @@ def test_an_exchange_rests_while_the_allowance_is_spent_unless_its_learner_waits
         zero.client.cpu_budget = cpu_budget = CpuBudget(0.05, 1, lambda: 0.0, [busy])
         worker, before = zero.workers[0], one.rows[1].vector.clone()
         looked.clear()
-        handle = worker._perform(Begin(Exchange(1, pair_average_)))
-        until(lambda: worker._outbox is not None and worker._outbox.through)  # nothing spent yet
-        assert worker._perform(Wait(handle)) == 1
+        handle = worker.engine.perform(Begin(Exchange(1, pair_average_)))
+        until(lambda: worker.remote.through)  # nothing spent yet
+        assert worker.engine.perform(Wait(handle)) == 1
         assert not torch.equal(one.rows[1].vector, before)
         cpu_budget.spent(1.0)
         looked.clear()
-        handle = worker._perform(Begin(Exchange(1, pair_average_)))
+        handle = worker.engine.perform(Begin(Exchange(1, pair_average_)))
         assert looked.wait(60)
         assert cpu_budget.pause() > 10
         assert one.rows[1].version == 1
         assert not handle.done
-        assert worker._perform(Wait(handle)) == 2
+        assert worker.engine.perform(Wait(handle)) == 2
         assert one.rows[1].version == 2
         cpu_budget.spent(1.0)
         assert ask(worker, Exchange(1, pair_average_)) == 3  # a learner that waits from the beginning
@@ -260,7 +260,6 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         assert torch.equal(zero.rows[0].vector, middle)
         one.arena.table("alive")[1] = 0
         one.rows[1].lock.release()
-        one.workers[1]._remote = None
         until(lambda: one.arena.table("outbox_done")[1] == one.arena.table("outbox_asked")[1])
         assert torch.equal(one.rows[1].vector, start(1))
         assert torch.equal(zero.rows[0].vector, middle)

@@ -21,10 +21,10 @@ from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.stream import Stream
 from roundelay.runtime.hosts.transport.wire import Address, Link, RejectedConnections
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
+from roundelay.runtime.rows import Row
 from support.clusters import cluster
 
 SECRET = b"of these tests"
@@ -199,7 +199,7 @@ class Impostor:
 
 def ask(worker: Worker, effect: Any) -> Any:
     """Have a learner perform an effect."""
-    return worker._perform(effect)
+    return worker.engine.perform(effect)
 
 
 def even(*found: Host) -> bool:

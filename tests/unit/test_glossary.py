@@ -67,7 +67,6 @@ MEANT = {
 """Where a word means what it means in English, or in the trade: (word, file) -> why."""
 
 OTHER_WORDS_BY_FILE = {
-    "recognise.py": "members of an ensemble of models are named anew together with the log-likelihoods they give",
     "commands/corpora.py": "problems of a corpus are named anew together with the exception that holds them",
     "speech/corpus/build.py": "likewise",
     "speech/corpus/readers/an4.py": "likewise",
@@ -76,10 +75,6 @@ OTHER_WORDS_BY_FILE = {
     "speech/features/compute.py": "likewise",
     "speech/scoring/alignment/counts.py": "likewise",
     "speech/hmm/flat_start.py": "the class of EM training is named anew with its file",
-    "runtime/attached/external_driver.py": "replaced by the engine of effects",
-    "runtime/attached/learner.py": "replaced by the engine of effects",
-    "runtime/replay.py": "replaced by the engine of effects",
-    "runtime/learner_state.py": "rows get a file of their own with the engine of effects",
 }
 """Files whose names are changed together with their code, and why not before."""
 

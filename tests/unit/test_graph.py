@@ -8,7 +8,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.hmm import GraphConfig, build_graph, load_graph, save_graph
+from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.search import decode
 from roundelay.speech.hmm.topology import monophones

@@ -20,7 +20,7 @@ import kaldifst
 import numpy as np
 
 from roundelay.core.files import atomic_write
-from roundelay.speech.decode.graphs.hmm import Graph
+from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
 from roundelay.speech.search.fst import Fst, to_arrays
 

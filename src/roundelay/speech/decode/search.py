@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decode.graphs.hmm import Graph
+from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.search.beam import search
 
 Float32 = npt.NDArray[np.float32]

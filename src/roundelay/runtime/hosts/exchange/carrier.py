@@ -22,9 +22,9 @@ from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, la
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""
@@ -56,7 +56,7 @@ class RowCarrier:
         )
         self.links = LearnerLinks(network, rank, False, largest(layout))
         self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()
-        self._error: Tensor | None = None  # (P,), of rounding, for when the row travels
+        self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
         self._state, self._number = ExchangeState(Role.CLIENT), 0
         self._gate = threading.RLock()
         self._in_flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
@@ -74,9 +74,7 @@ class RowCarrier:
             if state.state is not State.COMMITTED:
                 return None
             version = integer(reply, "version")
-            for out, x in zip(
-                Fragment.whole(parameters).parts(into), self._found.parts(parameters, "fp32"), strict=True
-            ):
+            for out, x in zip(Fragment.whole(parameters).parts(into), self._found.vectors(parameters), strict=True):
                 out.copy_(x)
             return version
 
@@ -107,7 +105,7 @@ class RowCarrier:
                 seen = self._check_out(lease, terms, wanted)
                 if seen is None:
                     return None
-                payload = [self._sent.filled(terms.fragment.size, terms.wire), *map(_bytes, private)]
+                payload = [self._sent.filled(terms.fragment.size, terms.codec), *map(_bytes, private)]
                 reply = self._talk(self._state, terms.peer, terms.header, payload, terms.vector_bytes)
                 if self._state.state is not State.REPLIED:
                     return None
@@ -117,13 +115,12 @@ class RowCarrier:
 
     def _check_out(self, lease: int, terms: ExchangeTerms, wanted: Callable[[], bool]) -> int | None:
         row = self._row
-        if terms.wire != "fp32" and self._error is None:
-            self._error = torch.zeros(self._layout.parameters)
+        error = terms.memory(self.arena, row.rank, self._own_memory)
         row.lock.acquire()
         try:
             if not wanted():
                 return None
-            encode(row, terms.fragment, terms.wire, self._sent, self._error, self._scratch)
+            encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
             with self._gate:
                 self._in_flight = terms.peer, lease
                 row.check_out(lease)
@@ -131,6 +128,11 @@ class RowCarrier:
             return row.version
         finally:
             row.lock.release()
+
+    def _own_memory(self) -> Tensor:
+        if self._error is None:
+            self._error = torch.zeros(self._layout.parameters)
+        return self._error
 
     def _apply(
         self,
@@ -151,7 +153,7 @@ class RowCarrier:
             row.begin()
             untouched = row.version == seen
             apply_reply(
-                row, terms.fragment, terms.wire, self._sent, self._found, self._scratch, rule, private, untouched
+                row, terms.fragment, terms.codec, self._sent, self._found, self._scratch, rule, private, untouched
             )
             row.end()
             self._state.take(Event.APPLY)

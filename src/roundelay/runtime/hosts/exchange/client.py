@@ -33,6 +33,8 @@ from typing import Any, final
 
 from torch import Tensor
 
+from roundelay.algorithms.codecs import codec_named
+from roundelay.core.codec import FP32
 from roundelay.runtime.hosts.exchange.carrier import RowCarrier
 from roundelay.runtime.hosts.exchange.codec import Fragment, RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
@@ -185,10 +187,12 @@ class LearnerChannel:
     def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
         row_format, whole = self._client.row_format, Fragment.whole(self._client.layout.parameters)
         private = [self._arena.vector(name, self._rank) for name in request["private"]]
-        terms = ExchangeTerms(request["peer"], request["rule"], whole, "fp32", len(private), request["since"])
+        terms = ExchangeTerms(request["peer"], request["rule"], whole, FP32, len(private), request["since"])
         if not terms.simple:
             return self._carry(number, terms, private)
-        terms = terms.carried(row_format.fragment(whole.parameters, self._turn), row_format.wire)
+        by_run = "codec" not in request
+        codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
+        terms = terms.carried(row_format.fragment(whole.parameters, self._turn), codec, by_run)
         version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
         self._turn += version is not None
         return version

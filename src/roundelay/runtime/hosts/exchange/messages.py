@@ -3,15 +3,20 @@
 Legend: P parameters.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, final
 
+from torch import Tensor
+
+from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import find
+from roundelay.core.codec import Codec
 from roundelay.core.effects import Rule
-from roundelay.runtime.hosts.exchange.codec import WIDTH, Fragment, swapped
+from roundelay.runtime.hosts.exchange.codec import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
-from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.arena import Arena, Layout
 
 LARGEST = 1 << 62
 """Beyond all numbers of requests and versions."""
@@ -30,30 +35,33 @@ class ExchangeTerms:
         peer: the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel.
         rule: its name and numbers, as algorithms/rules.py describes it.
         fragment: the part of the rows that takes part.
-        wire: in what precision it travels.
+        codec: by which it travels.
         private: how many private vectors (P,) of the asker the rule takes.
         since: the version of the peer's row from which the rule's age counts; None: it takes none.
         asked: the number of the request by which the owner of the visited row has asked for this exchange; None: the
             owner of the row that travels has asked.
+        by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
+            and the codec's memory is a vector of its own.
     """
 
     peer: int
     rule: dict[str, Any]
     fragment: Fragment
-    wire: str
+    codec: Codec
     private: int = 0
     since: int | None = None
     asked: int | None = None
+    by_run: bool = True
 
     @property
     def simple(self) -> bool:
         """True if the rule takes nothing but the two rows: only then may it be asked of a lower rank, or travel in
-        fragments or fewer bits."""
+        fragments or coded."""
         return not self.private and self.since is None
 
-    def carried(self, fragment: Fragment, wire: str) -> Self:
-        """The same, of `fragment` and in precision `wire`."""
-        return replace(self, fragment=fragment, wire=wire)
+    def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
+        """The same, of `fragment` and by `codec`."""
+        return replace(self, fragment=fragment, codec=codec, by_run=by_run)
 
     def turned_to(self, asker: int, asked: int) -> Self:
         """The terms of the exchange that learner `asker` asks for by request number `asked`: its row is visited."""
@@ -67,15 +75,30 @@ class ExchangeTerms:
             "rule": self.rule,
             "since": self.since,
             "private": self.private,
-            "wire": self.wire,
+            "wire": self.codec.name,
             "chunks": [self.fragment.first, self.fragment.stop],
             **({} if self.asked is None else {"asked": self.asked}),
+            **({} if self.by_run else {"memory": self.codec.memory}),
         }
 
     @property
     def vector_bytes(self) -> int:
         """Of the part that travels, each way."""
-        return self.fragment.size * WIDTH[self.wire]
+        return self.codec.bytes_of(self.fragment.size)
+
+    def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
+        """The vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is lost, or
+        nothing is.
+
+        Args:
+            own: of this end, for a codec that the run has chosen.
+        """
+        if self.codec.exact:
+            return None
+        if self.by_run:
+            return own()
+        centre = arena.layout.learners
+        return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
     def applied(self, age: int | None = None) -> Rule:
         """The rule for the row that travels and the row that is visited, in this order.
@@ -102,16 +125,26 @@ class ExchangeTerms:
         if header.get("asked") is not None:
             asked = whole_number(header, "asked", LARGEST)
         all_, ends, wire = Fragment.whole(layout.parameters), header.get("chunks"), header.get("wire")
-        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in WIDTH:
-            raise Senseless("neither a part of the row nor a precision")
+        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in CODECS:
+            raise Senseless("neither a part of the row nor a codec")
+        memory, by_run = header.get("memory", ""), "memory" not in header
+        if memory not in ("", *layout.memory):
+            raise Senseless("a memory that learners have not")
         first, stop = (whole_number({"end": end}, "end", all_.stop + 1) for end in ends)
         if not first < stop:
             raise Senseless("an empty part of the row")
         fragment = Fragment(first, stop, layout.parameters)
         terms = cls(
-            whole_number(header, "peer", layout.rows), header.get("rule", {}), fragment, wire, private, since, asked
+            whole_number(header, "peer", layout.rows),
+            header.get("rule", {}),
+            fragment,
+            codec_named(wire, memory=memory),
+            private,
+            since,
+            asked,
+            by_run,
         )
-        if not terms.simple and (wire != "fp32" or asked is not None):
+        if not terms.simple and (not terms.codec.exact or asked is not None):
             raise Senseless("private vectors or an age where only two rows are allowed")
         payload = terms.vector_bytes + 4 * fragment.size * private if message.kind == "exchange" else 0
         if len(message.payload) != payload:
@@ -149,4 +182,4 @@ def integer(message: Message, name: str) -> int:
 
 def largest(layout: Layout) -> int:
     """Bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
-    return 4 * layout.parameters * (1 + len(layout.memory))
+    return room(layout.parameters, 1 + len(layout.memory))

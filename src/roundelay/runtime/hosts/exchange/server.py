@@ -20,16 +20,17 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from roundelay.core.codec import FP32
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, Scratch, apply_remote, encode
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import LARGEST, ExchangeTerms, Senseless, largest, whole_number
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 SERVER = -2
 """The rank of the one who waits, in what is said of a wait for a lock."""
@@ -90,7 +91,7 @@ class ExchangeServer:
             session.attend(link)
 
     def error_of(self, row: int) -> Tensor:
-        """The memory (P,) of rounding for when row `row` is visited, guarded by that row's lock."""
+        """The memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
         with self._gate:
             if row not in self._errors:
                 self._errors[row] = torch.zeros(self.client.layout.parameters)
@@ -232,15 +233,15 @@ class PeerSession:
         try:
             if not self._lives(row):
                 return None
-            encode(row, whole, "fp32", self._hold, None, self._scratch)
+            encode(row, whole, FP32, self._hold, None, self._scratch)
             header = {"version": row.version}
         finally:
             row.lock.release()
-        return _Reply(number, "row", header, (self._hold.filled(whole.size, "fp32"),))
+        return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        fragment, wire, header = terms.fragment, terms.wire, dict[str, int]()
-        error = self._server.error_of(row.rank) if wire != "fp32" else None
+        fragment, codec, header = terms.fragment, terms.codec, dict[str, int]()
+        error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
         with self._client.row_leases.held(row.rank, self._server.patience, self._look):
             row.lock.acquire()
             try:
@@ -250,12 +251,12 @@ class PeerSession:
                     header["age"] = row.version - terms.since
                 rule = terms.applied(header.get("age"))
                 row.begin()
-                apply_remote(row, fragment, wire, self._hold, error, self._scratch, rule, terms.private)
+                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
                 row.end()
                 header["version"] = row.version
             finally:
                 row.lock.release()
-        return _Reply(number, "row", header, (self._hold.filled(fragment.size, wire),))
+        return _Reply(number, "row", header, (self._hold.filled(fragment.size, codec),))
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
         """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""

@@ -72,10 +72,20 @@ class Outbox:
             except ValueError as error:
                 raise UserError(f"an exchange with learner {effect.peer} of another host: {error}.") from error
             text["private"] = [self._name(vector.data_ptr()) for vector in effect.private]
+            if not effect.codec.exact:
+                text |= self._coded(effect)
         else:
             text["into"] = self._name(effect.into.data_ptr())
         self.wait(effect.peer)
         self._send(text)
+
+    def _coded(self, effect: Exchange) -> dict[str, str]:
+        codec = effect.codec
+        if effect.private or effect.since is not None:
+            raise UserError(f"an exchange by codec {codec.name} is for rules of nothing but the two rows.")
+        if codec.memory not in ("", *self._arena.layout.memory):
+            raise UserError(f"the memory {codec.memory!r} of codec {codec.name} is none of the strategy's vectors.")
+        return {"codec": codec.name, "memory": codec.memory}
 
     def _send(self, text: dict[str, Any]) -> None:
         data, place = json.dumps(text).encode(), _text(self._arena, self._rank)
