@@ -1,4 +1,4 @@
-"""Where the two wings meet: an acoustic model as a task for learners, and a recipe as a job.
+"""The two wings joined: an acoustic model as a task for learners, and a recipe as a job.
 
 Legend: P parameters, S tied states.
 """
@@ -117,7 +117,7 @@ def parse_straggler(text: str) -> Straggler:
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
-    """What `training.on_death` means for this strategy.
+    """The policy that `training.on_death` means for this strategy.
 
     Raises:
         UserError: it cannot do that.
@@ -229,13 +229,12 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
 
 
 def learners_deaths(on_death: str) -> OnDeath:
-    """What they mean to the runtime."""
+    """The runtime's policy for a dead learner under `training.on_death`."""
     return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
 
 
 def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
-    """How hosts deal with each other; what must be the same on all of them is the recipe, and how much data it
-    names."""
+    """The terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
     training, corpus = recipe.training, load_corpus(recipe.corpus)
     agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
     if isinstance(strategy, HAdPsgd):
@@ -279,7 +278,7 @@ class AcousticModel:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What lies beside the tensors: enough to build the network."""
+    """Sizes stored beside the tensors: enough to build the network."""
 
     model: ModelConfig
     features: int

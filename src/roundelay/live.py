@@ -47,7 +47,7 @@ class LiveFile:
         self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
 
     def look(self, glance: Glance) -> None:
-        """How far the segment is; called a few times a second."""
+        """Records how far the segment is; called a few times a second."""
         now = wall_clock()
         for rank, frames in enumerate(glance.learner_frames):
             if self._seen.get(rank, (-1, 0.0))[0] != frames:

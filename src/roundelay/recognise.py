@@ -1,4 +1,4 @@
-"""From trained runs to words and word error rates.
+"""Recognition: from trained runs to words and word error rates.
 
 OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if

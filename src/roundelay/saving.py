@@ -59,7 +59,7 @@ class Position:
         return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
 
     def judge(self, name: str, loss: float) -> None:
-        """The model in checkpoint `name` has this held-out loss: is it the best?"""
+        """Notes the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best, self.best_loss = name, loss
 
@@ -87,7 +87,7 @@ class Room:
         self._patience, self._asked, self._say = patience, asked, say
 
     def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """What `write` returns, which needs about so many bytes in `folder`; it is called again after `DiskFull`.
+        """Calls `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
 
         Raises:
             DiskFull: there is still no room.
@@ -269,5 +269,5 @@ def listed(exp: Path) -> list[Listed]:
 
 
 def _bytes(path: Path) -> int:
-    """Of a checkpoint's files on disk."""
+    """Bytes of a checkpoint's files on disk."""
     return sum(file.stat().st_size for file in files_of(path) if file.exists())

@@ -24,7 +24,7 @@ from roundelay.core.rates import Warmup
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a schedule stands. `best` is the held-out loss of the last accepted epoch."""
+    """Position in a schedule. `best` is the held-out loss of the last accepted epoch."""
 
     epoch: int  # the next to train, from 0
     learning_rate: float  # of that epoch; when warm
@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """What all rules have in common. `max_epochs` ends a run under every one."""
+    """Base of all rules. `max_epochs` ends a run under every one."""
 
     rule: str = field(default="", kw_only=True)
     learning_rate: float = 0.02

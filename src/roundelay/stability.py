@@ -1,4 +1,4 @@
-"""How large a learning rate a strategy bears: the largest stable product of rate and curvature.
+"""Stability of strategies: the largest stable product of learning rate and curvature.
 
 On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and what decides is s = lr h alone. It
 is stable while no eigenvalue of the recursion lies outside the unit circle. The edge is measured with the strategy's
@@ -106,7 +106,7 @@ class Setting:
         return Sgd(self.momentum)
 
     def share_after_reset(self, steps: int) -> float:
-        """As `LocalOptimizer`."""
+        """Share of momentum after a reset, as in `LocalOptimizer`."""
         return self.optimizer.share_after_reset(steps)
 
 
@@ -286,8 +286,8 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
 
 
 def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Setting) -> Recursion:
-    """On (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local momentum, and
-    what one learner's deviates from theirs (models do not: they begin a block alike)."""
+    """The recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local
+    momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
     fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
     keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
@@ -323,7 +323,7 @@ def _server(strategy: Asgd, learners: int) -> float:
 
 
 def _springs(strategy: Easgd, learners: int) -> Recursion:
-    """On (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
+    """The recursion on (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
     alpha, centre = strategy.beta / learners, learners
 
     def turn(s: float) -> NDArray[np.float64]:
@@ -339,7 +339,7 @@ def _springs(strategy: Easgd, learners: int) -> Recursion:
 
 
 def _springs_at_once(strategy: EasgdSync, learners: int) -> Recursion:
-    """On (mean, centre, a deviation from the mean)."""
+    """The recursion on (mean, centre, a deviation from the mean)."""
     alpha, beta = strategy.beta / learners, strategy.beta
 
     def turn(s: float) -> NDArray[np.float64]:

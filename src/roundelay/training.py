@@ -349,7 +349,7 @@ class _Run:
         return True
 
     def _bereaved(self, error: LearnerDied, epoch: int) -> UserError:
-        """What a death that ends the run means, and what to do."""
+        """The error for a death that ends the run: what is lost, and what to do."""
         checkpoint = latest(self.saves.folder)
         stands = f" ({checkpoint.name})" if checkpoint else ""
         return UserError(
@@ -375,7 +375,7 @@ class _Run:
         self.live.interrupt()
 
     def _asked(self) -> bool:
-        """Is the run to stop? A signal may also have come to another host."""
+        """True if the run is to stop. A signal may also have come to another host."""
         if self.runtime.stopped_by and not self.interrupt.asked:
             self.interrupt.asked, self.interrupt.why = True, self.runtime.stopped_by
         return self.interrupt.asked

@@ -102,10 +102,10 @@ def _prepare(options: argparse.Namespace) -> None:
         for name, some in corpus.splits.items()
     ]
     print_table(["split", "utterances", "hours", "speakers"], rows)
-    for split, culprits in corpus.left_out.items():
+    for split, problems in corpus.left_out.items():
         console.print(
-            f"{split}: left out {len(culprits)} of {len(culprits) + len(corpus.splits[split])} utterances:\n"
-            f"{listing([one.reason for one in culprits])}",
+            f"{split}: left out {len(problems)} of {len(problems) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in problems])}",
             markup=False,
         )
     if corpus.guessed:
@@ -159,7 +159,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
-    """What `--features`, `--bins` ask for."""
+    """The features that `--features` and `--bins` ask for."""
     from roundelay.core.configure import build, read_yaml
     from roundelay.speech.features.fbank import FbankConfig
     from roundelay.speech.features.parts import FeatureConfig, only_fbank

@@ -35,7 +35,7 @@ def add(command: Command) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    """On one host, or, under torchrun's variables, on one of several."""
+    """Trains on one host or, under torchrun's variables, on one of several."""
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded

@@ -1,4 +1,4 @@
-"""What to compare: one learner and every strategy with every number of learners, under every seed.
+"""The runs to compare: one learner and every strategy with every number of learners, under every seed.
 
 FOLDER/<label>-<learners>[-straggler]-seed<k> is a run directory like any other: `train`, `decode` and `report` work on
 it. Its name depends on the cell alone, so that a grid that grew finds what is there.
@@ -34,11 +34,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Without the seed, as the report calls it."""
+        """Name without the seed, as the report calls it."""
         return configuration_name(self.strategy.label, self.learners, self.stragglers)
 
     def recipe(self, base: Recipe) -> Recipe:
-        """What `base` becomes in this cell; of a virtual cluster its first learners take part.
+        """The recipe `base` changed for this cell; of a virtual cluster its first learners take part.
 
         Raises:
             UserError: the recipe, or its virtual cluster, does not allow so many learners.
@@ -67,7 +67,7 @@ class Grid:
 
     @property
     def about_time(self) -> str:
-        """What seconds are, where they are not real."""
+        """Text that says which seconds are meant; empty where they are real."""
         if self.base.training.runtime != "sim":
             return ""
         cost = self.base.cost

@@ -20,7 +20,7 @@ from roundelay.training import Interrupt, train
 
 
 class State(Enum):
-    """How a cell ended."""
+    """State of a cell when its run ended."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -30,7 +30,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell."""
+    """Outcome of a cell: state, and the error if it failed."""
 
     cell: Cell
     state: State

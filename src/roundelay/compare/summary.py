@@ -1,4 +1,4 @@
-"""What a grid came to: a table for the terminal, compare.json for machines, compare.html for everybody."""
+"""Results of a grid: a table for the terminal, compare.json for machines, compare.html for everybody."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

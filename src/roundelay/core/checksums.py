@@ -28,17 +28,17 @@ class Damaged(UserError):
 
 
 def is_file_name(name: object) -> bool:
-    """Does it name something in a folder itself, not above or below it?"""
+    """True if it names something in a folder itself, not above or below it."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\0"}
 
 
 def checksum(data: bytes) -> str:
-    """Of `data`, as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
+    """Checksum of `data` as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
     return f"{_METHOD}:{hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}"
 
 
 def file_checksum(path: Path) -> str:
-    """Of a file's content, read piece by piece."""
+    """Checksum of a file's content, read piece by piece."""
     with open(path, "rb") as file:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 

@@ -1,5 +1,4 @@
-"""What a recipe says: every option of a run, as frozen dataclasses with defaults; a YAML file names those that
-differ."""
+"""Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from roundelay.speech.models.augment import AugmentConfig
 
 @dataclass(frozen=True)
 class Training:
-    """Who trains, and how.
+    """Learners, strategy and runtime of the training.
 
     strategy        name, or name:topology (adpsgd:fixed-ring)
     options         of the strategy
@@ -106,7 +105,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How words are recognised (docs/decoding.md).
+    """Recognition of words (docs/decoding.md).
 
     The language model:
     order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney

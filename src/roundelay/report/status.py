@@ -29,7 +29,7 @@ SILENT_SECONDS = 60.0
 
 
 class Life(Enum):
-    """Is anybody at work?"""
+    """State of the process that trains a run."""
 
     RUNNING = "running"
     SILENT = "silent"  # on another host, and nothing was heard for long
@@ -41,13 +41,13 @@ class Life(Enum):
 
     @property
     def well(self) -> bool:
-        """Nothing for anybody to do."""
+        """True if nobody needs to do anything."""
         return self in (Life.RUNNING, Life.FINISHED)
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run at one moment."""
+    """State of a run at one moment."""
 
     folder: Path
     life: Life
@@ -147,7 +147,7 @@ def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
 
 
 def headline(status: Status) -> list[str]:
-    """What a person wants to know, a line each."""
+    """The main facts for a person, a line each."""
     lines = [f"{status.folder}: {_sentence(status)}"]
     start, live, segment, found = status.start, status.live, status.segment, status.evaluation
     if start is not None:

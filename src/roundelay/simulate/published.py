@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tables:
-    """What li2017.yaml holds."""
+    """Content of li2017.yaml."""
 
     parameters: dict[str, float] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
@@ -62,7 +62,7 @@ class Fit:
     model_bytes: float
 
     def minibatch(self, frames: int) -> float:
-        """On one GPU alone."""
+        """Seconds of a minibatch on one GPU alone."""
         return self.fixed + (1 - self.fixed) * frames / self.largest
 
     def host(self, gpus: int) -> VirtualCluster:
@@ -126,7 +126,7 @@ def fit(tables: Tables, network: str) -> Fit:
 
 
 def _messages(gpus: int) -> int:
-    """Of a tree, up and down."""
+    """Messages of a tree, up and down."""
     return 2 * (gpus - 1).bit_length()
 
 

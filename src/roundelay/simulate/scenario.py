@@ -84,7 +84,7 @@ class Scenario:
         return self.frames * self.learners
 
     def task(self) -> Task:
-        """What is trained; only the noise of a gradient depends on its frames."""
+        """The task that is trained; only the noise of a gradient depends on its frames."""
         examples = self.minibatch * self.rounds
         return TimingOnly(examples) if self.timing_only else Quadratic(QUADRATIC_PARAMETERS, examples, seed=self.seed)
 
@@ -99,7 +99,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What one strategy did in a scenario."""
+    """Result of one strategy in a scenario."""
 
     label: str
     virtual_seconds: float
@@ -236,7 +236,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
 
 
 def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
-    """What the run directory belongs to."""
+    """The recipe written into the run directory."""
     return {
         "name": "simulate",
         "training": {

@@ -57,7 +57,7 @@ class Corpus:
 
     @property
     def utterances(self) -> list[Utterance]:
-        """Of all splits, in the order of their frames in the feature store."""
+        """Utterances of all splits, in the order of their frames in the feature store."""
         return [utterance for split in self.splits.values() for utterance in split]
 
     def features(self) -> FeatureStore:
@@ -75,7 +75,7 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """What was said, once: copies of an utterance at other speeds say nothing new."""
+        """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new."""
         return [u.text for u in self.splits[split] if u.speed == 1]
 
     @property
@@ -201,7 +201,7 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
 
 
 def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:
-    """How much there is of a split."""
+    """Size of a split: utterances, hours, speakers, words."""
     return {
         "utterances": len(utterances),
         "hours": round(sum(u.duration / u.speed for u in utterances) / 3600, 4),

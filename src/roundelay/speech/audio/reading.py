@@ -32,7 +32,7 @@ class AudioError(UserError):
 
 
 def audio_path(utterance: Utterance, folder: Path) -> Path:
-    """Where the samples are; `folder` is the manifest's."""
+    """Path of the file of samples; `folder` is the manifest's."""
     return folder / utterance.path
 
 
@@ -96,12 +96,12 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
     """The message for all utterances that cannot be used."""
     return UserError(
         f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
-        f"these utterances out (`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
+        f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
     )
 
 
 class _Unusable(Exception):
-    """Why, without the names of utterance and file, which only the caller knows."""
+    """Audio cannot be used. The message lacks the names of utterance and file, which only the caller knows."""
 
 
 @contextmanager

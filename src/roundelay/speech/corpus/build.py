@@ -57,7 +57,7 @@ G2P_MODEL = "g2p.json.gz"
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What to do with bad input, and how features are computed."""
+    """Policies for bad input, and options of features, words and audio."""
 
     on_bad: BadPolicy = "error"  # empty transcripts, audio or features that cannot be used
     max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
@@ -107,7 +107,7 @@ def prepare_kaldi(
         licence: its licence, for the reader of corpus.json.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together.
+        UserError: anything wrong with the input, all problems of a kind together.
     """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {name}.")
@@ -161,7 +161,7 @@ def prepare_lhotse(
     Args: as `prepare_kaldi`, but `splits` names parts of manifests (see lhotse), empty: every part is a split.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together.
+        UserError: anything wrong with the input, all problems of a kind together.
     """
     found = find_parts(source)
     parts = {part: found[part] for part in sorted(found, key=lambda part: (part != TRAIN, part))}
@@ -206,7 +206,7 @@ def prepare_utterances(
         given: features and statistics that are there; None: they are computed from audio.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together; more than the share of a split that
+        UserError: anything wrong with the input, all problems of a kind together; more than the share of a split that
             may be left out would be.
     """
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
@@ -318,7 +318,7 @@ def _words(
     gone[TRAIN] += unsayable
     check_shares(gone, {**splits, TRAIN: train}, options.max_bad_share)
     if not train:
-        reasons = [culprit.reason for culprit in unsayable]
+        reasons = [one.reason for one in unsayable]
         raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
     lexicon = _chosen_words(lexicon, options.vocabulary, train, everything, progress)
     known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
@@ -332,12 +332,12 @@ def _words(
 
 
 def _leave_out(
-    culprits: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
+    problems: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
 ) -> None:
     """Put each down under its split."""
-    split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if culprits else {}
-    for culprit in culprits:
-        gone[split_of[culprit.id]].append(culprit)
+    split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if problems else {}
+    for one in problems:
+        gone[split_of[one.id]].append(one)
 
 
 def change_features(
@@ -370,8 +370,8 @@ def change_features(
     )
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}
-    for culprit in bad:
-        gone.setdefault(split_of[culprit.id], []).append(culprit)
+    for one in bad:
+        gone.setdefault(split_of[one.id], []).append(one)
     changed = dataclasses.replace(
         corpus,
         splits={name: [u for u in some if u.id in store] for name, some in splits.items()},
@@ -386,13 +386,13 @@ def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Seque
     """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
     if not 0 <= most <= 1:
         raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
-    for split, culprits in gone.items():
-        total = len(culprits) + len(kept[split])
-        if len(culprits) > most * total:
+    for split, problems in gone.items():
+        total = len(problems) + len(kept[split])
+        if len(problems) > most * total:
             raise UserError(
-                f"{len(culprits)} of {counted(total, 'utterance')} of `{split}` would be left out, more than the share "
+                f"{len(problems)} of {counted(total, 'utterance')} of `{split}` would be left out, more than the share "
                 f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
-                f"{listing([culprit.reason for culprit in culprits])}"
+                f"{listing([one.reason for one in problems])}"
             )
 
 

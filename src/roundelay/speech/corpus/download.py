@@ -176,7 +176,7 @@ class _Part:
         return os.fstat(self.file.fileno()).st_size
 
     def version(self) -> Mapping[str, Any]:
-        """What the server said of the version that is being loaded; empty when another address was."""
+        """The server's headers about the version that is being loaded; empty when the address was another."""
         if not self.note.is_file():
             return {}
         try:
@@ -305,7 +305,7 @@ def _copy(part: _Part, response: HTTPResponse, progress: Progress, total: int | 
 
 
 def _refused(part: _Part, remote: Remote, error: urllib.error.HTTPError, begin: int) -> None:
-    """What an HTTP error means: try again, nothing left to load, or the end."""
+    """Handles an HTTP error: raises to try again, returns when nothing is left to load, or raises for good."""
     if error.code == 416 and begin:
         if error.headers.get("Content-Range", "").strip() == f"bytes */{begin}":
             return  # broken off between the last byte and the renaming
@@ -338,7 +338,7 @@ class _Record:
         return self._entries.get(path.name, {}).get("digest")
 
     def unchanged(self, path: Path) -> bool:
-        """Whether the file is as it was when its checksum was last seen to be right."""
+        """True if the file is as it was when its checksum was last verified."""
         return self._entries.get(path.name, {}).get("seen") == _seen(path)
 
     def keep(self, path: Path, file: Path, digest: str) -> None:

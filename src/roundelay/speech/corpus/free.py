@@ -1,4 +1,4 @@
-"""Where the free corpora are, and what `--download` brings: files into SOURCE, archives unpacked there."""
+"""Addresses of the free corpora for `--download`: files go into SOURCE, archives are unpacked there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,14 +42,14 @@ DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a corpus is made of on the network."""
+    """Files of a corpus on the network."""
 
     archives: tuple[Remote, ...]
     lexicon: Remote | None = None
 
 
 def wanted(corpus: str, parts: Sequence[str] = ()) -> Wanted:
-    """What `--download` brings for a corpus; `parts` of LibriSpeech or mini LibriSpeech, where some are chosen.
+    """Files that `--download` loads for a corpus; `parts` of LibriSpeech or mini LibriSpeech, where some are chosen.
 
     Raises:
         UserError: the corpus is not free, or has no such part.

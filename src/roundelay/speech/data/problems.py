@@ -17,11 +17,11 @@ class LeftOut:
     reason: str
 
 
-def listing(culprits: Sequence[str], shown: int = SHOWN) -> str:
-    """The first `shown` culprits, one a line and indented, and how many more there are."""
-    lines = [f"  {culprit}" for culprit in culprits[:shown]]
-    if len(culprits) > shown:
-        lines.append(f"  ... and {len(culprits) - shown} more")
+def listing(problems: Sequence[str], shown: int = SHOWN) -> str:
+    """The first `shown` problems, one a line and indented, and how many more there are."""
+    lines = [f"  {one}" for one in problems[:shown]]
+    if len(problems) > shown:
+        lines.append(f"  ... and {len(problems) - shown} more")
     return "\n".join(lines)
 
 

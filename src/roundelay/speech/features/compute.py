@@ -194,7 +194,7 @@ def compute_features(
         "utterances": [u.id for u in kept],
         "frames": [partial.entries[u.id].frames for u in kept],
         "speakers": [indices[u.speaker] for u in kept],
-        "left_out": [dataclasses.asdict(culprit) for culprit in left_out],
+        "left_out": [dataclasses.asdict(one) for one in left_out],
     }
     write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
     partial.discard()
@@ -202,7 +202,7 @@ def compute_features(
 
 
 def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources) -> SpeakerStats:
-    """From what was computed to the array and the speakers' statistics; the old store is none from here on."""
+    """Makes the array and the speakers' statistics from what was computed; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
     statistics = _Statistics(width)
     for u in kept:
@@ -287,7 +287,7 @@ def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[Featur
         index = read_json(folder / INDEX)
         if index["fingerprint"] != fingerprint:
             return None
-        left_out = [LeftOut(**culprit) for culprit in index["left_out"]]
+        left_out = [LeftOut(**one) for one in index["left_out"]]
         store = FeatureStore.open(folder)
     except (UserError, KeyError, TypeError):
         return None

@@ -26,7 +26,7 @@ class ExternalError(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """Where the matrices of a corpus are; small enough to be sent to worker processes, but for archives."""
+    """Locations of the matrices of a corpus; small enough to be sent to worker processes, but for archives."""
 
     source: Path
     places: Mapping[str, str]  # of a script file; empty for other kinds

@@ -151,7 +151,7 @@ class FeatureStore:
         return first, int(self.offsets[position + 1]) - first
 
     def frames(self, utterance: str) -> int:
-        """How many frames an utterance has."""
+        """Number of frames of an utterance."""
         return self.span(utterance)[1]
 
     def get(self, utterance: str) -> Float32:

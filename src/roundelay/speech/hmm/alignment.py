@@ -44,7 +44,7 @@ SHOWN = 5  # utterances left out that a summary names
 
 @dataclass(frozen=True)
 class AlignSummary:
-    """What align.json holds.
+    """Content of align.json.
 
     Attributes:
         made_by: which models aligned, "gmm" or a name that the caller of `realign` chose.
@@ -80,7 +80,7 @@ class AlignSummary:
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """For people."""
+        """Text for people."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -94,7 +94,7 @@ class AlignSummary:
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """Why there are not as many tied states as were asked for."""
+        """The reason why there are not as many tied states as were asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (

@@ -67,7 +67,7 @@ class Fit:
     median: float = field(default=1.0)
 
     def to_json(self) -> dict[str, Any]:
-        """As align.json keeps it."""
+        """The fit as align.json keeps it."""
         return {
             "median": round(self.median, 3),
             "of": len(self.fits),
@@ -159,7 +159,7 @@ def check_fit(
 
 
 def _fit(scored: Scored, own: float | None) -> float:
-    """Of an utterance and the log-likelihood of some words, which may have no path."""
+    """Fit of an utterance to some words of log-likelihood `own`; None: they have no path."""
     others = [score for score in scored.scores[1:] if score is not None]
     if own is None or not others:
         return -1.0 if own is None else 1.0
@@ -177,7 +177,7 @@ def _folds(task: Task, seed: int) -> dict[str, int]:
 def _models(
     task: Task, tying: Tying, labels: Labels, frames: Float32, fold_of: Mapping[str, int], scratch: Path, seed: int
 ) -> list[Path]:
-    """For each fold, monophone mixtures of the other folds' frames."""
+    """Monophone mixtures for each fold, of the other folds' frames."""
     files = []
     names = list(fold_of)
     for fold in range(FOLDS):

@@ -1,4 +1,4 @@
-"""Which states of phones in context share a pdf: decision trees grown by likelihood (Young, Odell and Woodland 1994).
+"""State tying of phones in context: decision trees grown by likelihood (Young, Odell and Woodland 1994).
 
 One tree for each state of each phone asks about the neighbours, "is the left one a nasal?". The classes of phones to
 ask for are not given by hand but found by clustering the phones' means, every cluster on the way being a class (as

@@ -64,7 +64,8 @@ class ArchiveError(UserError):
 
 @dataclass(frozen=True)
 class Location:
-    """Where an object is: a file, the byte it begins at (None: the object is the file), and the part that is meant."""
+    """Location of an object: a file, the byte it begins at (None: the object is the file), and the part that is
+    meant."""
 
     path: Path
     offset: int | None = None
@@ -240,7 +241,7 @@ class _Source:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def line(self, key: str | None) -> bytes:
-        """To the end of the line, without it."""
+        """The rest of the line, without its end."""
         start = self.position
         try:
             read = self.file.readline(_LONGEST_LINE)
@@ -325,7 +326,7 @@ def _object(source: _Source, kind: Kind, key: str | None, line_ended: bool = Fal
 
 
 def _form(source: _Source, key: str | None, start: int) -> tuple[Kind, bytes]:
-    """What kind of object begins after the binary mark, and the token that says so."""
+    """Kind of the object that begins after the binary mark, and the token that says so."""
     head = source.exactly(1, "an object", key)
     if head == b"\4":  # the width of a whole number
         return "ints", head

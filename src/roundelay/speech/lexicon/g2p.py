@@ -122,7 +122,7 @@ class G2p:
 
     @property
     def _arcs(self) -> _Arcs:
-        """By node and letters: (cost, phones, target) of every arc that reads them; the end reads none."""
+        """Arcs by node and letters: (cost, phones, target) of every arc that reads them; the end reads none."""
         if "arcs" not in self._cache:
             arcs: defaultdict[tuple[int, str], list[tuple[float, Pronunciation, int]]] = defaultdict(list)
             a, named = self.automaton, (*self.pairs, ("", ()))
@@ -154,7 +154,7 @@ def spelling(word: str) -> str:
 
 
 def _is_spelled(word: str) -> bool:
-    """Whether a word's letters say something about its sound: not so for <NOISE> or 3D."""
+    """True if a word's letters say something about its sound: not so for <NOISE> or 3D."""
     return any(map(str.isalpha, word)) and all(c.isalpha() or unicodedata.combining(c) or c in "'’.-_" for c in word)
 
 

@@ -127,7 +127,7 @@ class Lexicon:
 
 
 def are_by_position(phones: Sequence[str]) -> bool:
-    """Whether these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
+    """True if these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
     spoken = set(phones[1:])
     return bool(spoken) and spoken == {base_phone(phone) + mark for phone in spoken for mark in POSITIONS}
 

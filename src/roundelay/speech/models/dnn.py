@@ -35,7 +35,7 @@ class DnnConfig:
 
     @classmethod
     def published(cls) -> Self:
-        """As in Li et al. 2017, who name no dropout."""
+        """The sizes of Li et al. 2017, who name no dropout."""
         return cls(layers=6, width=1024, dropout=0.0)
 
 

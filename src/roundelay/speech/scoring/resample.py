@@ -1,4 +1,4 @@
-"""How sure a word error rate is: bootstrap intervals, and whether two systems differ.
+"""Certainty of word error rates: bootstrap intervals, and tests whether two systems differ.
 
 The unit of chance is the utterance (errors within one go together), or the speaker (so do a speaker's utterances, and
 the next test set will have other speakers): whole units are drawn with replacement, never words.
@@ -94,7 +94,7 @@ class Comparison:
 def compare(
     a: Score, b: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> Comparison:
-    """Whether A and B differ, and which is better.
+    """Tests whether A and B differ, and which is better.
 
     Raises:
         UserError: the two were not scored on the same utterances with the same references; fewer than two units.

@@ -12,7 +12,8 @@ from roundelay.speech.scoring.shown import Wanted, describe
 
 @dataclass(frozen=True)
 class Asked:
-    """What to score: run directories, a pair of trn files, or a ctm against an stm; and perhaps another system."""
+    """The request of the command: run directories, a pair of trn files, or a ctm against an stm; and perhaps another
+    system."""
 
     runs: Sequence[Path] = ()
     ref: Path | None = None
@@ -55,7 +56,7 @@ def _cases(asked: Asked, rules: Rules) -> list[Case]:
 
 
 def _others(asked: Asked, rules: Rules, cases: Sequence[Case]) -> dict[str, Case]:
-    """By the name of the case it is compared with."""
+    """The other system's cases, by the name of the case they are compared with."""
     if asked.other is None:
         return {}
     sources = len(asked.runs) + (asked.ref is not None) + (asked.stm is not None)

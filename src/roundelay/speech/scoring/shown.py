@@ -15,7 +15,7 @@ GAP = "***"  # how a missing word is shown, as sclite does
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to print of a score beside its `%WER` line."""
+    """Options of the output of a score beside its `%WER` line."""
 
     interval: bool = False
     unit: Unit = "utterances"  # what is drawn for the interval, and to compare systems

@@ -1,4 +1,4 @@
-"""What a decoding leaves of its score: files beside the hypotheses, and the record for `results.json`."""
+"""Files of scores that a decoding writes beside the hypotheses, and the record for `results.json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def group_of_utterance(utterance: Utterance) -> Group:
 
 
 def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
-    """As `results.json` has them."""
+    """Word errors as `results.json` has them."""
     e = whole.score.errors
     return WordErrors(
         wer=e.wer,
@@ -87,5 +87,5 @@ def _segment(u: Utterance) -> Segment:
 
 
 def place_of(utterance: Utterance) -> Place:
-    """Where it lies, for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
+    """Position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
     return Place(utterance.recording_id, str(utterance.channel + 1), utterance.start)

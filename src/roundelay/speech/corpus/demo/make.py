@@ -120,7 +120,7 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
 
 
 def _script(split: str, seed: int, count: int) -> dict[Speaker, list[_Line]]:
-    """Who says what: the sentences of a split, dealt to its speakers in turn."""
+    """The sentences of a split, dealt to its speakers in turn."""
     speakers = SPEAKERS[split]
     script: dict[Speaker, list[_Line]] = {speaker: [] for speaker in speakers[:count]}
     for number in range(count):

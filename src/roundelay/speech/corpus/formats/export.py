@@ -29,7 +29,7 @@ from roundelay.speech.prepared import LEXICON, Corpus
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written of a split."""
+    """Summary of a split as it was written."""
 
     split: str
     folder: Path

@@ -47,7 +47,7 @@ _DECODED_SECONDS = 4 * 3600.0  # of audio, that is decoded to find all faults; h
 
 @dataclass(frozen=True)
 class KaldiOptions:
-    """How a data directory is read."""
+    """Options of reading a data directory."""
 
     on_bad: BadPolicy = "error"
     pipes: Pipes | None = None  # None: commands are refused
@@ -58,7 +58,7 @@ class KaldiOptions:
 
 @dataclass(frozen=True)
 class DataDir:
-    """What is in a data directory."""
+    """Content of a data directory."""
 
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
@@ -158,7 +158,7 @@ def read_data_dir_with(
         left_out += _undecodable(utterances, progress) if wav is not None else []
         raise UserError(
             f"{directory}: {len(left_out)} of {total} cannot be used. Mend these entries, or leave them out "
-            f"(`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
+            f"(`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
         )
     return DataDir(utterances, left_out, matrices, _channels(utterances, places, lengths, options, directory))
 
@@ -170,7 +170,7 @@ def _channels(
     options: KaldiOptions,
     directory: Path,
 ) -> list[str]:
-    """What there is to say of recordings with several channels, when nobody chose one."""
+    """Remarks on recordings with several channels when no option chose one."""
     if options.channel is not None:
         return []
     found = {name: lengths.get(place.recording) for name, place in places.items() if place.channel is None}
@@ -179,8 +179,8 @@ def _channels(
 
 
 def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[LeftOut]:
-    """Those of the first hours that look sound but cannot be decoded: looked for when something is to be mended anyway,
-    so that all of it is mended in one round."""
+    """Utterances of the first hours that look sound but cannot be decoded: looked for when something is to be mended
+    anyway, so that all of it is mended in one round."""
     found: list[LeftOut] = []
     seconds = 0.0
     progress.start("looking for further faults", len(utterances))
@@ -198,12 +198,12 @@ def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[Le
 
 
 class _Unusable(Exception):
-    """Why an utterance cannot be used, without its name."""
+    """An utterance cannot be used. The message lacks its name."""
 
 
 @dataclass(frozen=True)
 class _Extent:
-    """Where an utterance is, in samples, or in frames where there is no audio."""
+    """Position of an utterance in its file, in samples, or in frames where there is no audio."""
 
     path: str
     rate: int
@@ -249,7 +249,7 @@ def _matrices(
     speakers: Table,
     problems: list[str],
 ) -> GivenFeatures | None:
-    """Where features and statistics are; `cmvn.scp` may be by speaker or by utterance."""
+    """Locations of features and statistics; `cmvn.scp` may be by speaker or by utterance."""
     wav, feats = sources
     if feats is None:
         return None
@@ -329,7 +329,7 @@ def _in_recording(
 def _in_frames(
     name: str, stretch: Stretch, frames: int, shift: float, feats: Table, files: _Files, root: Path
 ) -> _Extent:
-    """Without audio: the rate is that of the frames, or a whole multiple of it where that is no whole number."""
+    """Extent without audio: the rate is that of the frames, or a whole multiple of it where that is no whole number."""
     multiple = next((m for m in range(1, 1001) if (1000 * m / shift).is_integer()), 1)
     rate = round(1000 * multiple / shift)
     if files.segments is not None and stretch.end >= 0:
@@ -363,7 +363,7 @@ def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files, channe
 def _check_duration(
     name: str, extent: _Extent, files: _Files, shape: tuple[int, int] | None, shift: float, feats: Table | None
 ) -> None:
-    """What `utt2dur` says, and audio and features together."""
+    """Compares the duration in `utt2dur`, that of the audio and that of the features."""
     seconds = extent.samples / extent.rate
     if shape is not None and feats is not None:
         _compare(feats.at(name), seconds, shape[0], shift)

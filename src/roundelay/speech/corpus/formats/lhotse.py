@@ -47,7 +47,7 @@ class _Source:
 
 @dataclass
 class _Reading:
-    """What has been read of one split."""
+    """The part of a split that has been read."""
 
     faults: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -295,7 +295,7 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Source:
 
 
 def _wrong_with(source: _Source) -> str | None:
-    """What of a file is not as the manifest says."""
+    """The difference between a file and its entry in the manifest; None if there is none."""
     try:
         rate, samples = audio_length(Path(source.path))
     except AudioError as error:

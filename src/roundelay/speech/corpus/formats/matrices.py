@@ -49,7 +49,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GivenFeatures:
-    """Where the features of utterances are, and the statistics of speakers, if there are any."""
+    """Locations of the features of utterances, and of the statistics of speakers, if there are any."""
 
     root: Path  # relative locations are in this folder
     features: Mapping[str, str]  # utterance -> location (see archive)
@@ -58,7 +58,7 @@ class GivenFeatures:
     with_audio: bool = False  # there is audio as well
 
     def __or__(self, other: "GivenFeatures") -> "GivenFeatures":
-        """Of two data directories together."""
+        """Features of two data directories together."""
         if self.frame_shift_ms != other.frame_shift_ms:
             raise UserError(
                 f"The data directories have frames of {self.frame_shift_ms:g} ms and of {other.frame_shift_ms:g} ms; "
@@ -223,7 +223,7 @@ def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
 
 
 class _Neighbours:
-    """How much features beside each other vary together, over all frames, in double precision."""
+    """Correlation of adjacent features over all frames, in double precision."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -270,7 +270,7 @@ class _Sums:
 
 
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
-    """Of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
+    """Statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
     sums = _Sums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):

@@ -37,7 +37,7 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
     """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
 
     Raises:
-        UserError: anything wrong with the corpus, all culprits of a kind together.
+        UserError: anything wrong with the corpus, all problems of a kind together.
     """
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():

@@ -1,4 +1,4 @@
-"""What the telephone corpora share: finding their files, and making utterances of timed transcripts of call sides."""
+"""Parts shared by the telephone corpora: finding files, and making utterances of timed transcripts of call sides."""
 
 import os
 import re
@@ -64,7 +64,7 @@ class Told:
         self.passed[reason] = self.passed.get(reason, 0) + 1
 
     def note(self) -> str:
-        """For the progress line."""
+        """Text of the progress line."""
         passed = [f"{number} passed over ({reason})" for reason, number in self.passed.items()]
         return ", ".join([counted(len(self.segments), "utterance"), *passed])
 

@@ -45,7 +45,7 @@ def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: Prepa
     """Check the digits in `source`, compute their features, and write the prepared corpus to `data`.
 
     Raises:
-        UserError: anything wrong with the corpus, all culprits of a kind together.
+        UserError: anything wrong with the corpus, all problems of a kind together.
     """
     if not source.is_dir():
         raise UserError(

@@ -50,7 +50,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class GraphConfig:
-    """What a graph is made of besides lexicon, language model and tying.
+    """Options of a graph besides lexicon, language model and tying.
 
     Attributes:
         silence_probability: of a silence at the start and after each word.

@@ -109,7 +109,8 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
 
 
 def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """Where the phones of an utterance begin, and its end: a phone begins where it changes or its state goes back."""
+    """First frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
+    back."""
     begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
     return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)
 

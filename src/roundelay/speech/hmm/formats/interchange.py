@@ -58,7 +58,7 @@ _OFF = "not in the alignment"
 
 @dataclass(frozen=True)
 class ImportConfig:
-    """How foreign alignments become ours.
+    """Options of importing foreign alignments.
 
     Attributes:
         tying: `kaldi` its own tree; `monophones`; `grow` trees on the imported phones; or the folder of an alignment
@@ -98,7 +98,7 @@ class Foreign:
 
 @dataclass(frozen=True)
 class KaldiAlignment:
-    """Where Kaldi's files are.
+    """Locations of Kaldi's files.
 
     Attributes:
         folders: each with `ali.*.gz` (or any `ali.*`, packed or not, binary or text); the first also holds the models.
@@ -209,7 +209,7 @@ class _TransitionIds:
             self._pdf = np.array([imported.pdfs.get(pdf, -1) for _, _, pdf, _ in tuples], np.int32)
 
     def read(self, ids: npt.NDArray[np.int32]) -> Foreign | str:
-        """What the frames are, or why not."""
+        """Phones, states and pdfs of the frames, or the reason why they cannot be read."""
         if not len(ids):
             return "no frames in the alignment"
         if (outside := (ids < 1) | (ids >= len(self._of))).any():

@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Question:
-    """Is the value of `key` in `values`?"""
+    """A node that asks whether the value of `key` is in `values`."""
 
     key: int
     values: frozenset[int]

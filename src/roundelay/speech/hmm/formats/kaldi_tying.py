@@ -203,7 +203,7 @@ def _classes(
 
 
 def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
-    """How many classes of states a tree has for a phone: as many as its tables tell apart."""
+    """Number of classes of states a tree has for a phone: as many as its tables tell apart."""
     if isinstance(node, Question):
         if node.key == centre:
             return _number_of_classes(node.yes if phone in node.values else node.no, centre, phone)
@@ -239,7 +239,7 @@ class _Apart:
         return bool(self._become)
 
     def merge(self, several: Sequence[_Plain]) -> _Plain:
-        """What stands for several states: the one there is, or one pdf for all."""
+        """The answer that stands for several states: the one there is, or one pdf for all."""
         if len(set(several)) == 1:
             return several[0]
         pdfs = []
@@ -255,7 +255,7 @@ class _Apart:
         return min(pdfs)
 
     def specialised(self, phone: int, pdf_class: int) -> _Plain:
-        """What is left to ask for a class of states of a phone."""
+        """The questions that are left for a class of states of a phone."""
         return self._special(self._tree.to_pdf, phone, pdf_class)
 
     def _special(self, node: EventMap | None, phone: int, pdf_class: int) -> _Plain:

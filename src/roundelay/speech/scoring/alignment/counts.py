@@ -15,7 +15,7 @@ from roundelay.speech.scoring.alignment.names import known_as
 Texts = Mapping[str, Sequence[str]]
 """Words by utterance id."""
 
-SHOWN = 10  # culprits listed in an error message
+SHOWN = 10  # problems listed in an error message
 
 
 @dataclass(frozen=True)

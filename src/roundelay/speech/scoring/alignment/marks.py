@@ -22,7 +22,8 @@ class MarkError(ValueError):
 
 
 class Arc(NamedTuple):
-    """From `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is optional."""
+    """An arc from `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is
+    optional."""
 
     start: int
     word: str | None
@@ -30,7 +31,7 @@ class Arc(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether it may be passed without an error when the other side says nothing."""
+        """True if it may be passed without an error when the other side says nothing."""
         return self.optional or self.word is None
 
 
@@ -68,7 +69,7 @@ def marked_network(words: Sequence[str]) -> Network:
 
 
 def fragments_match(ref: str, hyp: str) -> bool:
-    """Whether two words that differ are right all the same because one of them is a fragment of the other.
+    """True if two words that differ match because one of them is a fragment of the other.
 
     A fragment on the side of the reference decides alone, as sclite has it: `wo-` is not right against `w-`.
     """
@@ -76,12 +77,12 @@ def fragments_match(ref: str, hyp: str) -> bool:
 
 
 def is_fragment(word: str) -> bool:
-    """Whether the word begins or ends with a hyphen, and is more than that."""
+    """True if the word begins or ends with a hyphen, and is more than that."""
     return len(word) > 1 and "-" in (word[0], word[-1])
 
 
 def is_fragment_of(fragment: str, word: str) -> bool:
-    """Whether `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
+    """True if `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
     if not is_fragment(fragment):
         return False
     return word.endswith(fragment[1:]) if fragment[0] == "-" else word.startswith(fragment[:-1])

@@ -38,7 +38,7 @@ class TimedWord:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an utterance lies: in which file, on which channel, from when on (s)."""
+    """Position of an utterance: file, channel, and start (s)."""
 
     file: str
     channel: str = "1"

@@ -198,7 +198,7 @@ def _rule(line: str, where: str) -> Rule:
 
 
 def _split_context(text: str) -> tuple[str, str | None]:
-    """What a rule writes, and what follows the last slash outside all brackets."""
+    """The words a rule writes, and the text after the last slash outside all brackets."""
     depth, at = 0, None
     for place, character in enumerate(text):
         depth += (character in "[{") - (character in "]}" and depth > 0)

@@ -40,7 +40,7 @@ class Segment:
 
     @property
     def ignored(self) -> bool:
-        """Whether nothing in it is scored."""
+        """True if nothing in it is scored."""
         return len(self.words) == 1 and self.words[0].lower().replace("_", "") == IGNORED.replace("_", "")
 
     @property
