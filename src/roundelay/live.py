@@ -11,8 +11,8 @@ from typing import Any, Self
 from roundelay.core.files import json_line
 from roundelay.core.live import (
     EVALUATING,
-    FAILED,
     INTERRUPTED,
+    RUN_FAILED,
     STARTING,
     TRAINING,
     Live,
@@ -126,4 +126,4 @@ class LiveFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(FAILED, str(error) or type(error).__name__)
+            self._end(RUN_FAILED, str(error) or type(error).__name__)

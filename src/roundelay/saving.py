@@ -28,7 +28,7 @@ from roundelay.runtime.clocks import pause
 FOLDER = "checkpoints"
 RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
-LOOK_SECONDS = 0.2
+DISK_LOOK_SECONDS = 0.2
 """Interval at which it is asked meanwhile whether the run is to stop."""
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Position:
     """Position of a run besides its cluster's state; all of it is in every checkpoint."""
 
-    schedule: schedules.Progress
+    schedule: schedules.SchedulePosition
     first: int = 0  # minibatch of the epoch to go on with
     frames: int = 0
     wall_s: float = 0.0
@@ -56,7 +56,7 @@ class Position:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Position":
         """The inverse of `to_json`."""
-        return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
+        return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
     def judge(self, name: str, loss: float) -> None:
         """Notes the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""
@@ -105,7 +105,7 @@ class Room:
                     raise
             again = wall_clock() + RETRY_SECONDS
             while wall_clock() < again and not self._asked():
-                pause(LOOK_SECONDS)
+                pause(DISK_LOOK_SECONDS)
 
     def _complaint(self, error: DiskFull, folder: Path, needed: int) -> str:
         path = str(error).partition(": the disk is full")[0]

@@ -37,7 +37,7 @@ from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPsgd, mixing_matrix
 from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_pga import GossipPga
-from roundelay.strategies.sgd import Sgd as OneLearner
+from roundelay.strategies.sgd import SerialSgd as OneLearner
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.ssgd import Ssgd
 
@@ -93,7 +93,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StabilitySetting:
     """Learners that train one minibatch a round between them, as `roundelay train` does."""
 
     learners: int
@@ -129,7 +129,7 @@ def stability(
     ]
     for _, strategy, count in asked:
         strategy.check(count)
-    return [_edge(text, strategy, Setting(count, momentum), jitter, seed) for text, strategy, count in asked]
+    return [_edge(text, strategy, StabilitySetting(count, momentum), jitter, seed) for text, strategy, count in asked]
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -146,7 +146,7 @@ def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
     )
 
 
-def _edge(text: str, strategy: Strategy, setting: Setting, jitter: float, seed: int) -> Edge:
+def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: float, seed: int) -> Edge:
     learners, momentum = setting.learners, setting.momentum
     paper = theory(strategy, learners, momentum) if strategy.traits.synchronous or not jitter else None
     span = (0.02, 4.0) if not momentum else (0.001, 4.0 * (1 + momentum))
@@ -210,7 +210,7 @@ def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | 
 
     With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
     """
-    setting, edge = Setting(learners, momentum), None
+    setting, edge = StabilitySetting(learners, momentum), None
     match strategy:
         case OneLearner() | Ssgd():
             edge = 2 * (1 + momentum)
@@ -285,7 +285,7 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
     return first_unstable(turn)
 
 
-def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Setting) -> Recursion:
+def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: StabilitySetting) -> Recursion:
     """The recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local
     momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)

@@ -17,7 +17,7 @@ from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.report.series import configuration_name
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
-from roundelay.strategies.sgd import Sgd
+from roundelay.strategies.sgd import SerialSgd
 
 OURS = ("strategy", "options", "learners", "seed", "stragglers")  # of section `training`: the grid sets them
 
@@ -108,14 +108,14 @@ def plan(
     where = folder if folder is not None else Path("exp") / base.name / "compare"
     chosen: list[Strategy] = []
     for strategy in map(make_strategy, strategies):
-        if strategy not in chosen and not isinstance(strategy, Sgd):
+        if strategy not in chosen and not isinstance(strategy, SerialSgd):
             chosen.append(strategy)
     if not chosen:
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
     variants = [(), tuple(stragglers)] if stragglers else [()]
     cells = []
     for seed in range(training.seed, training.seed + seeds):
-        cells.append(_cell(where, Sgd(), 1, (), seed))
+        cells.append(_cell(where, SerialSgd(), 1, (), seed))
         for count in dict.fromkeys(n for n in learners if n > 1):
             cells += [_cell(where, s, count, slow, seed) for s in chosen for slow in variants]
     return Grid(base, where, tuple(cells))

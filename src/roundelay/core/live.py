@@ -17,7 +17,7 @@ from roundelay.core.parsing import parse_json
 from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
-INTERRUPTED, FAILED = "interrupted", "failed"
+INTERRUPTED, RUN_FAILED = "interrupted", "failed"
 
 
 @dataclass(frozen=True, kw_only=True)

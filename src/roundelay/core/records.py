@@ -204,7 +204,7 @@ class Finished(Record):
     reason: str  # why the schedule stopped
 
 
-KINDS: tuple[type[Record], ...] = (
+RECORD_KINDS: tuple[type[Record], ...] = (
     RunStarted,
     Segment,
     Evaluation,
@@ -234,7 +234,7 @@ def kind_of(record: Record | type[Record]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
-BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in KINDS}
+BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in RECORD_KINDS}
 
 
 def to_line(record: Record) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
-from roundelay.core.live import FAILED, INTERRUPTED, TRAINING, HostSeen, Live, LostSeen, read_live
+from roundelay.core.live import INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
 from roundelay.core.records import (
     CheckpointWritten,
     Evaluation,
@@ -21,8 +21,8 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay.report.numbers import MISSING, percent, plain, seconds, short
+from roundelay.report.runs import EVENTS
 
-EVENTS = "events.jsonl"
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0
 """After so long without a word from another host, a run is not taken for a living one."""
@@ -115,7 +115,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
         return Life.FINISHED
     if live is None or age is None:
         return Life.UNKNOWN
-    if live.doing in (INTERRUPTED, FAILED):
+    if live.doing in (INTERRUPTED, RUN_FAILED):
         return Life(live.doing)
     lives = live.process_lives()
     if lives is None:

@@ -30,7 +30,7 @@ BLOCKS = 64
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A line of a published table."""
 
     tables: str
@@ -48,7 +48,7 @@ class Tables:
     """Content of li2017.yaml."""
 
     parameters: dict[str, float] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PublishedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Fit:
 class Compared:
     """A row and what the model makes of it."""
 
-    row: Row
+    row: PublishedRow
     speedup: float
 
     @property
@@ -130,7 +130,7 @@ def _messages(gpus: int) -> int:
     return 2 * (gpus - 1).bit_length()
 
 
-def predict(found: Fit, row: Row) -> float:
+def predict(found: Fit, row: PublishedRow) -> float:
     """The speedup the simulator finds for a row."""
     strategy = make_strategy(row.strategy, {"period": row.period})
     rounds = BLOCKS * row.period

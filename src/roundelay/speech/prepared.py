@@ -30,9 +30,9 @@ from roundelay.speech.lexicon.lexicon import (
 )
 
 CORPUS = "corpus.json"
-LEXICON = "lexicon.txt"
+PREPARED_LEXICON = "lexicon.txt"
 GUESSED_LEXICON, HELD_OUT_LEXICON = "guessed_lexicon.txt", "held_out_lexicon.txt"
-VERSION = 1
+CORPUS_VERSION = 1
 TRAIN = "train"
 
 
@@ -116,7 +116,7 @@ def load_corpus(folder: Path) -> Corpus:
         f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
     )
     try:
-        if summary["version"] != VERSION:
+        if summary["version"] != CORPUS_VERSION:
             raise UserError(
                 f"{folder / CORPUS}: prepared by another version of Roundelay. Run `roundelay prepare` again."
             )
@@ -153,17 +153,17 @@ def write_prepared(corpus: Corpus) -> None:
     (corpus.folder / CORPUS).unlink(missing_ok=True)
     for name, utterances in corpus.splits.items():
         write_manifest(corpus.folder / f"{name}.jsonl", utterances)
-    write_lexicon(corpus.folder / LEXICON, corpus.lexicon)
-    kept = [*(f"{name}.jsonl" for name in corpus.splits), LEXICON]
+    write_lexicon(corpus.folder / PREPARED_LEXICON, corpus.lexicon)
+    kept = [*(f"{name}.jsonl" for name in corpus.splits), PREPARED_LEXICON]
     write_checked(
         corpus.folder / CORPUS,
         {
-            "version": VERSION,
+            "version": CORPUS_VERSION,
             "name": corpus.name,
             "licence": corpus.licence,
             "sampling_rate": corpus.sampling_rate,
             "splits": {name: numbers(utterances) for name, utterances in corpus.splits.items()},
-            "lexicon": LEXICON,
+            "lexicon": PREPARED_LEXICON,
             "silence": corpus.lexicon.silence,
             "words": len(corpus.lexicon.words),
             "phones": len(corpus.lexicon.phones),

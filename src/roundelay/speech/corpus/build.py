@@ -52,7 +52,7 @@ Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
 transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
 open, of given words and those of the training transcripts."""
 
-G2P_MODEL = "g2p.json.gz"
+CORPUS_G2P_MODEL = "g2p.json.gz"
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def prepare_utterances(
         remarks += said
     if options.on_missing_words != "error":
         remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
-    words = _words(kept, lexicon, options, data / G2P_MODEL, gone, progress)
+    words = _words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
 
     kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
     together = [u for utterances in kept.values() for u in utterances]

@@ -40,8 +40,8 @@ from roundelay.speech.features.parts import (
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
-    SPEAKERS,
-    VERSION,
+    SPEAKER_STATISTICS,
+    STORE_VERSION,
     FeatureStore,
     Float32,
     SpeakerStats,
@@ -184,7 +184,7 @@ def compute_features(
         speakers = _finish(partial, kept, config, sources)
     indices = {name: index for index, name in enumerate(speakers.names)}
     index = {
-        "version": VERSION,
+        "version": STORE_VERSION,
         "fingerprint": fingerprint,
         "sampling_rate": rate,
         "frame_shift": config.frames.frame_shift(rate) / rate,
@@ -196,7 +196,7 @@ def compute_features(
         "speakers": [indices[u.speaker] for u in kept],
         "left_out": [dataclasses.asdict(one) for one in left_out],
     }
-    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
     partial.discard()
     return FeatureStore.open(folder), left_out
 
@@ -215,7 +215,7 @@ def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, 
             speakers.std[:, first : first + part.width] = 1.0
         first += part.width
     partial.become(partial.folder / FEATURES, [u.id for u in kept], width)
-    _write_speakers(partial.folder / SPEAKERS, speakers)
+    _write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
     return speakers
 
 
@@ -253,7 +253,7 @@ def _file_state(path: Path) -> tuple[int, int]:
 def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
     """Utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
     external = [[str(part.source), *_file_state(part.source)] for part in config.externals]
-    common = _digest([VERSION, plain(config), external])
+    common = _digest([STORE_VERSION, plain(config), external])
     files: dict[str, tuple[int, int]] = {}
     keys = {}
     for u in utterances:

@@ -20,9 +20,9 @@ from roundelay.core.errors import UserError
 from roundelay.speech.data.arrays import BROKEN, map_array
 
 FEATURES = "features.npy"
-SPEAKERS = "speakers.npz"
+SPEAKER_STATISTICS = "speakers.npz"
 INDEX = "index.json"
-VERSION = 2
+STORE_VERSION = 2
 
 Float32 = npt.NDArray[np.float32]
 
@@ -95,7 +95,7 @@ class FeatureStore:
             ids, frames = index["utterances"], np.array(index["frames"], dtype=np.int64)
             speaker_indices = np.array(index["speakers"], dtype=np.int32)
             array = map_array(folder / FEATURES)
-            with np.load(folder / SPEAKERS, allow_pickle=False) as stats:
+            with np.load(folder / SPEAKER_STATISTICS, allow_pickle=False) as stats:
                 speakers = SpeakerStats(tuple(stats["names"].tolist()), stats["mean"], stats["std"], stats["frames"])
             offsets = np.concatenate([[0], np.cumsum(frames)]).astype(np.int64)
             config = index["config"]

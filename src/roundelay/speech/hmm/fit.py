@@ -47,7 +47,7 @@ _COMPARED = 40  # of the worst are tried with each other's transcripts
 _BETTER = 0.5  # by so much of the median fit must two gain together when their transcripts are exchanged
 _FRAMES_PER_GAUSSIAN, _MOST_GAUSSIANS, _MOST_FRAMES = 100, 600, 500_000
 _ROUNDS = 4
-SHOWN = 8
+SUSPECTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
             f"utterance is in {folder / FIT_FILE}"
         )
     elif suspects := fit["suspects"]:
-        more = "" if len(suspects) <= SHOWN else " ..."
+        more = "" if len(suspects) <= SUSPECTS_SHOWN else " ..."
         found.append(
             f"{len(suspects)} of {counted(fit['of'], 'utterance')} fit their transcripts hardly better than those of "
-            f"others: {', '.join(suspects[:SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
+            f"others: {', '.join(suspects[:SUSPECTS_SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
         )
     found += [
         f"{one} and {other} fit each other's transcripts better: were these swapped?"
-        for one, other in fit["swapped"][:SHOWN]
+        for one, other in fit["swapped"][:SUSPECTS_SHOWN]
     ]
     return found
 

@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """Between these lies `level` of the resampled error rates, in percent."""
 
     low: float
@@ -53,7 +53,7 @@ class Interval:
 
 def bootstrap(
     result: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
-) -> Interval:
+) -> ConfidenceInterval:
     """The interval of the word error rate (percentile method).
 
     Raises:
@@ -70,7 +70,7 @@ class Comparison:
     """System A against system B on the same utterances; differences are A minus B, so below 0 A is better."""
 
     difference: float  # of the word error rates, percent absolute
-    interval: Interval  # of the difference
+    interval: ConfidenceInterval  # of the difference
     improvement: float  # share of the draws in which A has the lower rate: the probability of improvement
     segments: int  # of the matched pairs: stretches with an error of either system
     z: float | None  # None where the test is not defined: fewer than two segments, or no spread
@@ -135,9 +135,9 @@ def _rates(counts: Counts, draws: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(100.0 * errors / np.maximum(words, 1))
 
 
-def _interval(values: NDArray[np.float64], unit: Unit, units: int) -> Interval:
+def _interval(values: NDArray[np.float64], unit: Unit, units: int) -> ConfidenceInterval:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high), unit, units)
+    return ConfidenceInterval(float(low), float(high), unit, units)
 
 
 def _enough(units: int, unit: Unit) -> None:

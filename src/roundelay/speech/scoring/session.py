@@ -7,7 +7,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.cases import Case, Rules, case_of_times, case_of_trn, cases_of_run
 from roundelay.speech.scoring.resample import compare
-from roundelay.speech.scoring.shown import Wanted, describe
+from roundelay.speech.scoring.shown import OutputOptions, describe
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Asked:
     other: Path | None = None  # a run directory where a run is scored, else hypotheses of the same format
 
 
-def answers(asked: Asked, rules: Rules, wanted: Wanted) -> Iterator[str]:
+def answers(asked: Asked, rules: Rules, wanted: OutputOptions) -> Iterator[str]:
     """Score everything and say it, a text per case, with an empty line after those of several lines.
 
     Raises:
@@ -38,7 +38,7 @@ def answers(asked: Asked, rules: Rules, wanted: Wanted) -> Iterator[str]:
         text = describe(case.name, result, case.groups, wanted)
         if other := others.get(case.name):
             against = other.score(rules)
-            text += f"\n{describe(other.name, against, case.groups, Wanted(wanted.interval, wanted.unit))}\n"
+            text += f"\n{describe(other.name, against, case.groups, OutputOptions(wanted.interval, wanted.unit))}\n"
             text += str(compare(result, against, case.groups, wanted.unit))
         yield f"{text}\n" if several and "\n" in text else text
 

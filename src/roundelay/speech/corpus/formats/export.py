@@ -24,7 +24,7 @@ from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.kaldi_io.archive import write_archive
 from roundelay.speech.lexicon.lexicon import write_lexicon
-from roundelay.speech.prepared import LEXICON, Corpus
+from roundelay.speech.prepared import PREPARED_LEXICON, Corpus
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def export_kaldi(
         write_data_dir(folder, utterances, out, audio=corpus.audio)
         frames = None if store is None else _write_features(folder, utterances, store, progress)
         written.append(Exported(split, folder, len(utterances), frames))
-    write_lexicon(out / LEXICON, corpus.lexicon)
+    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 
@@ -78,7 +78,7 @@ def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> l
         utterances = _spoken(corpus, split)
         write_part(out, split, utterances, corpus.folder)
         written.append(Exported(split, out, len(utterances)))
-    write_lexicon(out / LEXICON, corpus.lexicon)
+    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 

@@ -25,7 +25,7 @@ from roundelay.speech.audio.reading import AudioError, audio_length, audio_shape
 from roundelay.speech.corpus.checks import channel_remarks
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, check_features
 from roundelay.speech.data.manifest import Utterance, problems_of, repeated
-from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
 from roundelay.speech.kaldi_io.tables import (
     Stretch,
     Table,
@@ -141,9 +141,9 @@ def read_data_dir_with(
     for name in sorted(files.text.values):
         try:
             if name in reasons:
-                raise _Unusable(reasons[name])
+                raise Unusable(reasons[name])
             if not files.text.values[name]:
-                raise _Unusable(f"{files.text.at(name)}: empty transcript")
+                raise Unusable(f"{files.text.at(name)}: empty transcript")
             if wav is not None:
                 extent = _in_recording(name, places[name], lengths, wav, files)
             else:
@@ -151,7 +151,7 @@ def read_data_dir_with(
                 extent = _in_frames(name, places[name], shapes[name][0], shift, feats, files, root)
             _check_duration(name, extent, files, shapes.get(name), shift, feats)
             utterances.append(_utterance(name, places[name], extent, files, options.channel))
-        except _Unusable as unusable:
+        except Unusable as unusable:
             left_out.append(LeftOut(name, f"{name}: {unusable}"))
     if left_out and options.on_bad == "error":
         total = counted(len(files.text.values), "utterance")
@@ -195,10 +195,6 @@ def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[Le
         progress.advance()
     progress.finish()
     return found
-
-
-class _Unusable(Exception):
-    """An utterance cannot be used. The message lacks its name."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +301,7 @@ def _in_recording(
 ) -> _Extent:
     recording = lengths[stretch.recording]
     if isinstance(recording, str):
-        raise _Unusable(f"{wav.at(stretch.recording)}: {recording}")
+        raise Unusable(f"{wav.at(stretch.recording)}: {recording}")
     rate = recording.rate
     where = (files.segments or wav).at(name)
     first = round(stretch.start * rate)
@@ -314,15 +310,15 @@ def _in_recording(
         last = recording.samples
     if last > recording.samples:
         ends = f"{stretch.end:g} s, its recording after {recording.samples / rate:g} s"
-        raise _Unusable(f"{where}: ends after {ends}")
+        raise Unusable(f"{where}: ends after {ends}")
     if not 0 <= first < last:
-        raise _Unusable(f"{where}: from {stretch.start:g} to {stretch.end:g} s there is not one sample")
+        raise Unusable(f"{where}: from {stretch.start:g} to {stretch.end:g} s there is not one sample")
     if files.of_recordings is not None:
         table, seconds = files.of_recordings
         expected = seconds.get(stretch.recording)
         if expected is not None and abs(expected - recording.samples / rate) > _DURATION_SLACK:
             lasts = f"lasts {recording.samples / rate:g} s, not {expected:g} s"
-            raise _Unusable(f"{table.at(stretch.recording)}: {recording.path} {lasts}; is it cut short?")
+            raise Unusable(f"{table.at(stretch.recording)}: {recording.path} {lasts}; is it cut short?")
     return _Extent(recording.path, rate, first, last - first)
 
 
@@ -370,12 +366,12 @@ def _check_duration(
     if files.of_utterances is not None and name in files.of_utterances[1]:
         table, expected = files.of_utterances[0], files.of_utterances[1][name]
         if abs(expected - seconds) > _DURATION_SLACK + shift / 1000:
-            raise _Unusable(f"{table.at(name)}: lasts {seconds:g} s, not {expected:g} s; is it cut short?")
+            raise Unusable(f"{table.at(name)}: lasts {seconds:g} s, not {expected:g} s; is it cut short?")
 
 
 def _compare(where: str, seconds: float, frames: int, shift: float) -> None:
     if abs(seconds - frames * shift / 1000) > _DURATION_SLACK + shift / 1000:
-        raise _Unusable(
+        raise Unusable(
             f"{where}: lasts {seconds:g} s, but has {frames} frames, {frames * shift / 1000:g} s at {shift:g} ms each; "
             "is that the frame shift (`--frame-shift-ms`)?"
         )

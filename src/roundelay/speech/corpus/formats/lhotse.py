@@ -27,7 +27,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import BYTE_ORDER_MARK, atomic_write
 from roundelay.speech.audio.reading import AudioError, audio_length
 from roundelay.speech.data.manifest import Utterance, problems_of, repeated
-from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
 
 _NAME = re.compile(r"(?:.+[_-])?(?P<kind>recordings|supervisions|cuts)(?:[_-](?P<part>.+?))?\.jsonl(?:\.gz)?")
 _LONGEST_LINE = 1 << 26  # bytes; a cut of an hour with word alignments is a few MB
@@ -35,7 +35,7 @@ _OVERSHOOT = 0.5  # s that a supervision may end after its recording, as for Kal
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RecordingFile:
     """A file of a recording."""
 
     recording_id: str
@@ -123,10 +123,6 @@ def read_part(kinds: Mapping[str, Path], root: Path, on_bad: BadPolicy) -> tuple
 
 class _Fault(Exception):
     """A record that is not what Lhotse writes."""
-
-
-class _Unusable(Exception):
-    """An utterance that cannot be used."""
 
 
 def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: object) -> None:
@@ -221,7 +217,7 @@ def _utterance(
         if (own := supervision.get("channel")) is not None:
             if isinstance(own, list):
                 if len(own) != 1:
-                    raise _Unusable("spoken on several channels; only supervisions of one are read")
+                    raise Unusable("spoken on several channels; only supervisions of one are read")
                 own = own[0]
             channel = _whole({"channel": own}, "channel")
         source = _source(recording, channel, root)
@@ -229,25 +225,27 @@ def _utterance(
         if key not in reading.checked:
             reading.checked[key] = _wrong_with(source)
         if (wrong := reading.checked[key]) is not None:
-            raise _Unusable(wrong)
+            raise Unusable(wrong)
         reading.utterances.append(_on_grid(name, supervision, offset, source, channel))
-    except _Unusable as unusable:
+    except Unusable as unusable:
         reading.left_out.append(LeftOut(name, f"{name}: {at}: {unusable}"))
 
 
-def _on_grid(name: str, supervision: Mapping[str, Any], offset: float, source: _Source, channel: int) -> Utterance:
+def _on_grid(
+    name: str, supervision: Mapping[str, Any], offset: float, source: _RecordingFile, channel: int
+) -> Utterance:
     rate = source.sampling_rate
     start = offset + _seconds(supervision, "start", True)
     seconds = _seconds(supervision, "duration", False)
     if start < 0 or start + seconds > 1e9:
-        raise _Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording")
+        raise Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording")
     first = round(start * rate)
     last = first + round(seconds * rate)
     if source.num_samples < last <= source.num_samples + _OVERSHOOT * rate:
         last = source.num_samples
     if not first < last <= source.num_samples:
         length = source.num_samples / rate
-        raise _Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording of {length:g} s")
+        raise Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording of {length:g} s")
     utterance = Utterance(
         id=name,
         recording_id=source.recording_id,
@@ -263,18 +261,18 @@ def _on_grid(name: str, supervision: Mapping[str, Any], offset: float, source: _
         language=_optional_text(supervision, "language"),
     )
     if not utterance.text:
-        raise _Unusable("empty transcript")
+        raise Unusable("empty transcript")
     if problems := problems_of(utterance):
         raise _Fault("; ".join(problems))
     return utterance
 
 
-def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Source:
+def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _RecordingFile:
     """The file of a recording that has this channel."""
     name = _text(recording, "id")
     rate, samples = _whole(recording, "sampling_rate"), _whole(recording, "num_samples")
     if recording.get("transforms"):
-        raise _Unusable(f"its recording {name} is to be transformed when it is read; save the audio first")
+        raise Unusable(f"its recording {name} is to be transformed when it is read; save the audio first")
     sources = recording.get("sources")
     if not isinstance(sources, list) or not sources or not all(isinstance(one, dict) for one in sources):
         raise _Fault(f"`sources` of the recording {name} is not a list of objects")
@@ -285,16 +283,16 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Source:
         if channel not in channels:
             continue
         if (kind := _text(one, "type")) != "file":
-            raise _Unusable(f"its recording {name} is no file but a {kind}; save the audio first")
+            raise Unusable(f"its recording {name} is no file but a {kind}; save the audio first")
         own = name if len(sources) == 1 else f"{name}_{channels[0]}"
         path = _text(one, "source")
         if "\0" in path:
             raise _Fault(f"the recording {name} is in {path!r}, which is not the name of a file")
-        return _Source(own, os.path.abspath(root / path), tuple(channels), rate, samples)
-    raise _Unusable(f"its recording {name} has no channel {channel}")
+        return _RecordingFile(own, os.path.abspath(root / path), tuple(channels), rate, samples)
+    raise Unusable(f"its recording {name} has no channel {channel}")
 
 
-def _wrong_with(source: _Source) -> str | None:
+def _wrong_with(source: _RecordingFile) -> str | None:
     """The difference between a file and its entry in the manifest; None if there is none."""
     try:
         rate, samples = audio_length(Path(source.path))
@@ -335,7 +333,7 @@ def _seconds(record: Mapping[str, Any], name: str, any_sign: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9 or math.isnan(value):
         raise _Fault(f"`{name}` is {json.dumps(value)[:80]}, not a number of seconds")
     if not any_sign and value <= 0:
-        raise _Unusable(f"`{name}` is {value}, not more than 0 seconds")
+        raise Unusable(f"`{name}` is {value}, not more than 0 seconds")
     return float(value)
 
 

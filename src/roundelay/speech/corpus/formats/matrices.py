@@ -31,8 +31,8 @@ from roundelay.speech.data.problems import LeftOut, counted, listing
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
-    SPEAKERS,
-    VERSION,
+    SPEAKER_STATISTICS,
+    STORE_VERSION,
     FeatureStore,
     Float32,
     SpeakerStats,
@@ -162,12 +162,12 @@ def store_matrices(
             (folder / INDEX).unlink(missing_ok=True)
     finally:
         progress.finish()
-    with atomic_write(folder / SPEAKERS) as file:
+    with atomic_write(folder / SPEAKER_STATISTICS) as file:
         np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
     indices = {name: index for index, name in enumerate(speakers.names)}
     part = StoredPart("given", width, filterbank=neighbours.correlation() > _TOGETHER)
     index = {
-        "version": VERSION,
+        "version": STORE_VERSION,
         "fingerprint": fingerprint,
         "sampling_rate": sampling_rate,
         "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
@@ -180,7 +180,7 @@ def store_matrices(
         "speakers": [indices[u.speaker] for u in utterances],
         "left_out": [],
     }
-    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
     return FeatureStore.open(folder)
 
 
@@ -192,7 +192,7 @@ def _header(rows: int, columns: int) -> bytes:
 
 def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
     """Changes with the utterances, the archives and what is taken from them."""
-    digest = hashlib.blake2b(json.dumps([VERSION, given.frame_shift_ms]).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps([STORE_VERSION, given.frame_shift_ms]).encode(), digest_size=16)
     files: dict[Path, tuple[int, int]] = {}
 
     def add(names: Sequence[str], where: str) -> None:

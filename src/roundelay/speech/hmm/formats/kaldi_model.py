@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableMap:
     """The value of `key` is an index into `entries`; None where no event leads."""
 
     key: int
@@ -65,7 +65,7 @@ class Question:
     no: "EventMap"
 
 
-EventMap = Answer | Table | Question
+EventMap = Answer | TableMap | Question
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _event_map(source: Input, depth: int) -> EventMap | None:
         expect(source, "(")
         entries = tuple(_event_map(source, depth + 1) for _ in range(size))
         expect(source, ")")
-        return Table(key, entries)
+        return TableMap(key, entries)
     values = frozenset(source.integers())
     expect(source, "{")
     yes, no = _event_map(source, depth + 1), _event_map(source, depth + 1)
@@ -294,7 +294,7 @@ def _put_map(out: Output, what: EventMap | None) -> None:
     elif isinstance(what, Answer):
         out.token("CE")
         out.integer(what.pdf)
-    elif isinstance(what, Table):
+    elif isinstance(what, TableMap):
         out.token("TE")
         out.integer(what.key)
         out.size(len(what.entries))

@@ -27,7 +27,7 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     EventMap,
     HmmState,
     Question,
-    Table,
+    TableMap,
     TransitionModel,
 )
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES
@@ -208,7 +208,7 @@ def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
         if node.key == centre:
             return _number_of_classes(node.yes if phone in node.values else node.no, centre, phone)
         return max(_number_of_classes(node.yes, centre, phone), _number_of_classes(node.no, centre, phone))
-    if isinstance(node, Table):
+    if isinstance(node, TableMap):
         if node.key == PDF_CLASS:
             return len(node.entries)
         if node.key == centre:
@@ -285,7 +285,7 @@ class _Apart:
     def _split(self, side: int, asked: frozenset[int], yes: _Plain, no: _Plain) -> _Plain:
         return yes if yes == no else (side, asked, yes, no)
 
-    def _table(self, node: Table, side: int, phone: int, pdf_class: int) -> _Plain:
+    def _table(self, node: TableMap, side: int, phone: int, pdf_class: int) -> _Plain:
         """A table by neighbour as a row of questions; neighbours never seen go with the last."""
         answers: dict[_Plain, set[int]] = {}
         for ours, own in enumerate([(0,), *self._phones.members]):
@@ -372,8 +372,8 @@ def export_tree(tree: DecisionTree) -> ContextDependency:
             return Answer(node.pdf)
         return Question(0 if node.position == LEFT else 2, node.phones, of(node.yes), of(node.no))
 
-    phones = [Table(PDF_CLASS, tuple(of(root) for root in roots)) for roots in tree.roots]
-    return ContextDependency(tree.context, centre, Table(centre, (None, *phones)))
+    phones = [TableMap(PDF_CLASS, tuple(of(root) for root in roots)) for roots in tree.roots]
+    return ContextDependency(tree.context, centre, TableMap(centre, (None, *phones)))
 
 
 def export_transition_model(tree: DecisionTree) -> TransitionModel:

@@ -36,7 +36,7 @@ class Arc(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Network:
+class WordNetwork:
     """Nodes 0 to n - 1 in topological order; the readings are the paths from node 0 to the last node."""
 
     into: tuple[tuple[Arc, ...], ...]  # by node, alternatives in the order they were written
@@ -52,12 +52,12 @@ class Network:
         return words
 
 
-def plain_network(words: Iterable[str]) -> Network:
+def plain_network(words: Iterable[str]) -> WordNetwork:
     """The chain of these words, whatever characters they are made of."""
-    return Network(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
+    return WordNetwork(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
 
 
-def marked_network(words: Sequence[str]) -> Network:
+def marked_network(words: Sequence[str]) -> WordNetwork:
     """The network of a transcript in which marks mean what NIST's files mean by them.
 
     Raises:
@@ -65,7 +65,7 @@ def marked_network(words: Sequence[str]) -> Network:
     """
     builder = _Builder([*_tokens(words)])
     builder.sequence(0, "", False, 0)
-    return Network(tuple(tuple(arcs) for arcs in builder.into))
+    return WordNetwork(tuple(tuple(arcs) for arcs in builder.into))
 
 
 def fragments_match(ref: str, hyp: str) -> bool:
