@@ -22,7 +22,7 @@ from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_wi
 from roundelay.speech.corpus.formats.lhotse import read_part, write_part
 from roundelay.speech.corpus.formats.matrices import store_matrices
 from roundelay.speech.data.manifest import problems_of, read_manifest, write_manifest
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import parse_lexicon, read_lexicon
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.mutations import damaged, may_be_refused

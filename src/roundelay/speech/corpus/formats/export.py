@@ -22,7 +22,7 @@ from roundelay.speech.corpus.formats.kaldi import write_data_dir
 from roundelay.speech.corpus.formats.lhotse import write_part
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import write_lexicon
 from roundelay.speech.prepared import PREPARED_LEXICON, Corpus
 

@@ -38,7 +38,8 @@ from roundelay.speech.features.store import (
     SpeakerStats,
     StoredPart,
 )
-from roundelay.speech.kaldi_io.archive import ArchiveError, parse_location, read_matrix
+from roundelay.speech.kaldi_io.archive import read_matrix
+from roundelay.speech.kaldi_io.locations import ArchiveError, parse_location
 
 _TOGETHER = (
     0.5  # correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01

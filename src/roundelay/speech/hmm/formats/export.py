@@ -24,7 +24,7 @@ from roundelay.speech.hmm.formats.kaldi_model import write_transition_model, wri
 from roundelay.speech.hmm.formats.kaldi_tying import export_transition_model, export_tree, transition_ids
 from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
 from roundelay.speech.hmm.topology import SILENCE
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.prepared import Corpus
 
