@@ -16,9 +16,8 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     TableMap,
     read_transition_model,
     read_tree,
-    write_transition_model,
-    write_tree,
 )
+from roundelay.speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from support import kaldi_files
 from support.damage import refused_or_read
 from support.kaldi_files import FIVE, THREE, Tree

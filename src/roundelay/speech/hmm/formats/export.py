@@ -20,9 +20,9 @@ from roundelay.core.progress import Progress
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.formats.kaldi_model import write_transition_model, write_tree
-from roundelay.speech.hmm.formats.kaldi_tying import export_transition_model, export_tree, transition_ids
+from roundelay.speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, export_tree, transition_ids
 from roundelay.speech.hmm.topology import SILENCE
 from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import Lexicon
