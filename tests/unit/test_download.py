@@ -16,8 +16,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.corpus import download as module
-from roundelay.speech.corpus.download import Remote, extract, fetch
+from roundelay.speech.corpus.download import Remote, fetch
 from roundelay.speech.corpus.free import DOWNLOADED_PARTS, wanted
+from roundelay.speech.corpus.unpacking import extract
 from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
 
 DATA = stream(0, "download").bytes(300_000)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.download import Remote, extract, fetch
+from roundelay.speech.corpus.download import Remote, fetch
+from roundelay.speech.corpus.unpacking import extract
 
 # Checksums: OpenSLR publishes md5 sums; those of LibriSpeech here are the sha256 sums that torchaudio's loader carries,
 # and that of FSDD is the one of TensorFlow Datasets; CMUdict is that of one commit. Where there is none, the first

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.formats.kaldi import write_data_dir
-from roundelay.speech.corpus.formats.lhotse import write_part
+from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
+from roundelay.speech.corpus.formats.lhotse_writing import write_part
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.kaldi_io.writing import write_archive
