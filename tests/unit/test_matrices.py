@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+from roundelay.speech.corpus.build import prepare_kaldi
 from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.hmm.cepstra import all_cepstra
 from roundelay.speech.kaldi_io.archive import read_matrix
 from roundelay.speech.kaldi_io.locations import read_scp

@@ -44,9 +44,10 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
+    from roundelay.speech.corpus.build import prepare_kaldi, prepare_lhotse
     from roundelay.speech.corpus.demo.make import prepare_demo
     from roundelay.speech.corpus.named import NAMED, Request, prepare_named
+    from roundelay.speech.corpus.options import PrepareOptions
     from roundelay.speech.data.problems import listing
     from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.free import download, wanted
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.corpus.readers.an4 import prepare_an4
 from roundelay.speech.corpus.readers.fsdd import prepare_fsdd
 from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech

@@ -33,8 +33,9 @@ from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import audio_length
-from roundelay.speech.corpus.build import PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.build import prepare_utterances
 from roundelay.speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.hmm.boundaries import PHONE_TIMES
 from roundelay.speech.lexicon.lexicon import parse_lexicon

@@ -19,7 +19,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.audio.sphere import read_header
-from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_kaldi, prepare_utterances
+from roundelay.speech.corpus.build import prepare_kaldi, prepare_utterances
+from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import read_lexicon

@@ -16,11 +16,7 @@ from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import AlignSummary
-from roundelay.speech.hmm.formats.interchange import (
-    Foreign,
-    ImportConfig,
-    write_import,
-)
+from roundelay.speech.hmm.formats.interchange import Foreign, ImportConfig, write_import
 from roundelay.speech.hmm.formats.kaldi_phones import POSITION
 from roundelay.speech.hmm.formats.textgrid import TextGrid, Tier, read_textgrid, without_gaps
 from roundelay.speech.hmm.topology import SILENCE, STATES

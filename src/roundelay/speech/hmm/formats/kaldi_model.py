@@ -23,14 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.speech.kaldi_io.tokens import (
-    LONGEST_TOKEN,
-    BinaryInput,
-    Input,
-    expect,
-    open_input,
-    read_count,
-)
+from roundelay.speech.kaldi_io.tokens import LONGEST_TOKEN, BinaryInput, Input, expect, open_input, read_count
 
 PDF_CLASS = -1
 DEEPEST = 300  # maps inside each other; a tree grown from data has some 30

@@ -11,12 +11,7 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     TableMap,
     TransitionModel,
 )
-from roundelay.speech.kaldi_io.tokens import (
-    BinaryOutput,
-    Output,
-    TextOutput,
-    save,
-)
+from roundelay.speech.kaldi_io.tokens import BinaryOutput, Output, TextOutput, save
 
 
 def write_tree(path: Path, tree: ContextDependency, *, binary: bool = True) -> None:
