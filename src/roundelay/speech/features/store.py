@@ -6,7 +6,7 @@ A folder holds `features.npy` ((T, F) float32, utterances one after the other), 
 frames) and `index.json`, which is written last: without it the folder is not a store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
 from roundelay.speech.data.arrays import BROKEN, map_array
+from roundelay.speech.data.manifest import Utterance
 
 FEATURES = "features.npy"
 SPEAKER_STATISTICS = "speakers.npz"
@@ -38,6 +39,11 @@ class SpeakerStats:
 
     # A band that never changes (digital silence) must not be divided by nothing.
     STD_FLOOR = 1e-3
+
+    def indices(self, utterances: Sequence[Utterance]) -> list[int]:
+        """The index of each utterance's speaker."""
+        of = {name: index for index, name in enumerate(self.names)}
+        return [of[u.speaker] for u in utterances]
 
 
 @dataclass(frozen=True)

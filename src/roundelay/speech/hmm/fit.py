@@ -100,37 +100,39 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class FitConfig:
+    """The way utterances were aligned, and are scored again: lexicon, states of silence, scale of log-likelihoods,
+    beams."""
+
+    lexicon: Lexicon
+    silence_states: int
+    scale: float
+    beams: tuple[float, ...]
+    seed: int
+
+
 def check_fit(
-    task: Task,
-    lexicon: Lexicon,
-    silence_states: int,
-    labels: Labels,
-    frames: Float32,
-    run: Aligners,
-    scratch: Path,
-    progress: Progress,
-    *,
-    scale: float,
-    beams: tuple[float, ...],
-    seed: int,
+    task: Task, labels: Labels, frames: Float32, config: FitConfig, run: Aligners, scratch: Path, progress: Progress
 ) -> tuple[Fit, str]:
     """Compare every aligned utterance with transcripts of others.
 
     Args:
-        lexicon: as it was aligned with; `silence_states` likewise.
         frames: (T, D) what the mixtures see.
         run: workers that have these frames.
 
     Returns:
         The fit, and the table of all utterances for FIT_FILE.
     """
-    tree = untied(lexicon.phones, silence_states)
+    lexicon, seed = config.lexicon, config.seed
+    tree = untied(lexicon.phones, config.silence_states)
     fold_of = _folds(task, seed)
     files = _models(task, tree.tying(), labels, frames, fold_of, scratch, seed)
     write_json(scratch / "fit.json", tree.to_json())
 
     def to_score(name: str, transcripts: Sequence[tuple[str, ...]]) -> ToScore:
-        return ToScore(name, files[fold_of.get(name, 0)], scratch / "fit.json", scale, beams, tuple(transcripts))
+        model = files[fold_of.get(name, 0)]
+        return ToScore(name, model, scratch / "fit.json", config.scale, config.beams, tuple(transcripts))
 
     # Fold by fold, so that a worker reads each model once.
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))

@@ -41,9 +41,8 @@ from roundelay.speech.features.store import (
 from roundelay.speech.kaldi_io.archive import read_matrix
 from roundelay.speech.kaldi_io.locations import ArchiveError, parse_location
 
-_TOGETHER = (
-    0.5  # correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01
-)
+# Correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01.
+_TOGETHER = 0.5
 
 Float64 = npt.NDArray[np.float64]
 
@@ -134,6 +133,41 @@ def store_matrices(
     fingerprint = _fingerprint(utterances, given)
     if (done := _complete(folder, fingerprint)) is not None:
         return done
+    copied = _copy(utterances, folder, given, progress)
+    speakers = copied.speakers
+    with atomic_write(folder / SPEAKER_STATISTICS) as file:
+        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
+    part = StoredPart("given", copied.width, filterbank=copied.correlation > _TOGETHER)
+    index = {
+        "version": STORE_VERSION,
+        "fingerprint": fingerprint,
+        "sampling_rate": sampling_rate,
+        "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
+        "parts": [dataclasses.asdict(part)],
+        "frame_shift": given.frame_shift_ms / 1000,
+        # Usual windows are two and a half shifts long; times of frames are the windows' centres.
+        "frame_length": 2.5 * given.frame_shift_ms / 1000,
+        "utterances": [u.id for u in utterances],
+        "frames": copied.frames,
+        "speakers": speakers.indices(utterances),
+        "left_out": [],
+    }
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
+    return FeatureStore.open(folder)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """Array of features that was copied: its size, the speakers' statistics, and the correlation of neighbours."""
+
+    frames: list[int]  # by utterance
+    width: int
+    speakers: SpeakerStats
+    correlation: float
+
+
+def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, progress: Progress) -> _Copied:
+    """Copy the matrices into the array of the store, whose index goes once the new array is safe on disk."""
     progress.start("copying features", len(utterances))
     frames: list[int] = []
     width = 0
@@ -163,26 +197,7 @@ def store_matrices(
             (folder / INDEX).unlink(missing_ok=True)
     finally:
         progress.finish()
-    with atomic_write(folder / SPEAKER_STATISTICS) as file:
-        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
-    indices = {name: index for index, name in enumerate(speakers.names)}
-    part = StoredPart("given", width, filterbank=neighbours.correlation() > _TOGETHER)
-    index = {
-        "version": STORE_VERSION,
-        "fingerprint": fingerprint,
-        "sampling_rate": sampling_rate,
-        "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
-        "parts": [dataclasses.asdict(part)],
-        "frame_shift": given.frame_shift_ms / 1000,
-        # Usual windows are two and a half shifts long; times of frames are the windows' centres.
-        "frame_length": 2.5 * given.frame_shift_ms / 1000,
-        "utterances": [u.id for u in utterances],
-        "frames": frames,
-        "speakers": [indices[u.speaker] for u in utterances],
-        "left_out": [],
-    }
-    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
-    return FeatureStore.open(folder)
+    return _Copied(frames, width, speakers, neighbours.correlation())
 
 
 def _header(rows: int, columns: int) -> bytes:
