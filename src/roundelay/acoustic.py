@@ -23,6 +23,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
+from roundelay.job import AfterDeath, Job
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.recipes.kept import completed
@@ -44,7 +45,6 @@ from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
-from roundelay.training import AfterDeath, Job
 
 TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"

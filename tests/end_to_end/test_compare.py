@@ -14,8 +14,8 @@ from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import RunStarted, of_kind, read_events
+from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
-from roundelay.training import Interrupt
 
 SIM = ["--runtime", "sim", "--seeds", "1"]
 

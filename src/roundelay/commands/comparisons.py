@@ -178,7 +178,7 @@ def _compare(options: argparse.Namespace) -> int:
     from roundelay.compare.grid import parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
-    from roundelay.training import Interrupt
+    from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)

@@ -67,10 +67,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.acoustic import make_job, make_terms
+    from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
-    from roundelay.training import Interrupt, train
+    from roundelay.training import train
 
     recipe = load_recipe(options.recipe, _overrides(options))
     job = make_job(recipe, options.exp, place)

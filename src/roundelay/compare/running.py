@@ -11,12 +11,13 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
+from roundelay.job import Interrupt
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.recognise import recognise
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 
 
 class CellState(Enum):

@@ -20,25 +20,18 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.progress import Silent
 from roundelay.core.records import Segment, Staleness, of_kind, read_events
+from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.learner.timing import TimingOnly
-from roundelay.runtime.base import (
-    Cluster,
-    LearnerDied,
-    Outcome,
-    Runtime,
-    SegmentPlan,
-    Straggler,
-    staleness_summary,
-)
+from roundelay.runtime.base import Cluster, LearnerDied, Outcome, Runtime, SegmentPlan, Straggler, staleness_summary
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
-from roundelay.training import Interrupt, Job, train
+from roundelay.training import train
 
 QUADRATIC_PARAMETERS = 100
 
