@@ -340,7 +340,7 @@ def inside(exp: Path) -> list[str]:
 def test_checkpoints_inside_epochs_change_no_bit_of_a_synchronous_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_driver, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sim_driver, "GLANCE_SECONDS", 0.0)
     monkeypatch.setattr(sim_driver, "LOOK_TICKS", 8)
     whole = train(job(name, TASK), tmp_path / "whole", Silent(), Interrupt())
     often = replace(job(name, TASK), checkpoint_seconds=0.0)
@@ -359,7 +359,7 @@ def test_checkpoints_inside_epochs_change_no_bit_of_a_synchronous_run(
 def test_a_run_killed_in_an_epoch_goes_on_from_the_checkpoint_inside_it(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_driver, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sim_driver, "GLANCE_SECONDS", 0.0)
     slow = tuple(Straggler(rank, seconds=0.03) for rank in range(3)) if runtime == "procs" else ()
     made = replace(job("ssgd", TASK, runtime=runtime, stragglers=slow), checkpoint_seconds=0.0)
     whole = train(job("ssgd", TASK, runtime=runtime), tmp_path / "whole", Silent(), Interrupt())
@@ -390,7 +390,7 @@ def test_a_run_killed_in_an_epoch_goes_on_from_the_checkpoint_inside_it(
 def test_an_asynchronous_run_with_checkpoints_inside_epochs_trains_every_frame_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_driver, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(sim_driver, "GLANCE_SECONDS", 0.0)
     for name in ("adpsgd", "easgd", "hadpsgd"):
         results = train(replace(job(name, TASK), checkpoint_seconds=0.0), tmp_path / name, Silent(), Interrupt())
         assert inside(tmp_path / name)
