@@ -17,11 +17,11 @@ from roundelay.core.streams import stream
 from roundelay.speech.scoring.alignment.align import SCLITE
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
 from roundelay.speech.scoring.alignment.groups import by_speaker, sclite_table
-from roundelay.speech.scoring.cases import Rules, case_of_times
 from roundelay.speech.scoring.formats.ctm import Place, TimedWord, write_ctm
 from roundelay.speech.scoring.formats.glm import Purpose, read_glm
 from roundelay.speech.scoring.formats.stm import StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import read_trn, write_trn
+from roundelay.speech.scoring.normalise import Rules, case_of_times
 from roundelay.speech.scoring.resample import matched_pairs
 
 FOLDER = Path("/usr/lib/sctk/bin")

@@ -112,9 +112,9 @@ def weighted(text: str) -> tuple[Path, float]:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from roundelay.speech.scoring.cases import Rules
-    from roundelay.speech.scoring.session import Asked, answers
-    from roundelay.speech.scoring.shown import OutputOptions
+    from roundelay.speech.scoring.command import Asked, answers
+    from roundelay.speech.scoring.normalise import Rules
+    from roundelay.speech.scoring.output import OutputOptions
 
     asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
     rules = Rules(

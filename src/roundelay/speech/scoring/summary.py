@@ -9,12 +9,12 @@ from roundelay.core.records import WordErrors
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring.alignment.counts import Score
 from roundelay.speech.scoring.alignment.groups import Group, by_subset
-from roundelay.speech.scoring.cases import GROUPS_FILE, write_groups
 from roundelay.speech.scoring.formats.ctm import Place
 from roundelay.speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import trn_name, write_trn
+from roundelay.speech.scoring.normalise import GROUPS_FILE, write_groups
+from roundelay.speech.scoring.output import alignment_text
 from roundelay.speech.scoring.resample import ConfidenceInterval, bootstrap
-from roundelay.speech.scoring.shown import alignment_text
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import Texts
-from roundelay.speech.scoring.formats.lines import content_lines, read_lines
+from roundelay.speech.scoring.formats.io import content_lines, read_lines
 
 Purpose = Literal["ref", "hyp"]
 

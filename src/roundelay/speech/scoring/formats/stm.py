@@ -15,7 +15,7 @@ from roundelay.speech.scoring.alignment.counts import listed
 from roundelay.speech.scoring.alignment.marks import MarkError, marked_network
 from roundelay.speech.scoring.alignment.names import known_as
 from roundelay.speech.scoring.formats.ctm import Channel, TimedWord
-from roundelay.speech.scoring.formats.lines import content_lines, seconds
+from roundelay.speech.scoring.formats.io import content_lines, seconds
 
 IGNORED = "ignore_time_segment_in_scoring"
 """In place of the words: nothing recognised here counts. Old files write it without underscores."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.cases import Case, Rules, case_of_times, case_of_trn, cases_of_run
+from roundelay.speech.scoring.normalise import Case, Rules, case_of_times, case_of_trn, cases_of_run
+from roundelay.speech.scoring.output import OutputOptions, describe
 from roundelay.speech.scoring.resample import compare
-from roundelay.speech.scoring.shown import OutputOptions, describe
 
 
 @dataclass(frozen=True)
