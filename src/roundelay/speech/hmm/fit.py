@@ -152,11 +152,17 @@ def check_fit(
     worst = sorted(fits, key=lambda n: (fits[n], n))
     suspects = [name for name in worst if fits[name] < _SUSPECT * unit]
     # Where nothing fits, anything fits better.
-    swapped = (
-        []
-        if median < _NONE_FITS
-        else _swapped(task.spoken, worst[:_COMPARED], lexicon, fits, scored, unit, run, to_score)
-    )
+    swapped = []
+    if median >= _NONE_FITS:
+        doubtful = [name for name in worst[:_COMPARED] if fits[name] < unit]  # as good as the median is no suspect
+        partners = _partners(task.spoken, doubtful, lexicon)
+        jobs = (to_score(one, [task.spoken[o].words for o in partners[one]]) for one in doubtful if partners[one])
+        gains = {
+            (found.id, other): _fit(scored[found.id], score) - fits[found.id]
+            for found in run.scored(jobs)
+            for other, score in zip(partners[found.id], found.scores, strict=True)
+        }
+        swapped = _swapped(doubtful, gains, _BETTER * unit)
     return Fit(fits, suspects, swapped, median), _table(task, worst, fits, scored, suspects, swapped)
 
 
@@ -231,36 +237,30 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
     return found
 
 
-def _swapped(
-    spoken: Mapping[str, Spoken],
-    worst: Sequence[str],
-    lexicon: Lexicon,
-    fits: Mapping[str, float],
-    scored: Mapping[str, Scored],
-    unit: float,
-    run: Aligners,
-    to_score: Any,
-) -> list[tuple[str, str]]:
-    """Pairs among the worst that fit better with each other's transcripts, the surest first; each utterance once."""
-    worst = [name for name in worst if fits[name] < unit]  # as good as the median is no suspect
-    length = {name: shortest(spoken[name].words, lexicon) for name in worst}
-    partners = {
-        one: [o for o in worst if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
-        for one in worst
+def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon) -> dict[str, list[str]]:
+    """For each utterance, the others of these that say something else, short enough for its frames."""
+    length = {name: shortest(spoken[name].words, lexicon) for name in names}
+    return {
+        one: [o for o in names if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
+        for one in names
     }
-    jobs = (to_score(one, [spoken[o].words for o in partners[one]]) for one in worst if partners[one])
-    gains: dict[tuple[str, str], float] = {}
-    for found in run.scored(jobs):
-        for other, score in zip(partners[found.id], found.scores, strict=True):
-            gains[found.id, other] = _fit(scored[found.id], score) - fits[found.id]
+
+
+def _swapped(names: Sequence[str], gains: Mapping[tuple[str, str], float], least: float) -> list[tuple[str, str]]:
+    """Pairs that fit better with each other's transcripts, the surest first; each utterance once.
+
+    Args:
+        gains: in fit, of the first of a pair with the transcript of the second; missing: it was not tried.
+        least: that a pair must gain together.
+    """
     pairs = [
         (gains[pair] + gains[pair[::-1]], pair)
-        for pair in itertools.combinations(worst, 2)
+        for pair in itertools.combinations(names, 2)
         if min(gains.get(pair, -1.0), gains.get(pair[::-1], -1.0)) > 0
     ]
     chosen: list[tuple[str, str]] = []
     for gain, pair in sorted(pairs, reverse=True):
-        if gain > _BETTER * unit and not any(name in other for name in pair for other in chosen):
+        if gain > least and not any(name in other for name in pair for other in chosen):
             chosen.append(pair)
     return chosen
 

@@ -52,7 +52,7 @@ class GivenFeatures:
     """Locations of the features of utterances, and of the statistics of speakers, if there are any."""
 
     root: Path  # relative locations are in this folder
-    features: Mapping[str, str]  # utterance -> location (see archive)
+    features: Mapping[str, str]  # utterance -> location (see kaldi_io/locations)
     statistics: Mapping[str, Sequence[str]] | None  # speaker -> locations, to be added up
     frame_shift_ms: float
     with_audio: bool = False  # there is audio as well
