@@ -11,6 +11,7 @@ from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
     from roundelay.speech.features.parts import FeatureConfig
+    from roundelay.speech.prepared import Corpus
 
 
 def add(command: Command) -> None:
@@ -44,14 +45,12 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.build import prepare_kaldi, prepare_lhotse
-    from roundelay.speech.corpus.demo.make import prepare_demo
-    from roundelay.speech.corpus.named import NAMED, Request, prepare_named
+    from roundelay.speech.corpus.named import prepare_named
     from roundelay.speech.corpus.options import PrepareOptions
-    from roundelay.speech.data.problems import listing
-    from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
+    from roundelay.speech.corpus.readers import READERS
+    from roundelay.speech.corpus.readers.base import Request
 
-    usual = Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    usual = Path(READERS[options.corpus].data or f"data/{options.corpus}")
     data = usual if options.data is None else options.data
     how = PrepareOptions(
         on_bad=options.on_bad_audio,
@@ -72,41 +71,38 @@ def _prepare(options: argparse.Namespace) -> None:
         clean_transcripts=options.clean_transcripts,
         on_overlap=options.on_overlap,
     )
-    splits = tuple(_split(text) for text in options.split)
-    if options.corpus == "demo":
-        corpus = prepare_demo(data, Bar(), seed=options.seed)
-    elif options.corpus in NAMED:
-        request = Request(
-            options.corpus,
-            options.source,
-            tuple(options.also),
-            options.download,
-            options.lexicon,
-            splits,
-            options.vocabulary,
-            options.vocabulary_size,
-            how,
-        )
-        corpus = prepare_named(request, data, Bar())
-    else:
-        if options.source is None:
-            raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
-        if options.lexicon is None:
-            raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
-        standard = {split: split for split in ("train", "dev", "test")} if options.corpus == "kaldi" else {}
-        prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
-        corpus = prepare(
-            options.source, data, options.lexicon, dict(splits) or standard, Bar(), options=how, name=data.name
-        )
+    splits: dict[str, list[str]] = {}
+    for split, part in map(_split, options.split):
+        splits.setdefault(split, []).append(part)
+    request = Request(
+        data=data,
+        source=options.source,
+        also=tuple(options.also),
+        download=options.download,
+        lexicon=options.lexicon,
+        splits=splits,
+        vocabulary=options.vocabulary,
+        vocabulary_size=options.vocabulary_size,
+        options=how,
+        seed=options.seed,
+    )
+    _show_prepared(prepare_named(options.corpus, request, Bar()), data)
+
+
+def _show_prepared(corpus: "Corpus", data: Path) -> None:
+    """The splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
+    from roundelay.speech.data.problems import listing
+    from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
+
     rows = [
         (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
         for name, some in corpus.splits.items()
     ]
     print_table(["split", "utterances", "hours", "speakers"], rows)
-    for split, problems in corpus.left_out.items():
+    for split, gone in corpus.left_out.items():
         console.print(
-            f"{split}: left out {len(problems)} of {len(problems) + len(corpus.splits[split])} utterances:\n"
-            f"{listing([one.reason for one in problems])}",
+            f"{split}: left out {len(gone)} of {len(gone) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in gone])}",
             markup=False,
         )
     if corpus.guessed:
@@ -176,10 +172,12 @@ def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:
+    from roundelay.recipes.known import corpora
+
     sub.add_argument(
         "corpus",
-        choices=["librispeech", "mini-librispeech", "fsdd", "an4", "switchboard", "kaldi", "lhotse", "demo"],
-        help="a corpus by name, or the format of your own (kaldi, lhotse)",
+        choices=list(corpora()),
+        help="a corpus by name, or the format of your own (kaldi, lhotse); `roundelay list corpora` says what they are",
     )
     sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
     sub.add_argument("--download", action="store_true", help="download what is free and missing into the source first")
@@ -201,6 +199,14 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
         "librispeech: a part, and a split may be named several times",
     )
+    _add_policies(sub)
+    _add_reading(sub)
+    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
+    _add_feature_options(sub)
+
+
+def _add_policies(sub: argparse.ArgumentParser) -> None:
+    """Options of words, and policies for words and utterances that cannot be used."""
     sub.add_argument(
         "--vocabulary",
         type=Path,
@@ -242,6 +248,10 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
     )
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
+    """Options of reading audio, features and transcripts."""
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
@@ -274,8 +284,6 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         default="warn",
         help="a speaker, or the same audio, in train and in another split (default: warn)",
     )
-    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
-    _add_feature_options(sub)
 
 
 def _add_feature_options(sub: argparse.ArgumentParser) -> None:

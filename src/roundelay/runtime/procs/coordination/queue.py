@@ -14,18 +14,18 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.runtime.procs.memory.arena import EMPTY, END, NONE, PREFETCH, TRAINED, Arena
 
-LATER = Minibatch(0, NONE, 0, 0)
+NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""
 ELSEWHERE = 1 << 62
 """Where the queue of a host among several stands: nothing is left in it, and everything was drawn from it."""
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """The next minibatch, claimed by `rank`; None at the end of the segment; LATER where the host waits for more."""
+    """The next minibatch, claimed by `rank`; None at the end of the segment; NONE_YET where the host waits for more."""
     arena.queue_lock.acquire()
     try:
         if _short(arena, 1):
-            return LATER
+            return NONE_YET
         return _take(arena, "claim", rank, plan)
     finally:
         arena.queue_lock.release()
@@ -43,7 +43,7 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
             # All of the group, unless one died while it drew for the others.
             free = [member for member in group if assigned[member] == NONE]
             if _short(arena, len(free)):
-                return LATER
+                return NONE_YET
             batches = [_take(arena, "assigned", member, plan) for member in free]
             for member, batch in zip(free, batches, strict=True):
                 if batch is None:

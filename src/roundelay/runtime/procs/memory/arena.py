@@ -22,10 +22,10 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import STALENESS_BINS, Counts
-from roundelay.runtime.learner_state import Lock
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Lock
 
 NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
