@@ -29,21 +29,25 @@ from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
 from roundelay.core.state import Gradient, Minibatch
-from roundelay.runtime.attached import inputs, meetings, passes, votes
+from roundelay.runtime.attached import passes, votes
 from roundelay.runtime.attached.external_driver import ByHand, Performer
-from roundelay.runtime.attached.inputs import Inputs
-from roundelay.runtime.attached.membership import CLOSED, Membership
-from roundelay.runtime.attached.votes import Vote
+from roundelay.runtime.attached.inputs import Inputs, InputTables
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.votes import Vote, VoteTables
 from roundelay.runtime.base import Cluster, Counts
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
 from roundelay.runtime.procs.coordination.means import MemberLost
-from roundelay.runtime.procs.memory.arena import NONE, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Layout, create_file
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import WorkerSpec
 from roundelay.strategies.base import Strategy
 
@@ -114,6 +118,7 @@ class AttachedLearner:
         optimizer: LocalOptimizer,
         device: torch.device | None = None,
     ) -> None:
+        prepare_publishing()
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._update: Update | None = update
@@ -153,7 +158,7 @@ class AttachedLearner:
                 if self.rank == 0:
                     for row in performer.rows:
                         _write(row, initial)
-                    self.arena.table("held")[:] = NONE
+                    self.arena.view(PassTables).held[:] = NONE
                     for rank in everyone:
                         self.arena.shown(rank).copy_(shown)
                     for rank in everyone[1:]:
@@ -169,29 +174,19 @@ class AttachedLearner:
             """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)
         performer.move_in()
-        self.inputs = Inputs(self.arena, self.rank)
+        self.inputs = Inputs(self.arena.view(InputTables), self.rank)
         performer.begin(self.me.everyone)
         self.me.snapshot()
 
     def _layout(self, facts: dict[str, Any]) -> Layout:
-        one, learners = (self.learners,), self.learners
-        extra = (
-            ("met", one),
-            ("joined", one),
-            ("present", one),
-            ("left", one),
-            *passes.tables(learners),
-            *meetings.tables(learners),
-            *votes.tables(learners, self._terms.tensors),
-            *inputs.tables(learners),
-        )
         return Layout(
             self.learners,
             facts["parameters"],
             self.strategy.memory,
             self.strategy.traits.model == "centre",
-            extra=extra,
+            views=(Attendance, PassTables, MeetingTables, VoteTables, InputTables),
             shown_bytes=facts["shown"],
+            tensors=self._terms.tensors,
         )
 
     @property
@@ -295,8 +290,8 @@ class AttachedLearner:
         """
         if not self.begun:
             self._start()
-            self.arena.table("round")[self.rank] += 1
-            self._drive(_Late(0, int(self.arena.table("round")[self.rank]), 0, 0))
+            publish(self.arena.queue.rounds, self.rank, self._round + 1)
+            self._drive(_Late(0, self._round, 0, 0))
         assert isinstance(self._pending, Grad | GradMean)
         return self._pending.at.vector
 
@@ -328,7 +323,7 @@ class AttachedLearner:
 
     @property
     def _round(self) -> int:
-        return int(self.arena.table("round")[self.rank])
+        return int(self.arena.queue.rounds[self.rank])
 
     def _update_row(self, gradient: Gradient) -> bool:
         """The strategy's local update. A gradient that is not this learner's own is the mean that was just taken, or
@@ -404,13 +399,13 @@ class AttachedLearner:
         self._performer.move_out()
         members.meet("all learners to end the segment", synchronous)
         read()
-        for name in ("published", "reduced", "round"):
-            arena.table(name)[self.rank] = 0
+        for table in (arena.sequences.sent_seq, arena.sequences.acked_seq, arena.queue.rounds):
+            table[self.rank] = 0
         if self.rank == members.living[0]:
-            arena.table("present")[:] = arena.table("alive")
+            arena.view(Attendance).present[:] = arena.liveness.alive
         members.meet("all learners to begin a segment", synchronous)
         self._segment += 1
-        present = arena.table("present")
+        present = arena.view(Attendance).present
         self._performer.begin(tuple(rank for rank in self.me.everyone if present[rank]))
         self._role = None
         self.me.snapshot()
@@ -420,9 +415,9 @@ class AttachedLearner:
         self._start()
         if self.begun:  # a minibatch whose gradient never came
             self.answer_nothing()
-        rounds, joined, mine = self.arena.table("round"), self.arena.table("joined"), self.rank
+        rounds, joined, mine = self.arena.queue.rounds, self.arena.view(Attendance).ending, self.rank
         comrades, empty = self._comrades(), 0
-        joined[mine] = self._segment
+        publish(joined, mine, self._segment)
         while True:
             everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
@@ -445,8 +440,8 @@ class AttachedLearner:
         return self._pending.group or (self.rank,)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
-        rounds, joined, alive = (self.arena.table(name) for name in ("round", "joined", "alive"))
-        pause = 50e-6
+        rounds, joined = self.arena.queue.rounds, self.arena.view(Attendance).ending
+        alive, pause = self.arena.liveness.alive, 50e-6
         with self._patience.waiting_for(f"learners {list(comrades)} to end the segment, or to take a step") as check:
             while missing := [rank for rank in comrades if joined[rank] < self._segment]:
                 if max(rounds[rank] for rank in comrades) > round_:
@@ -490,7 +485,7 @@ class AttachedLearner:
         self.me.replace(state["row"])
         for name, vector in self.me.memory.items():
             vector.copy_(state["memory"][name])
-        self.arena.table("steps")[self.rank] = state["steps"]
+        self.arena.optimizer.steps[self.rank] = state["steps"]
         if "centre" in state and self.rank == self.living[0]:
             _write(self._performer.rows[-1], state["centre"])
 

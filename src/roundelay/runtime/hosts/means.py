@@ -9,15 +9,15 @@ A mean of everybody goes along the chain of hosts, in the order of their ranks, 
 
 Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
 a ring allreduce. Pieces go from the last to the first, as backward goes through the layers: a gradient's are sent while
-the rest of it is computed (`laid`). The sum is taken in rank order, product and sum rounded apart, on the same grid of
-chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
+the rest of it is computed (`ready_from`). The sum is taken in rank order, product and sum rounded apart, on the same
+grid of chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
 
 Gradients may travel in 16 bits. Each host rounds the sum it hands on, the last one the mean, which it then takes
 rounded itself, so that all hosts have the same; what rounding takes away is added to what the same host hands on in the
 next step (algorithms/rounding.py). A model is never rounded: what learners go on from is not to lose its last bits.
 
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
-far its own learners have read (`reduced`). That is what one learner waits for on the other's behalf (means.py), so a
+far its own learners have read (`acked_seq`). That is what one learner waits for on the other's behalf (means.py), so a
 mailbox that is written here is free there.
 
 Legend: P parameters, L learners.
@@ -39,22 +39,13 @@ from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LOOK_SECONDS = 0.1
 """How often a thread that hears nothing looks whether the part of the segment is over."""
-
-
-def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have besides."""
-    return (
-        ("everybody", (learners,)),  # means of everybody a learner has published for
-        ("wide", (1,)),  # and how many are complete
-        ("posted", (learners,)),  # up to which number what a learner says of its mail has been read
-        ("readers", (2, learners, learners)),  # who will read its mail, for even and odd numbers
-        ("laid", (learners,)),  # from this element on, what a learner takes part with is complete
-    )
 
 
 class _Ended(Exception):
@@ -95,8 +86,8 @@ class HostMeans:
         self._wire, self._narrow = wire, False  # does the mean under way travel in 16 bits?
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
-        for name, _ in tables(arena.layout.learners):
-            arena.table(name)[:] = 0
+        self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
+        self._between.begin_part()
         self._threads = [self._thread("up", self._up)]
         if self._after is not None:
             self._threads.append(self._thread("down", self._down, self._after))
@@ -158,16 +149,16 @@ class HostMeans:
     def _up(self) -> None:
         """Sum number k = 1, 2, ... from the first host to the last."""
         arena, before, after = self._arena, self._before, self._after
-        everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
-        laid = arena.table("laid")
+        sent, source, weights_of = self._sequences.sent_seq, self._sequences.source, self._sequences.weights
+        global_sent, ready_from = self._between.global_sent_seq, self._between.ready_from
         here, number = list(self._here), 0
         sum_, contribution = self._room(torch.float32), self._room(torch.bfloat16)
         while True:
             number += 1
-            self._until(lambda k=number: bool((everybody[here] >= k).all()))  # type: ignore[misc]
-            parity = int(published[here[0]]) % 2
+            self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
+            parity = int(sent[here[0]]) % 2
             vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
-            mine = [float(arena.weights[parity, rank]) for rank in here]
+            mine = [float(weights_of[parity, rank]) for rank in here]
             gradients = not source[parity, here].any()
             weights = self._weigh(mine, gradients and self._wire == "bf16")
             shares = [weight / float(sum(weights)) for weight in mine]
@@ -179,7 +170,7 @@ class HostMeans:
                 else:
                     self._receive(before, "sum", carried)
                     part.copy_(carried)
-                self._until(lambda start=piece.start: bool((laid[here] <= start).all()))  # type: ignore[misc]
+                self._until(lambda start=piece.start: bool((ready_from[here] <= start).all()))  # type: ignore[misc]
                 for at in range(0, len(part), CHUNK):  # the grid of one host
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
@@ -192,7 +183,7 @@ class HostMeans:
                     if before is not None:
                         before.send("mean", {"part": self._part}, [_bytes(carried)])
             if after is None:
-                arena.table("wide")[0] = number
+                publish(self._between.global_seq, 0, number)
 
     def _room(self, kind: torch.dtype) -> Tensor:
         """For one piece."""
@@ -240,23 +231,23 @@ class HostMeans:
                     mean.copy_(carried)
                 if before is not None:
                     before.send("mean", {"part": self._part}, [_bytes(carried)])
-            self._arena.table("wide")[0] = number
+            publish(self._between.global_seq, 0, number)
 
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
     def _forward_contributions(self) -> None:
-        """What learners here have published and learners there will read; and what learners here have read."""
-        arena = self._arena
-        published, forwarded, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
+        """Forward vectors of learners here to the hosts that read them, and say what learners here have read."""
+        sent, acked, forwarded = self._sequences.sent_seq, self._sequences.acked_seq, self._between.forwarded_seq
         told, pause = dict.fromkeys(self._here, 0), 50e-6
         while True:
             last, idle = self._ended.is_set(), True
             for rank in self._here:
-                while forwarded[rank] < published[rank]:
-                    self._forward_contribution(rank, int(forwarded[rank]) + 1)
-                    forwarded[rank] += 1
+                while forwarded[rank] < sent[rank]:
+                    number = int(forwarded[rank]) + 1
+                    self._forward_contribution(rank, number)
+                    publish(forwarded, rank, number)
                     idle = False
-            now = {rank: int(reduced[rank]) for rank in self._here}
+            now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
                 for link in self._mix_links.values():
@@ -268,18 +259,18 @@ class HostMeans:
             pause = min(2 * pause, 1e-3) if idle else 50e-6
 
     def _forward_contribution(self, rank: int, number: int) -> None:
-        arena, parity = self._arena, number % 2
-        readers = arena.table("readers")[parity, rank]
+        sequences, parity = self._sequences, number % 2
+        readers = self._between.readers[parity, rank]
         for host, link in self._mix_links.items():
             if readers[list(self._hosts[host])].any():
-                facts = {"part": self._part, "rank": rank, "number": number, "weight": arena.weights[parity, rank]}
-                vector = arena.vector(Means.SOURCES[arena.table("source")[parity, rank]], rank)
+                weight = sequences.weights[parity, rank]
+                facts = {"part": self._part, "rank": rank, "number": number, "weight": weight}
+                vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)
                 link.send("letter", facts)
                 link.send("mail", {"part": self._part}, [vector.numpy()])
 
     def _receive_contributions(self, link: Link) -> None:
-        arena = self._arena
-        published, reduced, there = arena.table("published"), arena.table("reduced"), set()
+        arena, sequences, there = self._arena, self._sequences, set()
         for other, ranks in enumerate(self._hosts):
             if self._mix_links.get(other) is link:
                 there = set(ranks)
@@ -288,14 +279,14 @@ class HostMeans:
             if message.kind == "read":
                 for rank, number in message.header["read"]:
                     if rank in there:
-                        reduced[rank] = number
+                        publish(sequences.acked_seq, rank, number)
             elif message.kind == "letter" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity = number % 2
                 self._receive(link, "mail", arena.vector(Means.SOURCES[1 + parity], rank))
-                arena.table("source")[parity, rank] = 1 + parity
-                arena.weights[parity, rank] = float(message.header["weight"])
-                published[rank] = number
+                sequences.source[parity, rank] = 1 + parity
+                sequences.weights[parity, rank] = float(message.header["weight"])
+                publish(sequences.sent_seq, rank, number)
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no mail of its learners")
 

@@ -33,12 +33,13 @@ from roundelay.runtime.procs.coordination.collectives import Collectives, Device
 from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_copy import DeviceCopy
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.heap import keep_freed
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.trace import Kind, NoTrace, TraceWriter
 from roundelay.strategies.base import Traits
 
@@ -130,7 +131,7 @@ class Worker:
         self.arena = arena = Arena(descriptor, spec.layout, patience, spec.on_devices)
         self.learner = spec.cluster.task.build()
         self.rows = [
-            Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
+            Row(rank, vector, arena.row_versions.versions, arena.row_locks[rank], arena.row_versions.in_flight)
             for rank, vector in enumerate(arena.rows())
         ]
         self.trace = TraceWriter(spec.trace, spec.rank) if spec.trace else NoTrace()
@@ -147,7 +148,7 @@ class Worker:
         if device is not None and (there or self._may_leave(traits)):
             self._device_copy = resident = DeviceCopy(row.vector, memory, gradient, device, there)
             if not there:
-                row = Row(spec.rank, resident.row, arena.table("versions"), arena.row_locks[spec.rank])
+                row = Row(spec.rank, resident.row, arena.row_versions.versions, arena.row_locks[spec.rank])
                 row.trace = self.trace
             gradient, memory = resident.gradient, resident.memory
             self.learner.resident = True
@@ -168,14 +169,14 @@ class Worker:
             gradient,
             spec.cluster.optimizer,
             memory,
-            arena.table("steps"),
+            arena.optimizer.steps,
             arena.counts,
-            arena.scalars[spec.rank],
+            arena.optimizer.scalars[spec.rank],
             spec.cluster.minibatches_a_round,
         )
         self._outbox = None if spec.here is None else Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
         self._remote: Handle[Any] | None = None  # what was begun with a learner of another host
-        self._alive = arena.table("alive")
+        self._alive = arena.liveness.alive
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
         self._plan: EpochPlan
@@ -224,7 +225,7 @@ class Worker:
 
     def _drive(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         reply: Any = None
-        doing, rank = self.arena.table("doing"), self.rank
+        doing, rank = self.arena.activity.doing, self.rank
         while True:
             started = time.monotonic()
             if self._remote is not None and self._outbox is not None and self._outbox.through:
@@ -322,7 +323,7 @@ class Worker:
         return drawn
 
     def _next_minibatch(self, group: tuple[int, ...]) -> Minibatch | None:
-        arena, rank, rounds = self.arena, self.rank, self.arena.table("round")
+        arena, rank, rounds = self.arena, self.rank, self.arena.queue.rounds
         if len(group) > 1:
             return queue.draw_together(arena, rank, group, self._plan)
         if not self.cluster.strategy.traits.synchronous:
@@ -330,9 +331,9 @@ class Worker:
         arena.queue_lock.acquire()
         try:
             round_ = int(rounds[rank])
-            if arena.table("hold")[0]:
+            if arena.queue.hold[0]:
                 return queue.LATER
-            if round_ >= arena.table("stop_round")[0]:
+            if round_ >= arena.queue.stop_round[0]:
                 return None
             rounds[rank] += 1
             return self._plan.piece(round_ * self.cluster.learners + rank)

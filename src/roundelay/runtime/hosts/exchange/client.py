@@ -52,8 +52,10 @@ from roundelay.runtime.hosts.transport.wire import (
 )
 from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.coordination.outbox import read_text
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout
+from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
@@ -169,10 +171,9 @@ class LearnerChannel:
         self._arena = arena = Arena(
             os.open(client.arena, os.O_RDWR | os.O_CLOEXEC), client.layout, Patience(rank, client.patience)
         )
-        self._row = Row(
-            rank, arena.vector("row", rank), arena.table("versions"), arena.row_locks[rank], arena.table("away")
-        )
-        self._alive, self._asked, self._done = (arena.table(name) for name in ("alive", "outbox_asked", "outbox_done"))
+        versions, in_flight = arena.row_versions.versions, arena.row_versions.in_flight
+        self._row = Row(rank, arena.vector("row", rank), versions, arena.row_locks[rank], in_flight)
+        self._alive, self._asked, self._done = arena.liveness.alive, arena.requests.asked, arena.requests.done
         parameters = client.layout.parameters
         self._sent, self._found, self._scratch = Buffer(parameters), Buffer(parameters), Scratch()
         self._error = torch.zeros(parameters) if client.row_format.wire != "fp32" else None
@@ -188,14 +189,14 @@ class LearnerChannel:
         self._thread.start()
 
     def _run(self) -> None:
-        rank, versions = self._rank, self._arena.table("outbox_version")
+        rank, versions = self._rank, self._arena.requests.version
         while os.read(self._pipe, 4096) and not self._client.closing:
             while not self._client.closing and (number := int(self._asked[rank])) != self._done[rank]:
                 if self._rests(number):
                     continue
                 used = time.thread_time()
                 versions[rank] = self._perform(number)
-                self._done[rank] = number  # last: the learner acts on it
+                publish(self._done, rank, number)  # last: the learner acts on it
                 if self._client.cpu_budget is not None:
                     self._client.cpu_budget.spent(time.thread_time() - used)
 
@@ -204,7 +205,7 @@ class LearnerChannel:
         cpu_budget = self._client.cpu_budget
         if (
             cpu_budget is None
-            or self._arena.table("outbox_awaited")[self._rank] == number
+            or self._arena.requests.awaited[self._rank] == number
             or not (pause := cpu_budget.pause())
         ):
             return False

@@ -168,11 +168,11 @@ class PeerSession:
             os.open(server.arena, os.O_RDWR | os.O_CLOEXEC), layout, Patience(SERVER, server.patience)
         )
         self._rows = {
-            rank: Row(rank, vector, arena.table("versions"), arena.row_locks[rank], arena.table("away"))
+            rank: Row(rank, vector, arena.row_versions.versions, arena.row_locks[rank], arena.row_versions.in_flight)
             for rank, vector in enumerate(arena.rows())
             if is_here(rank, layout.learners, server.here)
         }
-        self._alive = arena.table("alive")
+        self._alive = arena.liveness.alive
         self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
         self._sent = Buffer(layout.parameters)
         self._out: _Out | None = None
