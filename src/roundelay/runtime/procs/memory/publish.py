@@ -8,7 +8,7 @@ Compilers do not matter here: every store and load of numpy and torch is a call 
 An aligned store of 8 bytes is never seen by halves. Processors do matter:
 
     x86-64    stores are seen in the order they were made, loads are made in order (total store order): nothing is to
-              be done. Copies that go past the caches end with a fence of their own, in glibc as in torch's libraries
+              be done. Copies that go past the caches, as glibc's of large vectors, end with a fence of their own
     others    may reorder both. Before the number is stored, the kernel is asked to let every running thread of all
               processes with an arena pass a full memory barrier (membarrier, GLOBAL_EXPEDITED). A load that sees the
               number is made after that barrier, for before it the number was not stored; so the loads behind it are
