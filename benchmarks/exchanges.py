@@ -23,6 +23,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
@@ -57,7 +58,7 @@ def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> N
     """Host 1: says where it listens, then what it has spent whenever it is asked."""
     torch.set_num_threads(1)
     shared, path = arena(parameters)
-    server = ExchangeServer(path, shared.layout, (1,), RowLeases())
+    server = ExchangeServer(ExchangeClient(path, shared.layout, HostNetwork(1, (0, 1), secret), RowLeases()))
     listener = Listener(("127.0.0.1", 0), secret, identity(1), encrypts=encrypts)
 
     def welcome() -> None:
@@ -81,9 +82,8 @@ def measure(row_format: RowFormat, parameters: int, rows: int, encrypts: bool) -
     process.start()
     address: Address = ours.recv()
     shared, path = arena(parameters)
-    client = ExchangeClient(
-        path, shared.layout, 0, (0, 1), {1: address}, secret, RowLeases(), row_format, encrypts=encrypts
-    )
+    network = HostNetwork(0, (0, 1), secret, {1: address}, encrypts=encrypts)
+    client = ExchangeClient(path, shared.layout, network, RowLeases(), row_format)
     client.start()
     outbox = Outbox(shared, 0, (0,), client.wake[0], PATIENCE)
 

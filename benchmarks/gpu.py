@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import slices
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.module import ModuleLearner
+from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.speech.models.blstm import Blstm, BlstmConfig
@@ -101,10 +103,10 @@ class Noting(ModuleLearner):
 
     notes: Path
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         with open(self.notes / str(os.getpid()), "a") as file:
             file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out)
+        return super().gradient(x, batch, plan, out, **how)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.core.files import read_json
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.hmm.topology import STATES, Tying

@@ -27,6 +27,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -61,8 +62,8 @@ ARENA = "memfd:roundelay-arena"
 class NumberedLearner(QuadraticLearner):
     """Reports the minibatch's own number for its loss."""
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        found = super().gradient(x, batch, plan, out)
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
+        found = super().gradient(x, batch, plan, out, **how)
         return Statistics(found.frames, float(number(batch)) if batch.frames else 0.0, 0)
 
 

@@ -38,7 +38,8 @@ from roundelay.core.effects import Draw, Grad
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Me, Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import Inputs, ModuleLearner
+from roundelay.learner.module import ModuleLearner
+from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.strategies import make_strategy, parse_strategy
@@ -103,10 +104,10 @@ class TimedLearner(ModuleLearner):
         super().__init__(network(), RandomFrames(), bf16)
         self._notes = notes / str(os.getpid())
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         with open(self._notes, "a") as file:
             file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out)
+        return super().gradient(x, batch, plan, out, **how)
 
 
 @dataclass(frozen=True)

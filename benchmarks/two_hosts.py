@@ -215,9 +215,9 @@ if importlib.util.find_spec("roundelay"):
     class AsleepLearner(QuadraticLearner):
         """Its gradient takes a tenth of a second of nobody's time."""
 
-        def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+        def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
             begun = time.monotonic()
-            found = super().gradient(x, batch, plan, out)
+            found = super().gradient(x, batch, plan, out, **how)
             time.sleep(max(0.0, SLEEP - (time.monotonic() - begun)))
             return found
 
@@ -336,6 +336,7 @@ def simulated(one: Measured, seconds: float) -> float:
     """Steps a second of a learner, in the simulator, if a minibatch takes so many seconds."""
     import talk
 
+    from roundelay.algorithms.codecs import CODECS
     from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
     from roundelay.simulate.timing import time_strategy
     from roundelay.strategies import make_strategy, parse_strategy
@@ -350,7 +351,7 @@ def simulated(one: Measured, seconds: float) -> float:
         compute=Compute(seconds=seconds),
         allreduce=Allreduce("ring"),
         links=VirtualLinks(between=VirtualLink(latency=LATENCY, bandwidth=bandwidth)),
-        model_bytes=row / way.fragments / (2 if way.wire == "bf16" else 1),
+        model_bytes=CODECS[way.wire].bytes_of(row // 4) / way.fragments,
     )
     return time_strategy(strategy, cluster, talk.BATCH, 2000).frames_per_second / talk.BATCH / 2
 

@@ -1,7 +1,9 @@
 """What all tests share."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Machines that run other things too are slow at times; the limit of pytest-timeout is limit enough. Every run draws the
@@ -9,3 +11,34 @@ from hypothesis import settings
 settings.register_profile("roundelay", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "roundelay"))
+
+TESTS = Path(__file__).parent
+LONG = (
+    "faults/test_host_faults.py",
+    "laws/test_local_optimizers.py",
+    "agree/test_hosts.py",
+    "faults/test_hosts.py",
+    "end_to_end/test_signals.py",
+    "agree/test_sim_procs.py",
+    "faults/test_scripts.py",
+    "faults/test_attach_deaths.py",
+    "agree/test_replay.py",
+    "laws/test_block_momentum.py",
+    "agree/test_diverging_hosts.py",
+    "faults/test_strangers.py",
+    "faults/test_hangs.py",
+    "laws/test_attach.py",
+    "end_to_end/test_several_hosts.py",
+    "end_to_end/test_training.py",
+    "faults/test_replacements.py",
+    "end_to_end/test_pipeline.py",
+)
+"""Files of tests that take longest come first: begun last, one of them would keep all but one processor waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files as LONG does; all others follow, as they were found."""
+    places = {TESTS / name: place for place, name in enumerate(LONG)}
+    gone = [str(path) for path in places if not path.is_file()]
+    assert not gone, f"{__file__}: LONG names files that are not there: {gone}"
+    items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -25,6 +25,7 @@ from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
+from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
@@ -64,6 +65,7 @@ class AcousticTask(Task):
     device: str = "cpu"
     compiled: bool = False
     augment: AugmentConfig = AugmentConfig()
+    objective: Objective = CrossEntropy()
 
     def build(self) -> Learner:
         corpus, alignment = load_corpus(self.corpus), Alignment.load(self.alignment)
@@ -78,7 +80,7 @@ class AcousticTask(Task):
         if self.augment.masks:
             network.frontend.augment = SpecAugment(self.augment, store.parts)
         device = None if self.device == "cpu" else torch.device(self.device)
-        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled)
+        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
 
 
 def labelled_frames(
@@ -176,6 +178,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         training.device,
         training.compile,
         training.augment,
+        training.objective,
     )
     stragglers = tuple(parse_straggler(text) for text in training.stragglers)
     if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):

@@ -2,7 +2,8 @@
 
 OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if
-                    asked for nbest.txt, lattices.txt.gz, hyp.ctm. OUT is the run, or a folder of the user's
+                    asked for nbest.txt, lattices.txt.gz, hyp.ctm; where columns are units (decode.graph=ctc) units.txt,
+                    those of the best column of each frame. OUT is the run, or a folder of the user's
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
@@ -13,27 +14,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import Decoded, Results
+from roundelay.loglikelihoods import FRAME_SECONDS, TUNING_SPLIT, Given, Models, Source, ensemble, words_said
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
-from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.features.external import Matrices
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.lexicon.lexicon import read_lexicon
-from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
 from roundelay.speech.scoring.score import Score, score
@@ -46,9 +47,8 @@ from roundelay.speech.scoring.summary import (
     write_score,
 )
 
-FRAME_SECONDS = 0.01
-TUNING_SPLIT = "dev"
 GRAPHS = "graphs"
+UNITS = "units.txt"
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,7 @@ class Recognised:
     unknown: int  # reference words that the graph cannot recognise
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
-
-
-@dataclass(frozen=True, eq=False)
-class Voice:
-    """A run that takes part: its model, and the features it hears."""
-
-    exp: Path
-    weight: float
-    model: AcousticModel
-    store: FeatureStore
+    units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
 
 
 def recognise(
@@ -83,6 +74,7 @@ def recognise(
     others: Sequence[tuple[Path, Recipe, float]] = (),
     out: Path | None = None,
     of: Path | None = None,
+    scores: Path | None = None,
 ) -> list[Recognised]:
     """Decode and score the recipe's splits with the model in `exp`; write everything into `out`/decode.
 
@@ -96,82 +88,79 @@ def recognise(
         out: `exp` by default; then its results.json is brought up to date as well.
         of: another prepared corpus than the run's own, whose splits are decoded. Settings are chosen on its dev split,
             or on that of the run's corpus where it has none.
+        scores: log-likelihoods to decode instead of those of the run's model (a .scp, .ark or .npz file, or a folder of
+            .npy files); of the run, its recipe alone is used.
 
     Raises:
-        UserError: not a finished run; a split that does not exist; language model and lexicon do not fit; runs that do
-            not fit together; features that differ from those a model was trained on.
+        UserError: not a finished run; a kind of graph that its model is not for; a split that does not exist; language
+            model and lexicon do not fit; runs that do not fit together; features that differ from those a model
+            was trained on.
     """
     config = recipe.decode
     own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
     corpus = own if of is None else load_corpus(of)
-    if (others or of is not None) and out is None:
-        what = "Runs that are decoded together need" if others else "Decoding another corpus needs"
-        raise UserError(f"{what} a folder for the results: give --out DIR.")
+    _check_asked(exp, config, len(others), out, of, scores)
     if unknown := [split for split in config.splits if split not in corpus.splits]:
         raise UserError(
             f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
         )
-    voices = _voices(exp, recipe, others, None if of is None else corpus)
-    tuned = voices
-    if of is not None and TUNING_SPLIT not in corpus.splits:
-        tuned = _voices(exp, recipe, others)
-    graph = _graph(recipe, own, alignment, progress, _said(voices[0], own, corpus))
+    tuned_on = own if of is not None and TUNING_SPLIT not in corpus.splits else corpus
+    source: Source
+    tuned: Source
+    if scores is None:
+        members = ensemble(exp, recipe, others, None if of is None else corpus)
+        source = tuned = Models(members)
+        if tuned_on is not corpus:
+            tuned = Models(ensemble(exp, recipe, others))
+        said = words_said(members[0], own, corpus)
+    else:
+        source = tuned = Given(Matrices.open(scores))
+        said = ""
+    columns = config.graph.columns(alignment.tying)
+    graph = _graph(recipe, own, columns, progress, said)
     pronouncing = None
     if config.ctm:
         lexicon = read_lexicon(graph / LEXICON_FILE, alignment.tying.phones[0])
         pronouncing = Pronouncing(lexicon, alignment.tying, config.silence_probability, FRAME_SECONDS)
     done = []
     with decoders(graph, config.workers, pronouncing) as run:
-        options, tried = _settings(run, tuned, corpus if tuned is voices else own, config, progress)
+        options, tried = _settings(run, tuned, tuned_on, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
-            found, batch = _one_split(run, voices, corpus.splits[split], split, options, words, progress)
+            found, batch = _one_split(run, source, columns, corpus.splits[split], split, options, words, progress)
             folder = (out or exp) / "decode" / split
-            _write(folder, found, batch, corpus, config, voices, tried)
+            _write(folder, found, batch, corpus, config, source, tried)
             if out is None:
                 _update_results(exp, found)
             done.append(found)
     return done
 
 
-def _voices(
-    exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]], corpus: Corpus | None = None
-) -> list[Voice]:
-    """The runs, checked to have the same tied states, with the features of `corpus`, or each with its own corpus's."""
-    voices, first = [], Alignment.load(recipe.alignment)
-    total = 1.0 + sum(weight for *_, weight in others)
-    if any(not weight > 0.0 for *_, weight in others):
-        raise UserError("Weights of runs must be above 0; leave out a run that is not to count.")
-    for path, its, weight in [(exp, recipe, 1.0), *others]:
-        model, alignment = load_model(path), Alignment.load(its.alignment)
-        if alignment.num_pdfs != len(model.prior):
-            raise UserError(
-                f"{path}: the model has {len(model.prior)} tied states, the alignment in {its.alignment} has "
-                f"{alignment.num_pdfs}. Give the alignment it was trained on, or train again."
-            )
-        same = alignment.tying.phones == first.tying.phones
-        if not same or not np.array_equal(alignment.tying.table, first.tying.table):
-            raise UserError(
-                f"{path}: other tied states ({its.alignment}) than {exp} ({recipe.alignment}), so their "
-                "log-likelihoods cannot be averaged. Train both on alignments of one decision tree."
-            )
-        heard = corpus or load_corpus(its.corpus)
-        splits = [split for split in {*recipe.decode.splits, TUNING_SPLIT} if split in heard.splits]
-        voices.append(Voice(path, weight / total, model, model.features(heard, path, splits)))
-    return voices
+def _check_asked(
+    exp: Path, config: Decoding, others: int, out: Path | None, of: Path | None, scores: Path | None
+) -> None:
+    """Raise a UserError where what is asked for cannot be."""
+    if (others or of is not None or scores is not None) and out is None:
+        what = "Runs that are decoded together need" if others else "Decoding another corpus needs"
+        what = what if scores is None else "Decoding given log-likelihoods needs"
+        raise UserError(f"{what} a folder for the results: give --out DIR.")
+    if others and scores is not None:
+        raise UserError("--scores stands for the log-likelihoods of runs: leave --with out.")
+    kind = config.graph
+    if not kind.tied_states and scores is None:
+        raise UserError(
+            f"{exp}: its model gives log-likelihoods of tied states, which are decoded with decode.graph=hmm. For "
+            f"decode.graph={kind.name}, give log-probabilities of units and a blank that another model computed: "
+            "--scores FILE."
+        )
+    if not kind.tied_states and config.ctm:
+        raise UserError(
+            f"decode.ctm: a graph of kind {kind.name} does not say when a phone begins, so words have no times. Leave "
+            "decode.ctm out, or decode with decode.graph=hmm."
+        )
 
 
-def _said(voice: Voice, own: Corpus, corpus: Corpus) -> str:
-    """A sentence on whose words and language model are used, where that is not plain."""
-    changed = voice.model.input.changes(own) if voice.model.input is not None else ""
-    if changed:
-        changed += "The graph is made of what is there now. "
-    if corpus is own:
-        return changed
-    return f"words and language model of {own.folder}, which the model was trained on. {changed}"
-
-
-def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progress, said: str) -> Path:
+def _graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
     """The folder of the decoding graph, built unless it is there; `said` is told with it."""
     config = recipe.decode
     how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
@@ -187,7 +176,7 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
     )
     transcripts = tuple(corpus.transcripts("train"))
     # The cost of words is put on when the graph is loaded: one graph serves all of them.
-    job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, alignment.tying)
+    job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns)
     progress.start("building the decoding graph")
     folder, new = find_or_make(job, recipe.alignment / GRAPHS)
     info = read_json(folder / GRAPH_FILE)
@@ -200,30 +189,12 @@ def _graph(recipe: Recipe, corpus: Corpus, alignment: Alignment, progress: Progr
     return folder
 
 
-def _loglikes(voices: Sequence[Voice], utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The weighted mean of all runs' log-likelihoods (T, S)."""
-    for utterance in utterances:
-        result: NDArray[np.float32] | None = None
-        for voice in voices:
-            part = log_likelihoods(voice.model.module, voice.store, utterance.id, voice.model.prior)
-            if len(voices) > 1:
-                part *= np.float32(voice.weight)
-            if result is not None and result.shape != part.shape:
-                raise UserError(
-                    f"{utterance.id}: {len(part)} frames in {voice.exp}, {len(result)} in {voices[0].exp}. Decode runs "
-                    "together that were trained on features of one frame rate."
-                )
-            result = part if result is None else result + part
-        assert result is not None
-        yield utterance.id, result
-
-
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
 
 
 def _settings(
-    run: Decoders, voices: Sequence[Voice], corpus: Corpus, config: Decoding, progress: Progress
+    run: Decoders, source: Source, corpus: Corpus, config: Decoding, progress: Progress
 ) -> tuple[Search, Mapping[Search, Tried]]:
     """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that."""
     scale = SCALES[0] if config.scale is None else config.scale
@@ -238,8 +209,10 @@ def _settings(
                 f"--set {' '.join(fixed)}"
             )
         utterances = corpus.splits[TUNING_SPLIT]
-        loglikes = dict(_loglikes(voices, utterances))
-        tuning = Tuning(run, loglikes, _refs(utterances), FRAME_SECONDS, TUNING_SPLIT, progress)
+        loglikes = dict(source.of(utterances))
+        frames = sum(map(len, loglikes.values()))
+        frame_seconds = source.seconds(utterances, frames) / max(1, frames)
+        tuning = Tuning(run, loglikes, _refs(utterances), frame_seconds, TUNING_SPLIT, progress)
         if config.scale is None:
             if config.word_costs:
                 search = replace(search, word_cost=sorted(config.word_costs)[len(config.word_costs) // 2])
@@ -260,7 +233,8 @@ def _settings(
 
 def _one_split(
     run: Decoders,
-    voices: Sequence[Voice],
+    source: Source,
+    columns: Columns,
     utterances: Sequence[Utterance],
     split: str,
     options: Search,
@@ -268,12 +242,14 @@ def _one_split(
     progress: Progress,
 ) -> tuple[Recognised, Batch]:
     progress.start(f"decoding {split}", len(utterances))
-    frames = 0
+    frames, units = 0, {}
 
     def counted() -> Iterator[tuple[str, NDArray[np.float32]]]:
         nonlocal frames
-        for utterance, matrix in _loglikes(voices, utterances):
+        for utterance, matrix in source.of(utterances):
             frames += len(matrix)
+            if read := columns.read_off(matrix):
+                units[utterance] = read
             yield utterance, matrix
 
     batch = run.search(counted(), options, progress)
@@ -284,11 +260,12 @@ def _one_split(
         split,
         result,
         options,
-        batch.search_seconds / (frames * FRAME_SECONDS),
+        batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
         sum(word not in words for ref in refs.values() for word in ref),
         summarise(result),
         summarise_subsets(result, utterances),
+        units,
     )
     return found, batch
 
@@ -299,10 +276,13 @@ def _write(
     batch: Batch,
     corpus: Corpus,
     config: Decoding,
-    voices: Sequence[Voice],
+    source: Source,
     tried: Mapping[Search, Tried],
 ) -> None:
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
+    (folder / UNITS).unlink(missing_ok=True)
+    if found.units:
+        write_text(folder / UNITS, "".join(f"{u} {' '.join(units)}\n" for u, units in found.units.items()))
     _write_details(folder, batch, corpus.splits[found.split], config)
     write_json(
         folder / "decode.json",
@@ -312,7 +292,7 @@ def _write(
             "unfinished_utterances": found.unfinished,
             "words": found.score.errors.ref,
             "unknown_words": found.unknown,
-            "runs": {str(voice.exp): voice.weight for voice in voices},
+            **source.told(),
             "options": plain(config),
             f"tried_on_{TUNING_SPLIT}": [
                 {

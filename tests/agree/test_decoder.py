@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig, build_graph
+from roundelay.speech.decode.graphs.graph import Graph, GraphConfig
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import Float32, decode

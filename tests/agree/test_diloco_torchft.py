@@ -62,7 +62,7 @@ class Steady(Learner, Task):
     def initial(self) -> Tensor:
         return torch.ones(1)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         out.fill_(2.0)
         return Statistics(batch.frames)
 

@@ -15,7 +15,8 @@ import pytest
 from roundelay.core.streams import stream
 from roundelay.speech.decode.graphs.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
 from roundelay.speech.decode.graphs.grammar import grammar_arcs
-from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig, build_graph
+from roundelay.speech.decode.graphs.graph import Graph, GraphConfig
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon_transducer
 from roundelay.speech.decode.lm.arpa_file import write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate_with

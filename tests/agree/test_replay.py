@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,9 +24,11 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.replay import Replayed, replay
+from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import Kind
+from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
+from support.coded import Pairs, Together
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +68,16 @@ def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: b
     assert_same(found, recorded)
     assert found.minibatches == 320
     assert found.events > 1000
+
+
+@pytest.mark.parametrize("strategy", [Pairs("int8"), Pairs("int4"), Pairs("bf16", remembers=False), Together("int4")])
+@pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
+def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device: bool, tmp_path: Path) -> None:
+    task = Quadratic(parameters=CHUNK + 1027)
+    made = replace(cluster("adpsgd", 3, OnDevice(task) if device else task, momentum=0.9), strategy=strategy)
+    recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
+    assert_same(again(made, tmp_path), recorded)
+    assert recorded.vectors[strategy.memory[0]].any() == getattr(strategy, "remembers", True)
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd", "ssgd"])
@@ -174,8 +187,8 @@ class Other(Quadratic):
 
 
 class _Other(QuadraticLearner):
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        found = super().gradient(x, batch, plan, out)
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
+        found = super().gradient(x, batch, plan, out, **how)
         return replace(found, loss=found.loss + 1e-12) if batch.index == 17 else found
 
 

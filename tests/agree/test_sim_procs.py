@@ -1,13 +1,14 @@
 """The same strategy object in the simulator and on real processes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
@@ -16,8 +17,11 @@ from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, Segme
 from roundelay.runtime.procs.coordination.collectives import BUCKET
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies.base import Strategy
+from roundelay.strategies.diloco import DiLoCo
 from support.blobs import Blobs
 from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, plan
+from support.coded import Together
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,22 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
         assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
     assert virtual.integers == real.integers
     assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
+
+
+@pytest.mark.parametrize("strategy", [*map(Together, CODECS), DiLoCo(period=3, codec="int4")], ids=str)
+@pytest.mark.parametrize(
+    "task", [BlobTask("cpu"), Quadratic(parameters=CHUNK + 1027)], ids=["module on a device", "quadratic"]
+)
+def test_coded_messages_agree_bit_for_bit(strategy: Strategy, task: Task) -> None:
+    """Means of gradients, means begun before and mixes, and what all of them have not sent yet."""
+    made = replace(cluster("ssgd", 3, task, momentum=0.9), strategy=strategy)
+    virtual, real, _ = both(made, [plan(0, 3, examples=6 * MINIBATCH + 2, epoch=e) for e in range(2)])
+    for vector in virtual.vectors:
+        assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
+    for left in (name for name in strategy.memory if name.endswith("left")):
+        coded = strategy != Together("fp32")
+        silent = left == "means left"  # the last has no weight in these
+        assert virtual.vectors[left].any(1).tolist() == [coded, coded, coded and not silent]
 
 
 @pytest.mark.parametrize("name", MANY_SYNCHRONOUS)

@@ -11,7 +11,9 @@ from roundelay.core.files import read_json
 from roundelay.recipes.recipe import load_recipe
 from roundelay.speech.corpus import free
 from roundelay.speech.corpus.download import Remote
+from roundelay.speech.corpus.readers import librispeech as librispeech_reader
 from roundelay.speech.prepared import load_corpus
+from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
@@ -92,8 +94,8 @@ def test_download_and_prepare(
         digests[part] = f"md5:{hashlib.md5(packed[-1]).hexdigest()}"
     with odd_server() as server:
         monkeypatch.setattr(free, "OPENSLR", server.address)
-        monkeypatch.setattr(free, "_MINI", digests)
-        monkeypatch.setattr(free, "_CMUDICT", Remote(server.url("cmudict.dict")))
+        monkeypatch.setattr(librispeech_reader, "MINI_DIGESTS", digests)
+        monkeypatch.setattr(librispeech_reader, "CMUDICT", Remote(server.url("cmudict.dict")))
         answers = [truncated(packed[0], 5000, ETag='"1"'), ranged(packed[0], '"1"'), whole(packed[1])]
         server.answers = [*answers, whole(CMU_STYLE.encode()), refusing(404)]
         assert main(["prepare", "mini-librispeech", "--download"]) == 0
@@ -122,6 +124,11 @@ def test_recipes_can_be_read(name: str) -> None:
         (["fsdd", "--source", ".", "--split", "train=x"], "has no use for --split"),
         (["an4", "--source", ".", "--lexicon", "x"], "has no use for --lexicon"),
         (["librispeech", "--source", ".", "--also", "x"], "has no use for --also"),
+        (["kaldi", "--source", ".", "--lexicon", "x", "--also", "x"], "has no use for --also; it is for switchboard"),
+        (["kaldi", "--source", "."], "prepare kaldi needs --lexicon, a pronunciation dictionary"),
+        (["kaldi", "--download"], "kaldi is not free to load"),
+        (["lhotse"], "prepare lhotse needs --source, the folder that holds the corpus."),
+        (["demo", "--source", "."], "prepare demo has no use for --source"),
         (["librispeech", "--source", ".", "--vocabulary-size", "5"], "--vocabulary-size needs --vocabulary"),
         (["librispeech", "--source", ".", "--split", "train"], "write NAME=FOLDER"),
     ],
@@ -137,3 +144,15 @@ def test_options_that_do_not_fit(
     assert main(["prepare", *arguments]) == 2
     assert named in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_vocabulary_for_a_corpus_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of the text and those that are trained on can be recognised; a held-out word beyond them is an error."""
+    monkeypatch.chdir(tmp_path)
+    splits = {"train": {"a-1": "YES NO", "b-1": "NO"}, "dev": {"c-1": "GO"}, "test": {"d-1": "STOP"}}
+    kaldi_corpus(tmp_path / "source", splits)
+    (tmp_path / "source/lang/words.dic").write_text("YES Y EH S\nNO N OW\nGO G OW\nSTOP S T AA P\n")
+    (tmp_path / "text").write_text("GO GO\n")
+    prepare = ["prepare", "kaldi", "--source", "source", "--lexicon", "source/lang/words.dic", "--data", "data/mine"]
+    assert main([*prepare, "--vocabulary", "text"]) == 0
+    assert set(load_corpus(Path("data/mine")).lexicon.words) == {"YES", "NO", "GO"}

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from roundelay import training
 from roundelay.acoustic import make_job
 from roundelay.cli import main
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
 from roundelay.recipes.recipe import load_recipe
@@ -110,6 +112,20 @@ def test_another_optimizer_and_rule_by_the_command_line(inside: Path) -> None:
     assert [s.learning_rate for s in segments] == pytest.approx([2e-3, 2e-3, 2e-3 * 0.5**0.5])
     assert segments[-1].loss < segments[0].loss
     assert main(arguments) == 0
+
+
+def test_a_recipe_s_objective_reaches_the_learners(inside: Path) -> None:
+    """Another gradient at the same point, and the same report."""
+    found = []
+    for objective in ("cross-entropy", "smoothed"):
+        learner = make_job(load_recipe("recipe.yaml", [f"training.objective={objective}"])).cluster.task.build()
+        epoch, out = EpochPlan(0, learner.examples, 64, 1, 0), torch.zeros(learner.parameters)
+        learner.gradient(learner.initial(), epoch.piece(0), epoch, out)
+        found.append((out, learner.evaluate(learner.initial(), "dev")))
+    (plain, reported), (smoothed, again) = found
+    assert not torch.allclose(smoothed, plain, rtol=1e-2)
+    assert (again.frames, again.correct) == (reported.frames, reported.correct)
+    assert again.loss == pytest.approx(reported.loss, rel=1e-6)
 
 
 def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from os import close, kill, pidfd_open
+from os import close, environ, kill, pidfd_open
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,16 @@ from support.until import until
 KILLED, TERMED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 
 
+OURS = "ROUNDELAY_STARTED_BY"
+"""A variable of the environment, by which a test knows again whatever it has started."""
+
+
 @pytest.mark.parametrize(("victim", "rows"), [(2, ""), (2, "mapped"), (0, "mapped")])
-def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(victim: int, rows: str) -> None:
+def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(
+    victim: int, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where rows lie on a device, whose memory goes with the process that has allocated it."""
+    monkeypatch.setenv(OURS, str(tmp_path))
     done = run_learners(3, str(attached_deaths.__file__), "adpsgd", f"{victim}", rows, expect=KILLED)
     found = reports(done.stdout)["death"]
     living = [rank for rank in range(3) if rank != victim]
@@ -32,15 +39,25 @@ def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(victim: int,
     trained = [number for mine in found.values() for number in mine["trained"]]
     assert sorted(trained + one["dead_trained"]) == list(range(120))
     assert f"learner {victim} ended with status 137" in done.stderr
-    until(lambda: not keepers())
+    until(lambda: not started(str(tmp_path)))
 
 
-def keepers() -> list[str]:
-    """Processes that keep rows on devices."""
+def test_what_a_test_has_started_is_known_again(tmp_path: Path) -> None:
+    """Else a test of who is left would find nobody, whoever is."""
+    process = subprocess.Popen(["sleep", "1000"], env={**environ, OURS: str(tmp_path)}, start_new_session=True)
+    until(lambda: started(str(tmp_path)) == [process.pid])
+    process.kill()
+    process.wait()
+    assert started(str(tmp_path)) == []
+
+
+def started(by: str) -> list[int]:
+    """Processes that a test has started, those that keep rows on devices among them."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            found += [process.name] * (b"procs.keeper" in (process / "cmdline").read_bytes())
+            if f"{OURS}={by}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
     return found
 
 

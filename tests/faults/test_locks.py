@@ -12,9 +12,9 @@ import torch
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
-from roundelay.runtime.learner_state import NoLock, Row, exchange
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import NoLock, Row, exchange
 
 HOLDER = """
 import os, sys

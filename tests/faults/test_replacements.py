@@ -12,12 +12,12 @@ import torch
 from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, LearnerDied, Straggler, Watch
-from roundelay.runtime.learner_state import NoLock, Row, adopt, mend
 from roundelay.runtime.procs import driver
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import NoLock, Row, adopt, mend
 from support.broken import Moody, Unlucky
 from support.clusters import MINIBATCH, OnDevice, cluster, plan
 

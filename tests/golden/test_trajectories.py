@@ -35,7 +35,7 @@ class Steady(Learner):
     def initial(self) -> Tensor:
         return torch.zeros(2)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         out.copy_(torch.tensor([batch.index + 1.0, -1.0]))
         return Statistics(batch.frames)
 

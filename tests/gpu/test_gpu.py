@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
+from roundelay.core.codec import Codec
+from roundelay.core.flat import CHUNK
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
@@ -71,6 +74,18 @@ def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> 
         torch.testing.assert_close(total(runtime), sums, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_what_is_coded_there_has_the_bits_of_the_processor(codec: Codec) -> None:
+    x = torch.randn(CHUNK + 1027, generator=torch.Generator().manual_seed(0))
+    here, there = torch.empty_like(x), torch.empty_like(x, device="cuda")
+    left_here, left_there = torch.zeros_like(x), torch.zeros_like(x, device="cuda")
+    for _ in range(3):
+        codec.send(x, left_here, here)
+        codec.send(x.cuda(), left_there, there)
+        assert torch.equal(there.cpu(), here)
+        assert torch.equal(left_there.cpu(), left_here)
+
+
 def total(runtime: ProcsRuntime) -> Tensor:
     """What exchanges keep: the sum of all rows, (P,)."""
     rows = runtime.rows().sum(0)
@@ -102,10 +117,9 @@ def test_points_and_gradients_on_the_device_are_not_copied() -> None:
     plan_ = plan(1, 1).epoch
     expected, found = torch.empty(learner.parameters), torch.empty(learner.parameters, device="cuda")
     here.gradient(here.initial(), plan_.piece(0), plan_, expected)
-    learner.resident = True
     point = learner.initial().cuda()
-    learner.gradient(point, plan_.piece(0), plan_, found)
+    learner.gradient(point, plan_.piece(0), plan_, found, resident=True)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)
-    learner.gradient(point.mul_(2), plan_.piece(0), plan_, found)  # it looks at the point itself
+    learner.gradient(point.mul_(2), plan_.piece(0), plan_, found, resident=True)  # it looks at the point itself
     here.gradient(2 * here.initial(), plan_.piece(0), plan_, expected)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-5)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
@@ -105,7 +106,7 @@ def test_a_host_that_fails_in_the_middle_costs_one_exchange_and_tears_nothing(
         assert zero.rows[0].version == 0
         assert not zero.rows[0].torn
         zero.client.peers_changed({1: one.listener.address})
-        zero.client.patience = 60.0
+        zero.client.network.patience = 60.0
         assert ask(worker, Exchange(1, pair_average_)) == 1
         assert torch.equal(zero.rows[0].vector, one.rows[1].vector)
     impostor.close()
@@ -152,7 +153,7 @@ def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_succes
     with hosts([0, 1]) as (zero, one):
         one.rows[1].lock.acquire()
         ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
-        links = zero.client._channels[0]._links
+        links = zero.client.channels[0].carrier.links._links
         until(lambda: any(link.sent_bytes > 4 * LONG for link in list(links.values())))
         successor = Worker(zero.spec(0))  # the first is dead now
         with zero.rows[0].writing():
@@ -164,7 +165,7 @@ def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_succes
         assert zero.rows[0].version == 2
 
 
-def test_the_learner_takes_steps_while_the_ferry_is_under_way() -> None:
+def test_the_learner_takes_steps_while_its_row_is_in_flight() -> None:
     """Under the strategy itself: nobody answers before 20 steps are done."""
     held = threading.Event()
 
@@ -231,6 +232,10 @@ WRONG: list[tuple[str, dict[str, Any], int]] = [
     ("exchange", {"wire": "fp8"}, 4 * LONG),
     ("exchange", {"wire": ["fp32"]}, 4 * LONG),
     ("exchange", {"wire": "bf16"}, 4 * LONG),
+    ("exchange", {"wire": "int8"}, CODECS["int8"].bytes_of(LONG) - 1),
+    ("exchange", {"wire": "bf16", "memory": "row"}, 2 * LONG),
+    ("exchange", {"wire": "bf16", "memory": ["pulled"]}, 2 * LONG),
+    ("exchange", {"wire": "bf16", "memory": None}, 2 * LONG),
     ("exchange", {"chunks": [0, 5]}, 4 * LONG),
     ("exchange", {"chunks": [2, 2]}, 0),
     ("exchange", {"chunks": [3, 1]}, 0),
@@ -249,7 +254,7 @@ WRONG: list[tuple[str, dict[str, Any], int]] = [
 def test_a_request_that_makes_no_sense_closes_its_link_and_changes_nothing(
     kind: str, changed: dict[str, Any], size: int
 ) -> None:
-    hello = {"what": "ferry", "host": 0, "rank": 0, "life": "x"}
+    hello = {"what": "exchange", "host": 0, "rank": 0, "life": "x"}
     with hosts([0, 1]) as (zero, one):
         link = Link.connect(one.listener.address, SECRET, hello, 60.0, largest=9 * LONG)
         link.send(kind, {**GOOD, **changed}, [bytes(size)])
@@ -265,7 +270,7 @@ def test_a_request_that_makes_no_sense_closes_its_link_and_changes_nothing(
 @pytest.mark.parametrize("hello", [{}, {"rank": 1, "host": 0}, {"rank": 2, "host": 0}, {"rank": "0", "host": 0}])
 def test_only_learners_of_other_hosts_have_a_desk(hello: dict[str, Any]) -> None:
     with hosts([0, 1]) as (_, one):
-        link = Link.connect(one.listener.address, SECRET, {"what": "ferry", **hello}, 60.0)
+        link = Link.connect(one.listener.address, SECRET, {"what": "exchange", **hello}, 60.0)
         with pytest.raises(LinkClosed):
             link.receive(60.0)
         link.close()
@@ -275,7 +280,7 @@ def test_only_learners_of_other_hosts_have_a_desk(hello: dict[str, Any]) -> None
 def test_the_good_request_is_good() -> None:
     """What the wrong ones are made of."""
     with hosts([0, 1]) as (_, one):
-        link = Link.connect(one.listener.address, SECRET, {"what": "ferry", "host": 0, "rank": 0}, 60.0)
+        link = Link.connect(one.listener.address, SECRET, {"what": "exchange", "host": 0, "rank": 0}, 60.0)
         for _ in range(2):  # the same number again is another request: only "again" asks what became of it
             link.send("exchange", GOOD, [bytes(4 * LONG)])
             found = torch.frombuffer(link.receive(60.0).payload, dtype=torch.float32)
@@ -321,16 +326,17 @@ WORDS = st.fixed_dictionaries(
         "private": NUMBERS,
         "chunks": st.lists(NUMBERS),
         "since": st.one_of(NUMBERS, st.just(2**61)),
-        "wire": st.sampled_from(["fp32", "bf16", "", None]),
+        "wire": st.sampled_from([*CODECS, "", None]),
+        "memory": st.sampled_from(["", "row", "pulled", 3, None]),
     },
 )
 
 
 @given(
-    kind=st.sampled_from(["exchange", "please", "fetch", "again", "answer", "forget"]),
+    kind=st.sampled_from(["exchange", "request", "fetch", "again"]),
     rule=RULES,
     words=WORDS,
-    size=st.sampled_from([0, 4 * 37, 2 * 37, 8 * 37, 5]),
+    size=st.sampled_from([0, 8 * 37, 5, *(codec.bytes_of(37) for codec in CODECS.values())]),
     aged=st.booleans(),
 )
 def test_whatever_is_asked_is_answered_or_ends_its_link(
@@ -338,7 +344,7 @@ def test_whatever_is_asked_is_answered_or_ends_its_link(
 ) -> None:
     """The desk goes on for the next who comes; no row stays half written, and nothing is wrong with the run."""
     good = {**GOOD, "chunks": [0, 1], "rule": rule, "private": int(size == 8 * 37), "since": 0 if aged else None}
-    hello = {"what": "ferry", "host": 0, "rank": 0, "life": "x"}
+    hello = {"what": "exchange", "host": 0, "rank": 0, "life": "x"}
     with _one_host() as one:
         link = Link.connect(one.listener.address, SECRET, hello, 60.0)
         link.send(kind, {**good, **words}, [bytes(size)])

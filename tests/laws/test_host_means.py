@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.hosts.means import PIECE, HostMeans
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
@@ -38,8 +39,8 @@ class Side:
 
 
 @contextmanager
-def two_sides(wire: Precision = "fp32") -> Iterator[list[Side]]:
-    """Two hosts in this process, joined by a link. In what precision gradients travel is for the first to say."""
+def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
+    """Two hosts in this process, joined by a link. By which codec gradients travel is for the first to say."""
     with_one = Layout(2, LONG, views=(HostMeanSequences,))
     listener = Listener(("127.0.0.1", 0), SECRET)
     dialled = Link.connect(listener.address, SECRET, {}, 60.0)
@@ -51,7 +52,7 @@ def two_sides(wire: Precision = "fp32") -> Iterator[list[Side]]:
         arena = Arena(create_file(with_one), with_one, Patience(rank, 60))
         arena.liveness.alive[:] = 1
         host = HostMeans(
-            arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append, wire if rank == 0 else "fp32"
+            arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append, codec if rank == 0 else FP32
         )
         sides.append(Side(arena, Means(arena, rank, Patience(rank, 60), [rank]), host, link))
     for side in sides:
@@ -117,7 +118,7 @@ def test_gradients_in_16_bits_are_the_same_everywhere_and_lose_nothing_in_the_lo
     """Each host adds what rounding took away to what it hands on next: all the first n means together are the exact
     ones, but for what both hosts still remember."""
     generator, total, exact = torch.Generator().manual_seed(0), torch.zeros(LONG), torch.zeros(LONG)
-    with two_sides("bf16") as sides:
+    with two_sides(CODECS["bf16"]) as sides:
         for step in range(1, 7):
             gradients = [torch.randn(LONG, generator=generator) for _ in sides]
             here, there = one_mean(sides, gradients, gradient=True)
@@ -133,7 +134,7 @@ def test_gradients_in_16_bits_are_the_same_everywhere_and_lose_nothing_in_the_lo
 
 def test_models_are_never_rounded() -> None:
     models = [torch.randn(LONG, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
-    with two_sides("bf16") as sides:
+    with two_sides(CODECS["bf16"]) as sides:
         for mean in one_mean(sides, models, gradient=False):
             torch.testing.assert_close(mean, (models[0] + models[1]) / 2, rtol=1e-6, atol=1e-7)
 
@@ -174,8 +175,7 @@ def said(learner: ModuleLearner) -> tuple[list[int], list[Tensor], Tensor]:
         firsts.append(first)
         found.append(out[first:].clone())
 
-    learner.laid = lay
-    learner.gradient(learner.initial(), epoch.piece(0), epoch, out)
+    learner.gradient(learner.initial(), epoch.piece(0), epoch, out, on_ready=lay)
     return firsts, found, out
 
 

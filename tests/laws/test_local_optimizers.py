@@ -124,7 +124,7 @@ class Slope(Learner):
     def initial(self) -> Tensor:
         return torch.zeros(3)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         out.fill_(1.0)
         return Statistics(batch.frames)
 

@@ -28,7 +28,7 @@ from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.relay import MISCHIEF, PIECE, Relay, relay
-from support.two_hosts import ask, even, hosts, start
+from support.two_hosts import Host, ask, even, hosts, start
 from support.until import until
 
 SECRET = b"known to the hosts, and to nobody between them"
@@ -129,24 +129,40 @@ def test_rows_between_segments(what: str, encrypts: bool) -> None:
 @pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
 @pytest.mark.parametrize("asker", [0, 1])
 def test_exchanges(what: str, forward: bool, asker: int) -> None:
-    """The exchange is done once all the same, over another link, to the same bits."""
-    with hosts([0, 1]) as found, relay(found[1 - asker].listener.address, what, forward) as between:
-        host, other = found[asker], found[1 - asker]
-        host.client.peers_changed({1 - asker: between.address})
-        ask(host.workers[asker], Exchange(1 - asker, pair_average_))
-        for rank in (0, 1):
-            found[rank].rows[rank].vector.copy_(start(rank))
-        between.go(PIECE)
-        assert ask(host.workers[asker], Exchange(1 - asker, pair_average_)) is not None
-        assert between.done
-        assert host.rejected.tampered + other.rejected.tampered == 1
-        assert TAMPERED in [*host.rejected.reasons, *other.rejected.reasons][0]
-        middle = start(0).lerp(start(1), 0.5)
-        for rank in (0, 1):
-            torch.testing.assert_close(found[rank].rows[rank].vector, middle)
-            assert found[rank].rows[rank].version == 2
-        assert between.links >= 2
-        assert even(*found)
+    """The exchange is done once all the same, over another link, to the same bits. Rows travel from the host of the
+    lower rank, whoever asks."""
+    with hosts([0, 1]) as found, relay(found[1].listener.address, what, forward) as between:
+        found[0].client.peers_changed({1: between.address})
+        _exchange_once(found, asker, between, PIECE)
+
+
+@pytest.mark.parametrize("what", ["change", "repeat", "put_in"])
+@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
+def test_requests_to_a_lower_rank(what: str, forward: bool) -> None:
+    """As exchanges: it is the request that is touched, or the answer that it is done. (A message that is left out, or
+    kept back, is silence, which patience ends.) What is put in behind a message is found when the next is due."""
+    with hosts([0, 1]) as found, relay(found[0].listener.address, what, forward) as between:
+        found[1].client.peers_changed({0: between.address})
+        _exchange_once(found, 1, between, 1, times=2)
+
+
+def _exchange_once(found: list[Host], asker: int, between: Relay, least: int, times: int = 1) -> None:
+    worker = found[asker].workers[asker]
+    ask(worker, Exchange(1 - asker, pair_average_))
+    for rank in (0, 1):
+        found[rank].rows[rank].vector.copy_(start(rank))
+    between.go(least)
+    for _ in range(times):
+        assert ask(worker, Exchange(1 - asker, pair_average_)) is not None
+    assert between.done
+    assert found[0].rejected.tampered + found[1].rejected.tampered == 1
+    assert TAMPERED in [*found[0].rejected.reasons, *found[1].rejected.reasons][0]
+    middle = start(0).lerp(start(1), 0.5)
+    for rank in (0, 1):
+        torch.testing.assert_close(found[rank].rows[rank].vector, middle)
+        assert found[rank].rows[rank].version == 1 + times
+    assert between.links >= 2
+    assert even(*found)
 
 
 @pytest.mark.parametrize("forward", [True, False], ids=["up", "down"])

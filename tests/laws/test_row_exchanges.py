@@ -71,7 +71,7 @@ def test_a_fetch_between_hosts() -> None:
         assert even(zero, one)
 
 
-def test_what_is_here_needs_no_ferry() -> None:
+def test_a_row_that_is_here_needs_no_client() -> None:
     with hosts([0, 0, 1]) as (zero, one):
         assert ask(zero.workers[0], Exchange(1, pair_average_)) == 1
         assert torch.equal(zero.rows[0].vector, zero.rows[1].vector)
@@ -108,18 +108,18 @@ def test_an_exchange_rests_while_the_allowance_is_spent_unless_its_learner_waits
         zero.client.cpu_budget = cpu_budget = CpuBudget(0.05, 1, lambda: 0.0, [busy])
         worker, before = zero.workers[0], one.rows[1].vector.clone()
         looked.clear()
-        handle = worker._perform(Begin(Exchange(1, pair_average_)))
-        until(lambda: worker._outbox is not None and worker._outbox.through)  # nothing spent yet
-        assert worker._perform(Wait(handle)) == 1
+        handle = worker.engine.perform(Begin(Exchange(1, pair_average_)))
+        until(lambda: worker.remote.through)  # nothing spent yet
+        assert worker.engine.perform(Wait(handle)) == 1
         assert not torch.equal(one.rows[1].vector, before)
         cpu_budget.spent(1.0)
         looked.clear()
-        handle = worker._perform(Begin(Exchange(1, pair_average_)))
+        handle = worker.engine.perform(Begin(Exchange(1, pair_average_)))
         assert looked.wait(60)
         assert cpu_budget.pause() > 10
         assert one.rows[1].version == 1
         assert not handle.done
-        assert worker._perform(Wait(handle)) == 2
+        assert worker.engine.perform(Wait(handle)) == 2
         assert one.rows[1].version == 2
         cpu_budget.spent(1.0)
         assert ask(worker, Exchange(1, pair_average_)) == 3  # a learner that waits from the beginning
@@ -162,7 +162,7 @@ def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
 
 @pytest.mark.parametrize("row_format", [RowFormat(), BF16, THREE])
 def test_an_exchange_lands_on_the_row_as_it_is_then(row_format: RowFormat) -> None:
-    """What the learner adds while the ferry is under way is neither lost nor mixed."""
+    """What the learner adds while its row is in flight is neither lost nor mixed."""
     with hosts([0, 1], row_format=row_format) as (zero, one):
         worker = zero.workers[0]
         one.rows[1].lock.acquire()
@@ -253,24 +253,23 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         ask(one.workers[1], Begin(Exchange(0, pair_average_)))
         until(lambda: zero.arena.row_versions.in_flight[0])
         zero.arena.liveness.alive[1] = 0
-        zero.server.living_changed()
+        zero.client.living_changed()
         assert not zero.arena.row_versions.in_flight[0]
         assert ask(one.workers[2], Exchange(0, pair_average_)) is not None
         middle = start(2).lerp(start(0), 0.5)
         assert torch.equal(zero.rows[0].vector, middle)
         one.arena.liveness.alive[1] = 0
         one.rows[1].lock.release()
-        one.workers[1]._remote = None
         until(lambda: one.arena.requests.done[1] == one.arena.requests.asked[1])
         assert torch.equal(one.rows[1].vector, start(1))
         assert torch.equal(zero.rows[0].vector, middle)
 
 
-@pytest.mark.parametrize("when", ["please", "row", "answer", "done"])
-def test_a_request_that_is_turned_round_is_done_once_though_its_link_breaks(
+@pytest.mark.parametrize("when", ["request", "exchange", "row", "done"])
+def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of its four letters the link breaks under, or right behind."""
+    """Whichever of its four messages the link breaks under, or right behind."""
     with hosts([0, 1]) as (zero, one):
         broken: list[str] = []
         whole = Link.send

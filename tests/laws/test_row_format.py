@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, load
+from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, encode
 from support.two_hosts import LONG, ask, hosts, start
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
@@ -26,8 +27,8 @@ def test_what_bf16_takes_away_is_carried_later() -> None:
         for number in range(50):
             row.vector.add_(1e-4 * start(number))
             truth += row.vector
-            load(row, fragment, "bf16", hold, error, scratch)
-            sent += torch.cat(hold.parts(LONG, "bf16")).double()
+            encode(row, fragment, BF16.codec, hold, error, scratch)
+            sent += torch.cat([coded.view(torch.bfloat16) for coded in hold.parts(LONG, BF16.codec)]).double()
             bound = row.vector.abs().double() * ULP + 1e-4
             assert bool(((sent - truth).abs() <= bound).all())
         rounded = (truth / 50).bfloat16().double() * 50
@@ -86,6 +87,31 @@ def test_every_fragment_meets_every_neighbour(fragments: int) -> None:
     row_format = RowFormat(fragments=fragments)
     met = {(turn % 2, row_format.fragment(8 * CHUNK, turn)) for turn in range(4 * fragments)}
     assert len(met) == 2 * fragments
+
+
+@pytest.mark.parametrize("codec", [name for name, codec in CODECS.items() if not codec.exact])
+@pytest.mark.parametrize("remembers", [True, False])
+def test_what_the_strategy_codes_is_the_same_between_hosts_as_on_one(codec: str, remembers: bool) -> None:
+    """Whoever asks, whichever row travels: both rows, and what is left of them in the vector that the strategy names.
+    The run's codec does not count then."""
+    with (
+        hosts([0, 1], "delayed-gradient", row_format=BF16) as (zero, one),
+        hosts([0, 0], "delayed-gradient") as (single,),
+    ):
+        request = {
+            rank: Exchange(1 - rank, pair_average_, codec=codec_named(codec, memory="delayed" if remembers else ""))
+            for rank in (0, 1)
+        }
+        for rank in (0, 1, 1, 0):
+            ask((zero, one)[rank].workers[rank], request[rank])
+            ask(single.workers[rank], request[rank])
+        for rank, host in enumerate((zero, one)):
+            assert torch.equal(host.rows[rank].vector, single.rows[rank].vector)
+            left = host.workers[rank].me.memory["delayed"]
+            assert torch.equal(left, single.workers[rank].me.memory["delayed"])
+            assert bool(left.any()) == remembers
+        size = zero.client.traffic()[1].sent_bytes + zero.client.traffic()[1].received_bytes
+        assert size < 2 * 4 * CODECS[codec].bytes_of(LONG) + 8000
 
 
 def test_what_needs_whole_rows_gets_them_in_full_precision() -> None:

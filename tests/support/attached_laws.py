@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 import roundelay.attached.session as session_room
-import roundelay.runtime.attached.learner as attached_runtime
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached import entering
 from roundelay.strategies import STRATEGIES
 from support.launched import report
 
@@ -249,7 +249,7 @@ def on_a_device(mapped: bool) -> None:
     """From now on modules count as being on a device, which all learners can map, or none can."""
     vars(session_room)["device_of"] = lambda module, rank: torch.device("cpu")
     if not mapped:
-        vars(attached_runtime)["reach_each_other"] = lambda devices: False
+        vars(entering)["reach_each_other"] = lambda devices: False
 
 
 def place_modules() -> None:

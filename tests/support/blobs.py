@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roundelay.core.streams import stream
-from roundelay.learner.module import Inputs
+from roundelay.learner.objectives import Inputs
 
 
 class Blobs:

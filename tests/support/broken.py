@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -15,10 +16,10 @@ from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 
 
 class _Failing(QuadraticLearner):
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
         if batch.index == 10:
             raise ArithmeticError("minibatch 10 is cursed")
-        return super().gradient(x, batch, plan, out)
+        return super().gradient(x, batch, plan, out, **how)
 
 
 @dataclass(frozen=True)

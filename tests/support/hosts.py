@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from support.clusters import OnDevice, cluster
+from support.coded import Together
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
@@ -52,6 +53,7 @@ class Hosts:
     terms: dict[str, Any] = field(default_factory=dict)
     wide: bool = False  # a module instead of a quadratic of so many parameters
     on_device: bool = False  # learners say that they compute on a device
+    codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
 
@@ -62,7 +64,8 @@ class Hosts:
         task: Task = Wide() if self.wide else Quadratic(self.parameters)
         if self.on_device:
             task = OnDevice(task)
-        return cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
+        made = cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
+        return replace(made, strategy=Together(self.codec)) if self.codec else made
 
     @property
     def place(self) -> HostPlace:

@@ -7,6 +7,7 @@ Legend: P parameters, L learners.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -124,8 +125,8 @@ class _WatchedLearner(QuadraticLearner):
         super().__init__(task.of)
         self._log = task.log
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        statistics = super().gradient(x, batch, plan, out)
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
+        statistics = super().gradient(x, batch, plan, out, **how)
         self._log.append((x.clone(), batch, out.clone()))
         return statistics
 

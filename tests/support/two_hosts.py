@@ -1,4 +1,4 @@
-"""Hosts that talk over loopback, all in this process: an arena, a ferry, a ferry server and a listener each."""
+"""Hosts that talk over loopback, all in this process: an arena, a client, a server and a listener each."""
 
 import os
 import threading
@@ -14,17 +14,18 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.stream import Stream
 from roundelay.runtime.hosts.transport.wire import Address, Link, RejectedConnections
-from roundelay.runtime.learner_state import Row
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
+from roundelay.runtime.rows import Row
 from support.clusters import cluster
 
 SECRET = b"of these tests"
@@ -36,7 +37,16 @@ PATIENCE = 60.0
 class Host:
     """One of them. `homes` are the hosts of all learners, by rank."""
 
-    def __init__(self, number: int, homes: Sequence[int], name: str, parameters: int, **optimizer: Any) -> None:
+    def __init__(
+        self,
+        number: int,
+        homes: Sequence[int],
+        name: str,
+        parameters: int,
+        row_format: RowFormat | None = None,
+        patience: float = PATIENCE,
+        **optimizer: Any,
+    ) -> None:
         self.number, self.homes = number, homes
         self.here = tuple(rank for rank, home in enumerate(homes) if home == number)
         self.cluster = cluster(name, len(homes), Quadratic(parameters=parameters), **optimizer)
@@ -51,31 +61,20 @@ class Host:
             row.vector.copy_(start(rank, parameters))
         self.rejected = RejectedConnections()
         self.listener = Listener(("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, rejected=self.rejected)
-        self.row_leases = RowLeases()
-        self.server = ExchangeServer(self.path, self.layout, self.here, self.row_leases, PATIENCE, self.rejected)
+        network = HostNetwork(number, homes, SECRET, patience=patience, rejected=self.rejected)
+        self.client = ExchangeClient(self.path, self.layout, network, RowLeases(), row_format)
+        self.server = ExchangeServer(self.client, PATIENCE)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()
-        self.client: ExchangeClient
         self.workers: dict[int, Worker] = {}
 
     def _welcome(self) -> None:
         while link := self.listener.accept(None):
             self.server.serve(link)
 
-    def go(self, addresses: dict[int, Address], row_format: RowFormat, patience: float) -> None:
-        """Start the ferry and the learners."""
-        self.client = ExchangeClient(
-            self.path,
-            self.layout,
-            self.number,
-            self.homes,
-            addresses,
-            SECRET,
-            self.row_leases,
-            row_format,
-            patience,
-            self.rejected,
-        )
+    def go(self, addresses: dict[int, Address]) -> None:
+        """Start the client and the learners."""
+        self.client.peers_changed(addresses)
         self.client.start()
         for rank in self.here:
             self.workers[rank] = Worker(self.spec(rank))
@@ -92,9 +91,8 @@ class Host:
 
     def close(self) -> None:
         """Nobody is left."""
-        if hasattr(self, "ferry"):
-            self.client.close()
-            assert not self.client.error, self.client.error
+        self.client.close()
+        assert not self.client.error, self.client.error
         self.listener.close()
         self._porter.join()
         self.server.close()
@@ -120,11 +118,11 @@ def hosts(
     **optimizer: Any,
 ) -> Iterator[list[Host]]:
     """Two or more of them, under way."""
-    found = [Host(number, homes, name, parameters, **optimizer) for number in range(max(homes) + 1)]
+    found = [Host(n, homes, name, parameters, row_format, patience, **optimizer) for n in range(max(homes) + 1)]
     try:
         for host in found:
             elsewhere = {other.number: other.listener.address for other in found if other is not host}
-            host.go({**elsewhere, **(addresses or {})}, row_format or RowFormat(), patience)
+            host.go({**elsewhere, **(addresses or {})})
         yield found
     finally:
         for host in found:
@@ -194,7 +192,7 @@ class Impostor:
 
 def ask(worker: Worker, effect: Any) -> Any:
     """Have a learner perform an effect."""
-    return worker._perform(effect)
+    return worker.engine.perform(effect)
 
 
 def even(*found: Host) -> bool:

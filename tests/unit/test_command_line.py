@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.cli import _parse, _parsers, main
 from roundelay.commands import arguments
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
@@ -191,7 +192,8 @@ def test_any_words(words: list[str]) -> None:
         (["options"], "corpus=(must be given)  folder of the prepared corpus"),
         (
             ["options"],
-            "training.wire=fp32  several hosts, number format of rows and gradients on the network [fp32, bf16]",
+            "training.wire=fp32  several hosts, codec of rows and gradients on the network where the strategy says "
+            f"none [{', '.join(CODECS)}]",
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
         (["options", "demo"], "optimizer.momentum=0.9  momentum [number]"),

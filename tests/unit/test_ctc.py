@@ -9,12 +9,22 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.ctc import BLANK, build_ctc_graph, character_lexicon, greedy_units
-from roundelay.speech.decode.graphs.hmm import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.ctc import (
+    BLANK,
+    CtcGraph,
+    build_ctc_graph,
+    character_lexicon,
+    greedy_units,
+    read_units,
+)
+from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import HmmGraph
+from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.lexicon.lexicon import Lexicon
+from support.toy_speech import tying
 
 COLUMNS = (BLANK, "A", "B")
 LEXICON = Lexicon(
@@ -108,3 +118,34 @@ def test_characters_and_files(tmp_path: Path) -> None:
 def test_columns_that_do_not_fit(columns: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build_ctc_graph(LEXICON, estimate(TEXT, LEXICON.words), columns)
+
+
+def test_units_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("<blk>\nA\n\nB\n")
+    (tmp_path / "numbered").write_text("<blk> 0\nA 1\nB 2\n")
+    assert read_units(tmp_path / "plain") == read_units(tmp_path / "numbered") == COLUMNS
+    for text, message in [("<blk> 1\n", ":1:.*is not column 0"), ("A\nB C D\n", ":2:"), ("\n", "no units")]:
+        (tmp_path / "odd").write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_units(tmp_path / "odd")
+
+
+def test_a_graph_belongs_to_its_columns(tmp_path: Path) -> None:
+    """Another order of columns, another blank or another way to spell: another graph."""
+    tied = tying(3)
+    (tmp_path / "a").write_text("<blk>\nA\nB\n")
+    (tmp_path / "b").write_text("<blk>\nB\nA\n")
+    kinds = [
+        HmmGraph(),
+        CtcGraph(),
+        CtcGraph(blank="-"),
+        CtcGraph(units=tmp_path / "a"),
+        CtcGraph(units=tmp_path / "b"),
+        CtcGraph(units=tmp_path / "a", spelled=True),
+        CtcGraph(units=tmp_path / "a", spelled=True, boundary="|"),
+    ]
+    digests = [
+        GraphJob(LanguageOptions(), GraphConfig(), ("A",), LEXICON, kind.columns(tied)).digest() for kind in kinds
+    ]
+    assert len(set(digests)) == len(kinds)
+    assert CtcGraph().columns(tied).phones == tied.phones

@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,15 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.corpus import download as module
 from roundelay.speech.corpus.download import Remote, extract, fetch
-from roundelay.speech.corpus.free import DOWNLOADED_PARTS, wanted
+from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.corpus.readers.librispeech import DOWNLOADED_PARTS
 from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
+
+
+def wanted(corpus: str, parts: Sequence[str] = ()) -> Wanted:
+    return READERS[corpus].wanted(parts)
+
 
 DATA = stream(0, "download").bytes(300_000)
 SHA = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -352,7 +359,7 @@ def test_a_file_without_a_published_checksum_is_said_to_be_trusted(server: OddSe
 
 
 def test_what_is_loaded_comes_encrypted_or_is_said_not_to() -> None:
-    for corpus in ("fsdd", "an4", "librispeech", "mini-librispeech"):
+    for corpus in (name for name, reader in READERS.items() if reader.free is not None):
         found = wanted(corpus)
         for remote in (*found.archives, *([found.lexicon] if found.lexicon else [])):
             assert remote.url.startswith("https:") or corpus == "an4"

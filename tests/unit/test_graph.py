@@ -17,7 +17,8 @@ from roundelay.speech.decode.graphs.fst import (
     merge_equal_states,
     to_arrays,
 )
-from roundelay.speech.decode.graphs.hmm import GraphConfig, build_graph, load_graph, save_graph
+from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.search import decode
 from roundelay.speech.hmm.topology import monophones

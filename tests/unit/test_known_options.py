@@ -1,19 +1,23 @@
 """What is known of options without torch is what their dataclasses say, and is said in the same words."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundelay.cli import main
 from roundelay.core.configure import build, override
 from roundelay.core.errors import UserError
 from roundelay.recipes import known
-from roundelay.recipes.describe import KNOWN, describe
+from roundelay.recipes.describe import KNOWN, OPEN_SETS, describe, names
 from roundelay.recipes.recipe import Recipe, load_recipe
+from roundelay.speech.corpus.readers import READERS
 from roundelay.strategies import STRATEGIES, make_strategy
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
@@ -29,8 +33,8 @@ def test_every_option_is_explained_and_nothing_else_is() -> None:
     """Of every model, optimizer and schedule; of every strategy; and every topology."""
     explained: dict[str, dict[str, str]] = known._explained()
     keys = set()
-    sections = ["model.name=dnn", "model.name=cldnn", "model.name=blstm", "model.name=conformer"]
-    for assignment in [*sections, "optimizer.name=adam", "schedule.rule=anneal"]:
+    chosen = [f"{key}={name}" for key, union in OPEN_SETS.values() for name in names(union)]
+    for assignment in [*chosen, "optimizer.name=adam", "schedule.rule=anneal"]:
         mapping: dict[str, Any] = {}
         override(mapping, assignment)
         options = known.recipe_options(mapping)
@@ -45,6 +49,37 @@ def test_every_option_is_explained_and_nothing_else_is() -> None:
         keys |= {option.key for option in options}
     assert {key.rpartition(".")[2] for key in explained["strategies"]} == keys
     assert {name for name, _, _ in known.topologies()} == set(explained["topologies"])
+
+
+@pytest.mark.parametrize("what", OPEN_SETS)
+def test_what_is_found_by_name_says_what_it_is(what: str) -> None:
+    for name, (about, options) in known.choices(what).items():
+        assert about.endswith("."), name
+        assert all(option.about for option in options), name
+
+
+def test_corpora_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(known.corpora()) == list(READERS)
+    assert main(["list", "corpora"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in READERS)
+    page = (Path(__file__).parents[2] / "docs" / "corpora_named.md").read_text()
+    own = {"kaldi", "lhotse", "demo"}
+    assert re.findall(r"^\| `([\w-]+)` \|", page.split("## Splits")[0], re.MULTILINE) == [
+        name for name in READERS if name not in own
+    ]
+
+
+@pytest.mark.parametrize("what", OPEN_SETS)
+def test_names_are_listed_and_in_the_docs(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = {"models": "models.md", "objectives": "models.md", "graphs": "decoding.md"}[what]
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    assert main(["list", what]) == 0
+    listed = capsys.readouterr().out
+    for name, (_, options) in known.choices(what).items():
+        assert f"{name}: " in listed
+        assert re.search(rf"^\| (\[)?`{name}`", text, re.MULTILINE), f"{page} has no row of {name}"
+        assert all(f"    {option.key}=" in listed for option in options)
 
 
 @pytest.mark.parametrize("name", known.known_recipes())

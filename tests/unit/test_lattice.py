@@ -10,7 +10,8 @@ import pytest
 
 from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
-from roundelay.speech.decode.graphs.hmm import Graph, build_graph
+from roundelay.speech.decode.graphs.graph import Graph
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice, write_lattices
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.search import Float32, decode

@@ -68,17 +68,17 @@ def arena() -> Iterator[Arena]:
 
 
 def test_who_finds_the_stock_empty_is_to_ask_again_until_there_is_no_more(arena: Arena) -> None:
-    assert queue.draw(arena, 0, PLAN) is queue.LATER
+    assert queue.draw(arena, 0, PLAN) is queue.NONE_YET
     queue.put(arena, [7, 2], more=True)
     assert [batch.index for rank in (0, 1) if (batch := queue.draw(arena, rank, PLAN))] == [7, 2]
-    assert queue.draw(arena, 2, PLAN) is queue.LATER
+    assert queue.draw(arena, 2, PLAN) is queue.NONE_YET
     queue.put(arena, [], more=False)
     assert queue.draw(arena, 2, PLAN) is None
 
 
 def test_a_node_draws_only_when_there_is_enough_for_all(arena: Arena) -> None:
     queue.put(arena, [4], more=True)
-    assert queue.draw_together(arena, 0, (0, 1), PLAN) is queue.LATER
+    assert queue.draw_together(arena, 0, (0, 1), PLAN) is queue.NONE_YET
     queue.put(arena, [5], more=True)
     found = [queue.draw_together(arena, rank, (0, 1), PLAN) for rank in (1, 0)]
     assert [batch.index for batch in found if batch] == [5, 4]
@@ -117,7 +117,7 @@ def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(aren
     assert last is not None
     assert last["settled"] == []
     queue.clear_prefetch(arena)
-    assert queue.draw(arena, 0, PLAN) is queue.LATER
+    assert queue.draw(arena, 0, PLAN) is queue.NONE_YET
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.5])

@@ -1,6 +1,7 @@
 """Acoustic networks: sizes on paper, padding without influence, gradients that are pure functions, every strategy."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -82,6 +83,10 @@ def test_parameters(config: ModelConfig, features: int, states: int, parameters:
     found = sum(p.numel() for p in make_network(config, features, states).parameters())
     assert found == (parameters or found)
     assert round(found / 1e6, 1) == millions
+
+
+def test_every_model_has_a_tiny_one_that_is_tested() -> None:
+    assert {type(config) for config in TINY.values()} == set(get_args(ModelConfig))
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay import recognise
+from roundelay import loglikelihoods
 from roundelay.commands.recognition import weighted
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import Recipe
@@ -29,7 +29,7 @@ class Fake:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         prior = np.zeros(TIED.num_pdfs, np.float32)
         monkeypatch.setattr(
-            recognise,
+            loglikelihoods,
             "load_model",
             lambda exp: SimpleNamespace(
                 module=exp.name, prior=prior, features=lambda corpus, _exp, _splits: corpus.name
@@ -40,9 +40,9 @@ class Fake:
             "load",
             lambda folder: SimpleNamespace(num_pdfs=TIED.num_pdfs, tying=self.tied[folder.name]),
         )
-        monkeypatch.setattr(recognise, "load_corpus", lambda folder: SimpleNamespace(name=folder.name, splits={}))
+        monkeypatch.setattr(loglikelihoods, "load_corpus", lambda folder: SimpleNamespace(name=folder.name, splits={}))
         monkeypatch.setattr(
-            recognise, "log_likelihoods", lambda module, _store, _utterance, _prior: self.scores[module].copy()
+            loglikelihoods, "log_likelihoods", lambda module, _store, _utterance, _prior: self.scores[module].copy()
         )
 
 
@@ -54,13 +54,13 @@ def test_weighted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = (np.full((4, TIED.num_pdfs), value, np.float32) for value in (1.0, 2.0, 4.0))
     Fake({"a": a, "b": b, "c": c}, {"a": TIED, "b": TIED, "c": TIED}).install(monkeypatch)
     others = [(Path("b"), recipe("b"), 1.0), (Path("c"), recipe("c"), 2.0)]
-    voices = recognise._voices(Path("a"), recipe("a"), others)
-    assert [voice.weight for voice in voices] == [0.25, 0.25, 0.5]
-    (found,) = recognise._loglikes(voices, [SimpleNamespace(id="u")])  # type: ignore[list-item]
+    members = loglikelihoods.ensemble(Path("a"), recipe("a"), others)
+    assert [member.weight for member in members] == [0.25, 0.25, 0.5]
+    (found,) = loglikelihoods.mean_of(members, [SimpleNamespace(id="u")])  # type: ignore[list-item]
     assert found[0] == "u"
     assert found[1] == pytest.approx(np.full_like(a, 0.25 + 0.5 + 2.0))
-    alone = recognise._voices(Path("a"), recipe("a"), [])
-    assert [voice.weight for voice in alone] == [1.0]
+    alone = loglikelihoods.ensemble(Path("a"), recipe("a"), [])
+    assert [member.weight for member in alone] == [1.0]
 
 
 def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +70,12 @@ def test_runs_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake({"a": short, "b": long}, {"a": TIED, "b": TIED, "c": replace(TIED, table=table)})
     fake.install(monkeypatch)
     with pytest.raises(UserError, match="c: other tied states"):
-        recognise._voices(Path("a"), recipe("a"), [(Path("c"), recipe("c"), 1.0)])
+        loglikelihoods.ensemble(Path("a"), recipe("a"), [(Path("c"), recipe("c"), 1.0)])
     with pytest.raises(UserError, match="must be above 0"):
-        recognise._voices(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 0.0)])
-    voices = recognise._voices(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 1.0)])
+        loglikelihoods.ensemble(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 0.0)])
+    members = loglikelihoods.ensemble(Path("a"), recipe("a"), [(Path("b"), recipe("b"), 1.0)])
     with pytest.raises(UserError, match="u: 5 frames in b, 4 in a"):
-        [*recognise._loglikes(voices, [SimpleNamespace(id="u")])]  # type: ignore[list-item]
+        [*loglikelihoods.mean_of(members, [SimpleNamespace(id="u")])]  # type: ignore[list-item]
 
 
 def test_weights_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.graphs.hmm import Graph, build_graph, save_graph
+from roundelay.speech.decode.graphs.graph import Graph, save_graph
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decode_all, decoders
 from roundelay.speech.decode.search import Float32, Hypothesis, decode

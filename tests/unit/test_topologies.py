@@ -12,7 +12,8 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.hmm import GraphConfig, build_graph
+from roundelay.speech.decode.graphs.graph import GraphConfig
+from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN
 from roundelay.speech.decode.lm.ngram import END as SENTENCE_END

@@ -11,7 +11,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
 from roundelay.speech.decode.graphs import making
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig, load_graph
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_graph
+from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate
@@ -51,7 +52,7 @@ def test_first_dictionary_that_has_a_word() -> None:
 
 def job(**options: object) -> GraphJob:
     transcripts = tuple(" ".join(words) for words in sentences(stream(0, "text"), 30))
-    return GraphJob(LanguageOptions(**options), GraphConfig(), transcripts, LEXICON, tying(3))  # type: ignore[arg-type]
+    return GraphJob(LanguageOptions(**options), GraphConfig(), transcripts, LEXICON, TiedStates(tying(3)))  # type: ignore[arg-type]
 
 
 def test_graph_of_outside_text(tmp_path: Path) -> None:
@@ -99,6 +100,12 @@ def test_default_is_the_closed_vocabulary_of_the_corpus(tmp_path: Path) -> None:
     assert read_arpa(folder / "lm.arpa.gz").counts == expected.counts
     heavier, _ = find_or_make(job(transcript_weight=2), tmp_path)
     assert heavier != folder
+
+
+def test_a_graph_is_named_by_its_contents_as_ever() -> None:
+    """Graphs that earlier versions made are found again."""
+    asked = GraphJob(LanguageOptions(), GraphConfig(), ("A B", "C"), LEXICON, TiedStates(tying(3)))
+    assert asked.digest() == "ac20835c8084d000"
 
 
 def test_given_model(tmp_path: Path) -> None:

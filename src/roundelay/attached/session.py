@@ -24,7 +24,7 @@ from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.learner import AttachTerms
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.launch import termination

@@ -24,8 +24,9 @@ from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.inputs import FIRST
-from roundelay.runtime.attached.learner import AttachedLearner, AttachTerms
+from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied

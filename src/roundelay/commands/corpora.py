@@ -44,13 +44,14 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi, prepare_lhotse
-    from roundelay.speech.corpus.demo.make import prepare_demo
-    from roundelay.speech.corpus.named import NAMED, Request, prepare_named
+    from roundelay.speech.corpus.build import PrepareOptions
+    from roundelay.speech.corpus.named import prepare_named
+    from roundelay.speech.corpus.readers import READERS
+    from roundelay.speech.corpus.readers.base import Request
     from roundelay.speech.data.problems import listing
     from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 
-    usual = Path("demo/data" if options.corpus == "demo" else f"data/{options.corpus}")
+    usual = Path(READERS[options.corpus].data or f"data/{options.corpus}")
     data = usual if options.data is None else options.data
     how = PrepareOptions(
         on_bad=options.on_bad_audio,
@@ -71,32 +72,22 @@ def _prepare(options: argparse.Namespace) -> None:
         clean_transcripts=options.clean_transcripts,
         on_overlap=options.on_overlap,
     )
-    splits = tuple(_split(text) for text in options.split)
-    if options.corpus == "demo":
-        corpus = prepare_demo(data, Bar(), seed=options.seed)
-    elif options.corpus in NAMED:
-        request = Request(
-            options.corpus,
-            options.source,
-            tuple(options.also),
-            options.download,
-            options.lexicon,
-            splits,
-            options.vocabulary,
-            options.vocabulary_size,
-            how,
-        )
-        corpus = prepare_named(request, data, Bar())
-    else:
-        if options.source is None:
-            raise UserError(f"prepare {options.corpus} needs --source, the folder that holds the corpus.")
-        if options.lexicon is None:
-            raise UserError(f"prepare {options.corpus} needs --lexicon, a pronunciation dictionary in CMU format.")
-        standard = {split: split for split in ("train", "dev", "test")} if options.corpus == "kaldi" else {}
-        prepare = prepare_kaldi if options.corpus == "kaldi" else prepare_lhotse
-        corpus = prepare(
-            options.source, data, options.lexicon, dict(splits) or standard, Bar(), options=how, name=data.name
-        )
+    splits: dict[str, list[str]] = {}
+    for split, part in map(_split, options.split):
+        splits.setdefault(split, []).append(part)
+    request = Request(
+        data=data,
+        source=options.source,
+        also=tuple(options.also),
+        download=options.download,
+        lexicon=options.lexicon,
+        splits=splits,
+        vocabulary=options.vocabulary,
+        vocabulary_size=options.vocabulary_size,
+        options=how,
+        seed=options.seed,
+    )
+    corpus = prepare_named(options.corpus, request, Bar())
     rows = [
         (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
         for name, some in corpus.splits.items()
@@ -175,10 +166,12 @@ def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
 
 
 def _add_prepare(sub: argparse.ArgumentParser) -> None:
+    from roundelay.recipes.known import corpora
+
     sub.add_argument(
         "corpus",
-        choices=["librispeech", "mini-librispeech", "fsdd", "an4", "switchboard", "kaldi", "lhotse", "demo"],
-        help="a corpus by name, or the format of your own (kaldi, lhotse)",
+        choices=list(corpora()),
+        help="a corpus by name, or the format of your own (kaldi, lhotse); `roundelay list corpora` says what they are",
     )
     sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
     sub.add_argument("--download", action="store_true", help="download what is free and missing into the source first")

@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "decode": (
         "roundelay decode exp/demo/four",
         "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
+        "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
@@ -49,7 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "status": ("roundelay status exp/demo/four --watch 10",),
     "demo": ("roundelay demo --folder demo",),
-    "list": ("roundelay list strategies", "roundelay list options an4"),
+    "list": ("roundelay list strategies", "roundelay list models", "roundelay list options an4"),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),
 }

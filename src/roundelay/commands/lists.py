@@ -1,4 +1,4 @@
-"""Lists of strategies, topologies, recipes and options: list. It does not load torch."""
+"""Lists of everything that is found by name: list. It does not load torch."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -8,13 +8,18 @@ from roundelay.core.errors import UserError
 from roundelay.terminal import console, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from roundelay.recipes.known import Option
+
+
+WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "corpora", "recipes", "options")
 
 
 def add(command: Command) -> None:
     """Their options."""
-    sub = command("list", _list, "list strategies, topologies, recipes, or the options of a recipe")
-    sub.add_argument("what", choices=["strategies", "topologies", "recipes", "options"], help="what to list")
+    sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
+    sub.add_argument("what", choices=WHAT, help="what to list")
     sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
 
 
@@ -23,6 +28,8 @@ def _list(options: argparse.Namespace) -> None:
         about_recipe,
         about_strategy,
         check_mapping,
+        choices,
+        corpora,
         known_recipes,
         read_recipe,
         recipe_options,
@@ -37,20 +44,28 @@ def _list(options: argparse.Namespace) -> None:
         )
     if options.what == "recipes":
         print_table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()], left=2)
+    elif options.what == "corpora":
+        print_table(["corpus", "about"], list(corpora().items()), left=2)
     elif options.what == "topologies":
         rows = [(name, about, ", ".join(users)) for name, about, users in topologies()]
         print_table(["topology", "who talks to whom", "strategies"], rows, left=3)
     elif options.what == "strategies":
-        for name in strategies():
-            console.print(f"{name}: {about_strategy(name)}", markup=False)
-            for option in strategy_options(name):
-                console.print(f"    {_option(option)}", markup=False)
+        _print_names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
+    elif options.what in ("models", "objectives", "graphs"):
+        _print_names(choices(options.what))
     else:
         mapping = read_recipe(options.recipe) if options.recipe else {}
         if options.recipe:
             check_mapping(mapping)
         for option in recipe_options(mapping):
             console.print(_option(option), markup=False)
+
+
+def _print_names(known: "Mapping[str, tuple[str, list[Option]]]") -> None:
+    for name, (about, its) in known.items():
+        console.print(f"{name}: {about}", markup=False)
+        for option in its:
+            console.print(f"    {_option(option)}", markup=False)
 
 
 def _option(option: "Option") -> str:

@@ -41,6 +41,13 @@ def add(command: Command) -> None:
         help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
         "model; needs --out",
     )
+    sub.add_argument(
+        "--scores",
+        type=Path,
+        metavar="FILE",
+        help="decode these log-likelihoods instead of the model's (.scp, .ark, .npz, or a folder of .npy files), with "
+        "the run's words and language model; needs --out",
+    )
     sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
     _add_score(command("score", _score, "score again what was decoded, or any trn, stm and ctm files"))
 
@@ -60,10 +67,12 @@ def _decode(options: argparse.Namespace) -> None:
     for text in options.others:
         path, weight = weighted(text)
         others.append((path, _decode_recipe(path, options.set, options.corpus), weight))
-    for path in [*options.exp, *(path for path, *_ in others)]:
-        check_trained(path)
+    if options.scores is None:
+        for path in [*options.exp, *(path for path, *_ in others)]:
+            check_trained(path)
     for exp, recipe in zip(options.exp, recipes, strict=True):
-        for found in recognise(exp, recipe, Bar(), others=others, out=options.out, of=options.corpus):
+        done = recognise(exp, recipe, Bar(), others=others, out=options.out, of=options.corpus, scores=options.scores)
+        for found in done:
             console.print(
                 f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
                 f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "

@@ -131,7 +131,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 def _replay(options: argparse.Namespace) -> int:
     from roundelay.acoustic import MODEL, TRACE, load_model, make_job
     from roundelay.recipes.kept import kept_recipe
-    from roundelay.runtime.replay import replay
+    from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
 
     recipe = kept_recipe(options.exp)
@@ -205,7 +205,7 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
     )
     sub.add_argument(
-        "--wire", choices=["fp32", "bf16"], help="several hosts: number format on the network (default: fp32)"
+        "--wire", metavar="CODEC", help="several hosts: codec on the network, such as bf16 (default: fp32)"
     )
     sub.add_argument(
         "--fragments",

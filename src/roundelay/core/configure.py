@@ -5,14 +5,17 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_yaml
+from roundelay.core.strategy_text import did_you_mean
 
 C = TypeVar("C")
+CHOICES = "one of"
+"""Key of a field's metadata: the words it may be, where they are those of a registry."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def override(mapping: dict[str, Any], assignment: str) -> None:
 
 def build(cls: type[C], value: object, where: str = "") -> C:
     """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections. Where a field
-    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`.
+    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`; a word in
+    place of the section is that field.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a missing key, or a value of the wrong type.
@@ -73,7 +77,15 @@ def build(cls: type[C], value: object, where: str = "") -> C:
     if missing:
         raise UserError(f"missing option {', '.join(_join(where, name) for name in missing)}.")
     hints = get_type_hints(cls)
+    for key, field in fields.items():
+        if choices := field.metadata.get(CHOICES):
+            hints[key] = Literal[choices]
     return cls(**{key: _convert(hints[key], item, _join(where, key)) for key, item in value.items()})
+
+
+def one_of(names: Iterable[str], default: str) -> Any:
+    """The field of a word that is one of `names`: of what there is in a registry, which a type cannot list."""
+    return dataclasses.field(default=default, metadata={CHOICES: tuple(names)})
 
 
 def plain(value: object) -> Any:
@@ -105,7 +117,8 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
         return _convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is Literal:
         if value not in arguments:
-            raise UserError(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.")
+            near = did_you_mean(value, map(str, arguments)) if isinstance(value, str) else ""
+            raise UserError(f"{where} is {value!r}: choose one of {', '.join(map(str, arguments))}.{near}")
         return value
     if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
@@ -127,9 +140,11 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
 def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:
     """A section that may be one of several dataclasses: the first field of each, of the same name in all, is the tag
     that tells them apart. The first class whose tag may have that value is built; without a tag, the first class."""
+    tag = dataclasses.fields(kinds[0])[0].name
+    if isinstance(value, str):
+        value = {tag: value}
     if not isinstance(value, Mapping):
         return build(kinds[0], value, where)
-    tag = dataclasses.fields(kinds[0])[0].name
     hints = [get_type_hints(kind)[tag] for kind in kinds]
     given = value.get(tag, get_args(hints[0])[0])
     fits = [k for k, h in zip(kinds, hints, strict=True) if get_origin(h) is not Literal or given in get_args(h)]

@@ -4,6 +4,11 @@ A strategy is a coroutine per learner. Between two awaits it owns its learner's 
 awaits one of the effects below. It never performs them: the simulator, the processes of one host, or a replay do. That
 is why one piece of strategy code runs in all of them.
 
+The form in which a vector goes from one learner to another is the effect's `codec` (core/codec.py). Its arithmetic is
+applied in every runtime, also where a vector goes from memory to memory, so all of them agree. Where an effect leaves
+rows of an exchange, or gradients of a mean, as they are (FP32), a run may still choose a codec between hosts
+(`training.wire`).
+
 Legend: P parameters of the model, L learners.
 """
 
@@ -13,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.state import Gradient, Minibatch, Snapshot
 
 R_co = TypeVar("R_co", covariant=True)
@@ -53,21 +59,24 @@ class Grad(Effect[Gradient]):
 
 @dataclass(frozen=True)
 class GradMean(Effect[Gradient]):
-    """`Grad`, then the mean of the group's gradients weighted by their frames. All of `group` must ask."""
+    """`Grad`, then the mean of the group's gradients weighted by their frames, each as it arrives by `codec`. All of
+    `group` must ask, with equal codecs."""
 
     at: Snapshot
     batch: Minibatch
     group: tuple[int, ...]
+    codec: Codec = FP32
 
 
 @dataclass(frozen=True)
 class Mean(Effect[Tensor]):
-    """The weighted mean of `vector` (P,) over `group`; everybody in it must ask. The reply is valid until the next
-    Mean."""
+    """The weighted mean of `vector` (P,) over `group`, each as it arrives by `codec`; everybody in it must ask, with
+    equal codecs. With weight 0 nothing is sent. The reply is valid until the next Mean."""
 
     group: tuple[int, ...]
     vector: Tensor
     weight: float = 1.0
+    codec: Codec = FP32
 
 
 @dataclass(frozen=True)
@@ -75,14 +84,15 @@ class Mix(Effect[Tensor]):
     """One row of a mixing matrix, synchronous with the neighbours: the mean of the vectors (P,) that the learners in
     `weights` give in their Mix of the same number, under these weights (scaled to sum to 1).
 
-    `weights` are (rank, weight) in rank order, oneself included where it counts; `readers` are the others whose weights
-    name me. Everybody's Means and Mixes are numbered together, so all learners must ask for equally many. The reply is
-    valid until the next Mix.
+    Vectors are taken as they arrive by `codec`, one's own as well; codecs are equal. `weights` are (rank, weight) in
+    rank order, oneself included where it counts; `readers` are the others whose weights name me. Everybody's Means and
+    Mixes are numbered together, so all learners must ask for equally many. The reply is valid until the next Mix.
     """
 
     weights: tuple[tuple[int, float], ...]
     readers: tuple[int, ...]
     vector: Tensor
+    codec: Codec = FP32
 
 
 @dataclass(frozen=True)
@@ -92,12 +102,17 @@ class Exchange(Effect[int | None]):
     `private` are vectors (P,) of mine that the rule reads or writes along with the rows. With `since`, a version of the
     peer's row, the rule is also told how many mutations that row has seen after it. The reply is the version of the
     peer's row after the exchange, or None: the peer is dead, and nothing happened.
+
+    With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
+    changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
+    does. Private vectors and ages belong to rows that go as they are (FP32).
     """
 
     peer: int
     rule: Rule
     private: tuple[Tensor, ...] = ()
     since: int | None = None
+    codec: Codec = FP32
 
 
 @dataclass(frozen=True)
@@ -134,3 +149,16 @@ class Wait(Effect[R_co]):
     """The reply of an effect begun earlier."""
 
     handle: Handle[R_co]
+
+
+LABELS: dict[type[Effect[Any]], str] = {
+    Draw: "draw",
+    Grad: "gradient",
+    GradMean: "gradient mean",
+    Mean: "mean",
+    Mix: "mix",
+    Exchange: "exchange with",
+    Fetch: "fetch of",
+    Wait: "wait",
+}
+"""Effects in words. A learner that begins one is shown in that one; tables for people number them in this order."""

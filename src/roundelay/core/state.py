@@ -42,7 +42,7 @@ class Statistics:
     """Sums over examples; they add up."""
 
     frames: int = 0
-    loss: float = 0.0  # summed cross-entropy, nats
+    loss: float = 0.0  # summed; of a classification cross-entropy in nats, whatever its objective minimises
     correct: int = 0
 
     def __add__(self, other: "Statistics") -> "Statistics":
@@ -61,11 +61,16 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The mean gradient (P,) over a minibatch, and the version of the row it was taken at."""
+    """The mean gradient (P,) over a minibatch, and the version of the row it was taken at.
+
+    `weight` is what it weighs in a mean: the frames of its minibatch, or, where somebody else's loop computes gradients
+    (attach), as many examples as the loop says, fractions included.
+    """
 
     vector: Tensor
     version: int
     statistics: Statistics
+    weight: float = 0.0
 
 
 class Me(Protocol):

@@ -1,4 +1,4 @@
-"""What `Grad` means: the seam between a strategy and whatever is being trained.
+"""The meaning of `Grad`: the seam between a strategy and whatever is being trained.
 
 Legend: P parameters, B gradients computed together.
 """
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
+
+OnReady = Callable[[int], None]
+"""Told, while a gradient is computed, from which element on it is complete."""
 
 
 class Stopped(Exception):
@@ -27,13 +30,7 @@ class Learner(ABC):
     parameters: int
     examples: int
     device: torch.device | None = None
-    """Where it computes, if points and gradients may be there too; None: where the runtime has them."""
-    resident: bool = False
-    """The runtime's word that they are there, so nothing need be copied."""
-    laid: Callable[[int], None] | None = None
-    """If the runtime sets it, `gradient` may call it while it is at work: from this element on, `out` is as it will be.
-    Whoever is at the other end may begin to send it."""
-
+    """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
     """If whoever evaluates sets it: asked while `evaluate` is at work, which ends with `Stopped` where it says so."""
 
@@ -42,8 +39,22 @@ class Learner(ABC):
         """The starting point, (P,) float32; the same on every call and in every process."""
 
     @abstractmethod
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
-        """Write the mean gradient over `batch` at `x` (P,) into `out` (P,); zeros for an empty minibatch."""
+    def gradient(
+        self,
+        x: Tensor,
+        batch: Minibatch,
+        plan: EpochPlan,
+        out: Tensor,
+        *,
+        resident: bool = False,
+        on_ready: OnReady | None = None,
+    ) -> Statistics:
+        """Write the mean gradient over `batch` at `x` (P,) into `out` (P,); zeros for an empty minibatch.
+
+        Args:
+            resident: `x` and `out` are on `device` already, so nothing need be copied.
+            on_ready: may be called meanwhile: from this element on, `out` is as it will be, and may be sent.
+        """
 
     @property
     def together_pays(self) -> bool:

@@ -1,6 +1,6 @@
-"""A torch module trained by cross-entropy over examples.
+"""A torch module trained by an objective over examples.
 
-Legend: B examples of a minibatch (or gradients computed together), C classes, P parameters.
+Legend: B examples of a minibatch (or gradients computed together), P parameters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,10 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import bind, flatten, parameter_count, pieces
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.core.streams import stream_seed
-from roundelay.learner.base import Learner
+from roundelay.learner.base import Learner, OnReady
+from roundelay.learner.objectives import CrossEntropy, Evidence, Inputs, Objective
 
-Inputs = tuple[Tensor, ...]
+CROSS_ENTROPY = CrossEntropy()
 
 
 class Examples(Protocol):
@@ -31,7 +32,7 @@ class Examples(Protocol):
         ...
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        """(the module's inputs, class targets (B,) int64) of these examples."""
+        """(the module's inputs, the objective's targets (B, ...)) of these examples."""
         ...
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
@@ -49,14 +50,15 @@ class Ordered(Protocol):
 
 
 class ModuleLearner(Learner):
-    """Gradients of mean cross-entropy, by backward, straight into a flat vector.
+    """Gradients of an objective, by backward, straight into a flat vector.
 
     Dropout and whatever else is random draws from torch's generator, seeded by the name of the minibatch: the gradient
     is a pure function of the point and the minibatch, in whatever process and order it is computed.
 
     Args:
-        module: maps inputs to (B, C) scores; its initial parameters are the starting point. It must not keep state
-            between calls: buffers that change in training (batch normalisation statistics) are refused.
+        module: maps inputs to what the objective wants, (B, ...); its initial parameters are the starting point. It
+            must not keep state between calls: buffers that change in training (batch normalisation statistics) are
+            refused.
         examples: the data.
         autocast: run forward and backward under bfloat16 autocast.
         clip: a gradient whose Euclidean norm is above this is scaled down to it. Each learner scales that of its own
@@ -64,6 +66,7 @@ class ModuleLearner(Learner):
         device: where to compute. Points and gradients are copied there and back, unless the runtime has them there
             (`resident`); None, the processor they are on, copies nothing.
         compiled: compile the module's forward and backward (torch.compile), for shapes that vary.
+        objective: the loss, and what is counted.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ModuleLearner(Learner):
         clip: float | None = None,
         device: torch.device | None = None,
         compiled: bool = False,
+        objective: Objective = CROSS_ENTROPY,
     ) -> None:
         for name, part in module.named_modules():
             if getattr(part, "track_running_stats", False):
@@ -84,6 +88,7 @@ class ModuleLearner(Learner):
         self.parameters = parameter_count(module)
         self.examples = examples.count("train")
         self._examples, self._autocast, self._clip = examples, autocast, clip
+        self._objective = objective
         self._ordered = examples if isinstance(examples, Ordered) else None
         self._initial = flatten(module)
         self.device = device
@@ -97,7 +102,7 @@ class ModuleLearner(Learner):
         self._flat_order = list(module.parameters())
         self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
         self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
-        self._early = False  # may what is there be sent?
+        self._on_ready: OnReady | None = None  # to be told of what is there
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
@@ -106,22 +111,31 @@ class ModuleLearner(Learner):
     def initial(self) -> Tensor:
         return self._initial.clone()
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(
+        self,
+        x: Tensor,
+        batch: Minibatch,
+        plan: EpochPlan,
+        out: Tensor,
+        *,
+        resident: bool = False,
+        on_ready: OnReady | None = None,
+    ) -> Statistics:
         if not batch.frames:
             out.zero_()
             return Statistics()
-        self._point_at(x)
-        found = self._gradient_at(out)
+        self._point_at(x, resident)
+        found = self._gradient_at(out, resident)
         if found.data_ptr() != self._into:
             self._places = dict(zip(self.module.parameters(), pieces(self.module, found), strict=True))
             self._into = found.data_ptr()
         self._missing, self._tail = set(self._places), len(self._places)
-        self._early = self.laid is not None and found is out and self._clip is None
+        self._on_ready = on_ready if found is out and self._clip is None else None
         inputs, targets = self._examples_of(batch, plan)
         self.module.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
-            loss, scores, targets = self._forward(inputs, targets)
+            loss, evidence, targets = self._forward(inputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
         for p in self._missing:  # the loss does not depend on them
             self._places[p].zero_()
@@ -129,7 +143,8 @@ class ModuleLearner(Learner):
         if found is not out:
             out.copy_(found)
         self._look_ahead(batch, plan)
-        return _statistics(loss, scores, targets)  # last: a device is told all before anybody waits for what it finds
+        # Last: a device is told all before anybody waits for what it finds.
+        return self._objective.statistics(evidence, targets)
 
     def _examples_of(self, batch: Minibatch, plan: EpochPlan) -> tuple[Inputs, Tensor]:
         """(inputs, targets) of a minibatch of the plan, on the device where there is one."""
@@ -166,16 +181,16 @@ class ModuleLearner(Learner):
         if gradient is not None:
             self._places[p].copy_(gradient)
             self._missing.discard(p)
-            if self._early:
-                self._say_laid()
+            if self._on_ready is not None:
+                self._say_ready(self._on_ready)
 
-    def _say_laid(self) -> None:
+    def _say_ready(self, on_ready: OnReady) -> None:
         """Backward goes through the layers from the last to the first, and so through the flat vector."""
         before = self._tail
         while self._tail and self._flat_order[self._tail - 1] not in self._missing:
             self._tail -= 1
-        if self._tail < before and self.laid is not None:
-            self.laid(self._starts[self._tail])
+        if self._tail < before:
+            on_ready(self._starts[self._tail])
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
         """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
@@ -215,18 +230,18 @@ class ModuleLearner(Learner):
         self.module.train()
         shapes = {name: p.shape for name, p in self.module.named_parameters()}
 
-        def loss(flat: Tensor, inputs: Inputs, targets: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        def loss(flat: Tensor, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
             pieces = torch.split(flat, [shape.numel() for shape in shapes.values()])
             named = {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
-            with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
-                scores = functional_call(self.module, named, inputs)
-            mean = nn.functional.cross_entropy(scores.float(), targets)
-            return mean, (mean.detach(), (scores.detach().argmax(1) == targets).sum())
 
-        gradients, (losses, correct) = vmap(grad(loss, has_aux=True))(x, inputs, targets)
-        size = batches[0].frames
-        pairs = zip(losses.tolist(), correct.tolist(), strict=True)
-        return gradients, [Statistics(size, value * size, int(right)) for value, right in pairs]
+            def module(*inputs: Tensor) -> Tensor:
+                with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
+                    return functional_call(self.module, named, inputs)  # type: ignore[no-any-return]
+
+            return self._objective.loss(module, inputs, targets)
+
+        gradients, found = vmap(grad(loss, has_aux=True))(x, inputs, targets)
+        return gradients, self._objective.statistics_of_each(found, targets)
 
     def _order_of(self, plan: EpochPlan) -> NDArray[np.int64]:
         """The order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""
@@ -241,17 +256,21 @@ class ModuleLearner(Learner):
         with torch.inference_mode():
             for inputs, targets in self._examples.in_order(split, 4096):
                 self.may_stop()
-                total += _statistics(*self._forward(inputs, targets))
+                _, evidence, there = self._forward(inputs, targets)
+                total += self._objective.statistics(evidence, there)
         return total
 
-    def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean cross-entropy, scores (B, C) and targets (B,), where they are computed."""
+    def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence, Tensor]:
+        """The loss (), the evidence, and targets (B, ...) where they are computed."""
         if self.device is not None:
             inputs, targets = tuple(self._there(some) for some in inputs), self._there(targets)
-        with torch.autocast(targets.device.type, torch.bfloat16, enabled=self._autocast):
-            scores = self._call(*inputs)
-        scores = scores.float()
-        return nn.functional.cross_entropy(scores, targets), scores.detach(), targets
+        device = targets.device.type
+
+        def module(*inputs: Tensor) -> Tensor:
+            with torch.autocast(device, torch.bfloat16, enabled=self._autocast):
+                return self._call(*inputs)  # type: ignore[no-any-return]
+
+        return *self._objective.loss(module, inputs, targets), targets
 
     def _there(self, some: Tensor) -> Tensor:
         """On the device; on a GPU by and by, while the processor goes on."""
@@ -259,18 +278,18 @@ class ModuleLearner(Learner):
             some = some.pin_memory()
         return some.to(self.device, non_blocking=True)
 
-    def _gradient_at(self, out: Tensor) -> Tensor:
-        """Where backward puts the gradient that is wanted in `out` (P,)."""
-        if self.device is None or self.resident:
+    def _gradient_at(self, out: Tensor, resident: bool) -> Tensor:
+        """The vector that backward puts the gradient into that is wanted in `out` (P,)."""
+        if self.device is None or resident:
             return out
         if not self._gradient.numel():
             self._gradient = torch.zeros_like(out, device=self.device)
         return self._gradient
 
-    def _point_at(self, x: Tensor) -> None:
+    def _point_at(self, x: Tensor, resident: bool = False) -> None:
         """Make the module look at `x`. Cheap, and skipped when it already does, as on a real learner always; on another
         device it looks at a copy."""
-        if self.device is not None and not self.resident:
+        if self.device is not None and not resident:
             if not self._point.numel():
                 self._point = torch.empty_like(x, device=self.device)
             self._point.copy_(x)
@@ -278,17 +297,6 @@ class ModuleLearner(Learner):
         if x.data_ptr() != self._at:
             bind(self.module, x)
             self._at = x.data_ptr()
-
-
-def _statistics(loss: Tensor, scores: Tensor, targets: Tensor) -> Statistics:
-    """What a minibatch of these scores (B, C) and targets (B,) adds to the counts."""
-    frames = len(targets)
-    if targets.device.type == "cpu":
-        best = scores.numpy().argmax(1)  # numpy's takes a tenth of the time of torch's
-        correct = int((best == targets.numpy()).sum())
-    else:
-        correct = int((scores.argmax(1) == targets).sum())
-    return Statistics(frames, float(loss.detach()) * frames, correct)
 
 
 def autocast_pays() -> bool:

@@ -37,7 +37,7 @@ class QuadraticLearner(Learner):
     def initial(self) -> Tensor:
         return torch.zeros(self.parameters)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         if not batch.frames:
             out.zero_()
             return Statistics()

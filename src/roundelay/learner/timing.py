@@ -19,7 +19,7 @@ class TimingLearner(Learner):
     def initial(self) -> Tensor:
         return torch.empty(0)
 
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor) -> Statistics:
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         return Statistics(batch.frames)
 
     def evaluate(self, x: Tensor, split: str) -> Statistics:

@@ -10,14 +10,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from roundelay.core.configure import plain
+from roundelay.core.configure import CHOICES, plain
 from roundelay.core.files import write_text
+from roundelay.learner.objectives import AnyObjective
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.decode.graphs import AnyGraph
+from roundelay.speech.models import ModelConfig
 from roundelay.strategies import STRATEGIES
 
 KNOWN = Path(__file__).with_name("options") / "known.json"
 _SCALARS = {Any: "any", type(None): "null", bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
+OPEN_SETS = {
+    "models": ("model", ModelConfig),
+    "objectives": ("training.objective", AnyObjective),
+    "graphs": ("decode.graph", AnyGraph),
+}
+"""Open sets of a recipe: the key they stand under, and the union of dataclasses that is the registry."""
 _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/simulator.md
 
 
@@ -28,9 +38,26 @@ def describe() -> dict[str, Any]:
     strategies = {}
     for name, cls in STRATEGIES.items():
         _describe(cls, sections)
-        about = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
-        strategies[name] = {"section": _section(cls), "about": about}
-    return {"sections": sections, "strategies": strategies}
+        strategies[name] = {"section": _section(cls), "about": _about(cls)}
+    choices = {what: {"key": key, "names": names(union)} for what, (key, union) in OPEN_SETS.items()}
+    corpora = {
+        name: {"about": reader.about, "licence": reader.licence, "free": reader.free is not None}
+        for name, reader in READERS.items()
+    }
+    return {"sections": sections, "strategies": strategies, "choices": choices, "corpora": corpora}
+
+
+def names(union: Any) -> dict[str, Any]:
+    """The section of each class of the union, by the value that tells it apart, and its first sentence."""
+    found = {}
+    for cls in get_args(union):
+        (name,) = get_args(get_type_hints(cls)[dataclasses.fields(cls)[0].name])
+        found[name] = {"section": _section(cls), "about": _about(cls)}
+    return found
+
+
+def _about(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
 
 
 def _section(cls: type) -> str:
@@ -44,7 +71,9 @@ def _describe(cls: type, sections: dict[str, Any]) -> None:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.init:
-            fields[field.name] = {"type": _kind(hints[field.name], sections), **_default(field)}
+            choices = field.metadata.get(CHOICES)
+            kind = {CHOICES: list(choices)} if choices else _kind(hints[field.name], sections)
+            fields[field.name] = {"type": kind, **_default(field)}
 
 
 def _default(field: "dataclasses.Field[Any]") -> dict[str, Any]:

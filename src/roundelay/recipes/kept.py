@@ -80,6 +80,9 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         for key in _OTHERS:
             if isinstance(decode.get(key), str):
                 yield decode, key
+        graph = decode.get("graph")
+        if isinstance(graph, dict) and isinstance(graph.get("units"), str):
+            yield graph, "units"
         text = decode.get("text")
         if isinstance(text, list | tuple):
             decode["text"] = list(text)

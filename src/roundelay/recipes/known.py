@@ -150,6 +150,29 @@ def strategy_options(name: str) -> list[Option]:
     ]
 
 
+def corpora() -> dict[str, str]:
+    """Corpora that `roundelay prepare` knows by name, and what each is, in words."""
+    return {
+        name: f"{entry['about']}{' Free to load.' if entry['free'] else ''}"
+        f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
+        for name, entry in _known()["corpora"].items()
+    }
+
+
+def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
+    """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
+    `what` is models, objectives or graphs."""
+    found, section = {}, _known()["choices"][what]
+    for name, entry in section["names"].items():
+        key = section["key"]
+        options = [
+            dataclasses.replace(option, key=option.key.removeprefix(f"{key}."))
+            for option in _options(entry["section"], {}, key)
+        ]
+        found[name] = (str(entry["about"]), options[1:])  # the first is the name itself
+    return found
+
+
 def topologies() -> list[tuple[str, str, list[str]]]:
     """(name, what it is, the strategies that know it) of all topologies."""
     users: dict[str, list[str]] = {}
@@ -173,7 +196,8 @@ def _options(section: str, given: Mapping[str, Any], where: str) -> Iterator[Opt
         key, kind = f"{where}.{name}" if where else name, field["type"]
         value = given.get(name, field.get("default"))
         if chosen := _section_of(kind, value):
-            yield from _options(chosen, value if isinstance(value, Mapping) else {}, key)
+            tag = {next(iter(_fields(chosen))): value} if isinstance(value, str) else {}
+            yield from _options(chosen, value if isinstance(value, Mapping) else tag, key)
             continue
         texts = _explained()["recipe"]
         about = texts.get(f"{section.rpartition('.')[2]}:{key}") or texts.get(key, "")
@@ -197,7 +221,7 @@ def _section_of(kind: Any, given: Any) -> str | None:
     several = [str(some["section"]) for some in kind.get("either", ()) if isinstance(some, dict) and "section" in some]
     for section in several:
         tag, field = next(iter(_fields(section).items()))
-        value = given.get(tag) if isinstance(given, Mapping) else None
+        value = given.get(tag) if isinstance(given, Mapping) else given
         choices = field["type"].get("one of") if isinstance(field["type"], dict) else None
         if value is None or choices is None or value in choices:
             return section

@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, plain
+from roundelay.core.configure import build, one_of, plain
 from roundelay.core.errors import UserError
+from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
+from roundelay.speech.decode.graphs import AnyGraph, HmmGraph
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
@@ -30,6 +33,7 @@ class Training:
     options         of the strategy
     learners        how many
     runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
+    objective       name of the loss that is minimised (docs/models.md); cross-entropy is reported
     minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
@@ -48,7 +52,8 @@ class Training:
 
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
-    wire            how rows (and gradients of ssgd) go between hosts: fp32, or bf16 with error feedback
+    wire            codec by which rows (and gradients of ssgd) go between hosts where the strategy says none: fp32, or
+                    bf16, int8, int4 with error feedback
     fragments       an exchange between hosts carries one such part of the row, in turn
     encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
@@ -59,6 +64,7 @@ class Training:
     options: Mapping[str, Any] = field(default_factory=dict)
     learners: int = 1
     runtime: Literal["procs", "sim"] = "procs"
+    objective: AnyObjective = CrossEntropy()
     minibatch: int = 256
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -74,7 +80,7 @@ class Training:
     disk_patience: float = 3600.0
     record: bool = False
     host_patience: float = 10.0
-    wire: Literal["fp32", "bf16"] = "fp32"
+    wire: str = one_of(CODECS, "fp32")
     fragments: int = 1
     encrypt: bool = True
     exchange_share: float = SHARE
@@ -108,6 +114,8 @@ class Training:
 class Decoding:
     """How words are recognised (docs/decoding.md).
 
+    graph           kind of the decoding graph: what the columns of the log-likelihoods are
+
     The language model:
     order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
     text            files with a sentence a line, beside the training transcripts; `join` runs consecutive lines
@@ -133,6 +141,7 @@ class Decoding:
     ctm             times and confidences of words
     """
 
+    graph: AnyGraph = HmmGraph()
     order: int = 2
     method: Literal["absolute", "kneser-ney"] = "absolute"
     discount: float = 0.75
@@ -167,7 +176,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
-    model       name: dnn, cldnn, blstm or conformer (docs/models.md)
+    model       name of the network (docs/models.md)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """

@@ -1,4 +1,4 @@
-"""What happened in a run on real processes, in enough detail to make it happen again.
+"""Traces: a run on real processes, recorded in enough detail to make it happen again.
 
 A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors.torch import load, save
 
@@ -31,7 +31,7 @@ VERSION = 1
 
 
 class Kind(IntEnum):
-    """What a learner did. `mine` and `theirs` are versions before the event."""
+    """Events of a learner. `mine` and `theirs` are versions before the event."""
 
     BEGIN = 1  # mine: number of the command
     DRAW = 2  # mine: the minibatch, or a negative number, see procs/memory/arena.py
@@ -73,14 +73,24 @@ class Event:
 _FORMAT = struct.Struct("<iiqqd")
 
 
-class NoTrace:
-    """Nobody takes notes."""
+class Trace(Protocol):
+    """Takes notes of a learner's events."""
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        """Something happened."""
+        """Note an event; see `Kind` for the numbers."""
+        ...
 
 
-class TraceWriter(NoTrace):
+class NoTrace:
+    """A run that nobody records."""
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None: ...
+
+
+NO_TRACE: Trace = NoTrace()
+
+
+class TraceWriter:
     """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event."""
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -36,13 +36,16 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
-    memory: ClassVar[tuple[str, ...]] = ()
-    """Vectors (P,) a learner keeps for this strategy, by name: in `me.memory`, zero at the start, in every
-    checkpoint."""
 
     @abstractmethod
     async def learn(self, me: Me) -> None:
         """Train until `Draw` answers None; leave nothing in flight."""
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Vectors (P,) a learner keeps for this strategy, by name: in `me.memory`, zero at the start, in every
+        checkpoint."""
+        return ()
 
     @property
     def label(self) -> str:

@@ -43,6 +43,6 @@ class DelayedGradient(Strategy):
                 delayed.copy_(await Wait(late))
             me.step(Gradient(delayed, version, Statistics()))
             delayed.copy_(gradient.vector)
-            late, version = await Begin(Mean(me.everyone, delayed, float(batch.frames))), here.version
+            late, version = await Begin(Mean(me.everyone, delayed, gradient.weight)), here.version
         if late is not None:
             delayed.copy_(await Wait(late))

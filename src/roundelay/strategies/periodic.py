@@ -57,19 +57,20 @@ class Periodic(Strategy):
 
     async def learn(self, me: Me) -> None:
         self.start(me)
-        steps, frames = 0, 0
+        steps, frames = 0, 0.0
         while batch := await Draw():
-            me.step(await Grad(me.snapshot(), batch))
-            steps, frames = steps + 1, frames + batch.frames
+            gradient = await Grad(me.snapshot(), batch)
+            me.step(gradient)
+            steps, frames = steps + 1, frames + gradient.weight
             if steps == self.period:
-                await self._end_block(me, float(frames))
-                steps, frames = 0, 0
+                await self._end_block(me, frames)
+                steps, frames = 0, 0.0
         if steps:
-            await self._end_block(me, float(frames))
+            await self._end_block(me, frames)
         self.finish(me)
 
     async def _end_block(self, me: Me, frames: float) -> None:
-        self.end_block(me, await Mean(me.everyone, me.x, frames))
+        self.end_block(me, await self.given(me, frames))
         if me.learners == 1 or self.local_momentum == "keep":
             return
         if self.local_momentum == "reset":
@@ -77,6 +78,10 @@ class Periodic(Strategy):
             return
         for vector in me.momentum.values():
             vector.copy_(await Mean(me.everyone, vector, frames))
+
+    def given(self, me: Me, frames: float) -> Mean:
+        """The mean that a block ends with: of all models, by the frames each was trained with."""
+        return Mean(me.everyone, me.x, frames)
 
     def shortfall(self, me: Setting) -> float:
         """Distance that the mean of all models moves in a round under a constant gradient, as a share of what one
@@ -93,7 +98,8 @@ class Periodic(Strategy):
 
     @abstractmethod
     def end_block(self, me: Me, mean: Tensor) -> None:
-        """Given the mean (P,) of all models, which is the same on all learners, leave in the row where to go on."""
+        """Given the mean (P,) of all models (of what was `given`), which is the same on all learners, leave in the row
+        where to go on."""
 
     def finish(self, me: Me) -> None:
         """After the last block of a segment: leave in the row the model to evaluate."""

@@ -14,11 +14,10 @@ Legend: P parameters, L learners.
 
 import itertools
 import logging
-import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,33 +27,28 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks
-from roundelay.core.state import Gradient, Minibatch
-from roundelay.runtime.attached import passes, votes
-from roundelay.runtime.attached.external_driver import ByHand, Performer
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows, write
+from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs, InputTables
-from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
-from roundelay.runtime.attached.passes import PassTables
-from roundelay.runtime.attached.votes import Vote, VoteTables
-from roundelay.runtime.base import Cluster, Counts
+from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
+from roundelay.runtime.attached.votes import Vote
+from roundelay.runtime.base import Counts
+from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
-from roundelay.runtime.learner_state import Row
-from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
-from roundelay.runtime.procs.coordination.means import MemberLost
-from roundelay.runtime.procs.memory.arena import Layout, create_file
-from roundelay.runtime.procs.memory.device_rows import DeviceRows
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.procs.backend import ArenaBackend
+from roundelay.runtime.procs.coordination.means import Means, MemberLost
+from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
-from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
-from roundelay.runtime.procs.memory.views.work_queue import NONE
-from roundelay.runtime.procs.worker import WorkerSpec
-from roundelay.strategies.base import Strategy
+from roundelay.runtime.procs.memory.vectors import make_vectors
 
 log = logging.getLogger("roundelay")
-
-EMPTY_WEIGHT = 1e-30
-"""What an empty minibatch weighs: where all are empty, a mean is still one."""
 
 MANY = 100
 """Empty minibatches, one after the other, after which a learner says what it waits for."""
@@ -63,32 +57,6 @@ NEEDED = "while others needed it to go on"
 
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
-
-
-Update = Callable[[Tensor, bool, Sequence[bool]], bool]
-
-
-@dataclass(frozen=True)
-class AttachTerms:
-    """What all learners must agree on."""
-
-    strategy: Strategy
-    seed: int
-    patience_seconds: float
-    signature: str = ""  # of the module: names, shapes and types
-    frozen: int = 0  # a fingerprint of the parameters that are not trained
-    tensors: int = 0  # trainable parameters of the module are in so many
-
-
-@dataclass(frozen=True)
-class _Late(Minibatch):
-    """A minibatch whose size is known only when its gradient is there."""
-
-    size: list[float] = field(default_factory=lambda: [EMPTY_WEIGHT])
-
-    @property
-    def frames(self) -> float:  # type: ignore[override]  # a weight: fractions are welcome
-        return self.size[0]
 
 
 class AttachedLearner:
@@ -121,143 +89,68 @@ class AttachedLearner:
         prepare_publishing()
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
-        self._update: Update | None = update
-        self._optimizer = optimizer
-        self._examples, self._device, self._nothing = 0.0, device, Vote((False,) * terms.tensors)
-        self._vote, self._gone = self._nothing, False
-        self._role: Coroutine[Effect[Any], Any, None] | None = None
-        self._pending: Draw | Grad | GradMean | None = None
-        self._segment = 1
+        self._nothing = (False,) * terms.tensors
+        self._gone, self._segment = False, 1
         self._membership: Membership | None = None
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
-        self._enter(world, initial, shown)
-
-    # The start --------------------------------------------------------------------------------------------------------
-
-    def _enter(self, world: World, initial: Tensor, shown: Tensor) -> None:
-        number, mine = next(_sessions), self._facts(initial, shown)
-        layout, everyone = self._layout(mine), range(self.learners)
-        with LocalRendezvous(world, number, self._terms.patience_seconds) as rendezvous:
-            facts, kept = dict[str, Any](), None
-            if self.rank == 0:
-                kept = self._keep(layout, rendezvous.collect())
-                arena_file = create_file(layout)
-            else:
-                facts, arena_file = rendezvous.enter({**mine, **self._whereabouts})
-            try:
-                if self.rank:
-                    self._check(mine, facts)
-                handles = facts.get("rows") if kept is None else kept[0]
-                self._performer = performer = self._open(layout, arena_file, self._on_devices(layout, handles))
-                self.me, self.arena = performer.me, performer.arena
-                self.me.update_row = self._update_row
-                self._membership = Membership(
-                    self.arena, self.rank, self._patience, lambda r: passes.give_back(self.arena, r)
-                )
+        entrance = Entrance(world, terms, initial, shown, device)
+        with LocalRendezvous(world, next(_sessions), terms.patience_seconds) as rendezvous:
+            with entrance.open(rendezvous, self._patience) as access:
+                self._build(access, optimizer, update, device)
+                reap = partial(passes.give_back, self.arena)
+                self._membership = Membership(self.arena, self.rank, self._patience, reap)
                 self._membership.enter()
                 if self.rank == 0:
-                    for row in performer.rows:
-                        _write(row, initial)
-                    self.arena.view(PassTables).held[:] = NONE
-                    for rank in everyone:
-                        self.arena.shown(rank).copy_(shown)
-                    for rank in everyone[1:]:
-                        rendezvous.tell(rank, {**mine, "rows": None if kept is None else kept[rank]}, arena_file)
-            finally:
-                os.close(arena_file)  # it is mapped, and on its way to the others
-            self.where = performer.where
-            """Place of the rows."""
-            # Before the others may train: from then on they write this row too.
-            mine_there = self.arena.vector("row", self.rank).cpu()
-            same_bits = torch.equal(initial.cpu().view(torch.int32), mine_there.view(torch.int32))
-            self.agreed = same_bits and torch.equal(shown, self.arena.shown(self.rank))
+                    entrance.share(access, rendezvous)
+            self._row_host = entrance.keeper
+            self.agreed = entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)
-        performer.move_in()
+        self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
-        performer.begin(self.me.everyone)
-        self.me.snapshot()
+        self._begin(self.me.everyone)
 
-    def _layout(self, facts: dict[str, Any]) -> Layout:
-        return Layout(
+    def _build(
+        self, access: ArenaAccess, optimizer: LocalOptimizer, update: Update, device: torch.device | None
+    ) -> None:
+        """The engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the loop
+        looks at the point between steps as well."""
+        self.arena, traits = access.arena, self.strategy.traits
+        self._rows, self._deferred = access.rows, Deferred()
+        self._vectors = vectors = make_vectors(access, device, traits, between_devices=False)
+        self._means = Means(self.arena, self.rank, self._patience)
+        self._update = VotedUpdate(access, self._terms, self._means, vectors.gradient, update, self._asked)
+        snapshot = torch.empty_like(vectors.row.vector, device=device or vectors.row.vector.device)
+        if device is not None and not vectors.resident:
+            pinned(snapshot)
+            pinned(vectors.gradient)
+        self.me = LearnerState(
+            self.rank,
             self.learners,
-            facts["parameters"],
-            self.strategy.memory,
-            self.strategy.traits.model == "centre",
-            views=(Attendance, PassTables, MeetingTables, VoteTables, InputTables),
-            shown_bytes=facts["shown"],
-            tensors=self._terms.tensors,
+            self._terms.seed,
+            vectors.row,
+            snapshot,
+            vectors.gradient,
+            optimizer,
+            vectors.memory,
+            self.arena.optimizer.steps,
+            self.arena.counts,
+            self.arena.optimizer.scalars[self.rank],
+            minibatches_a_round=self.learners,
+            update=self._update,
+            deferred=self._deferred,
         )
+        self._work = ExternalWork(vectors.gradient)
+        backend = ArenaBackend(access, vectors, self._means, self._work)
+        self._engine = Engine(self.me, backend, self._deferred)
+        self.where = place_of_rows(self.arena, vectors, device)
+        """Place of the rows."""
 
-    @property
-    def _whereabouts(self) -> dict[str, Any]:
-        """What rank 0 must know to share rows on devices."""
-        device = None if self._device is None else str(self._device)
-        return {"device": device, "visible": visible(), "process": os.getpid()}
-
-    def _keep(self, layout: Layout, others: Sequence[dict[str, Any]]) -> list[Handles] | None:
-        """By rank 0: rows on devices that all learners can map, where others write them while a learner computes, and
-        all are on devices that reach each other; what each is to be told. None: rows are in the arena.
-
-        Args:
-            others: what the other learners have said, by rank from 1.
-        """
-        if self._device is None or not others or self.strategy.traits.synchronous:
-            return None
-        every = [self._whereabouts, *others]
-        if any(one.get("visible") != visible() or one.get("device") is None for one in every):
-            return None
-        devices = tuple(str(one["device"]) for one in every)
-        if not reach_each_other(torch.device(device) for device in devices):
-            return None
-        processes = tuple(int(one["process"]) for one in every)
-        wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes)
-        try:
-            self._row_host = RowHost(wanted, self._terms.patience_seconds)
-        except RowsNotHosted as error:
-            log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
-            return None
-        return self._row_host.handles
-
-    def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
-        if self.learners == 1 and self._device is not None:
-            return DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
-        if handles is None:
-            return None
-        try:
-            return mapped(handles, _shared(layout), layout.parameters, layout.centre, self.learners)
-        except (OSError, ValueError) as error:
-            raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
-
-    def _open(self, layout: Layout, arena_file: int, on_devices: DeviceRows | None) -> Performer:
-        task = ByHand(layout.parameters, self._device)
-        cluster = Cluster(self.strategy, task, self._optimizer, self.learners, self._terms.seed, shared_minibatch=False)
-        path = f"/proc/self/fd/{arena_file}"  # opened anew: locks belong to an open file description
-        try:
-            return Performer(
-                WorkerSpec(self.rank, cluster, layout, path, self._terms.patience_seconds, 0, on_devices=on_devices),
-                self._patience,
-            )
-        except (OSError, ValueError) as error:
-            raise UserError(f"rank {self.rank}: rank 0's memory cannot be opened ({error}).") from error
-
-    def _facts(self, initial: Tensor, shown: Tensor) -> dict[str, Any]:
-        return {
-            "strategy": repr(self.strategy),
-            "seed": self._terms.seed,
-            "module": self._terms.signature,
-            "values of frozen parameters": self._terms.frozen,
-            "parameters": initial.numel(),
-            "shown": shown.numel(),
-        }
-
-    def _check(self, mine: dict[str, Any], theirs: dict[str, Any]) -> None:
-        for name, value in mine.items():
-            if theirs.get(name) != value:
-                raise UserError(
-                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs.get(name)}: all learners must "
-                    "run the same script with the same options, and attach in the same order."
-                )
+    def _begin(self, living: tuple[int, ...]) -> None:
+        """A segment begins."""
+        self.me.begin_segment(None, living, self.strategy.traits.ages)
+        self._means.begin_segment()
+        self.me.snapshot()
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -270,7 +163,10 @@ class AttachedLearner:
     @property
     def begun(self) -> bool:
         """Is a gradient being waited for?"""
-        return isinstance(self._pending, Grad | GradMean)
+        return not self._gone and isinstance(self._engine.pending, Grad | GradMean)
+
+    def _asked(self) -> Effect[Any] | None:
+        return self._engine.pending
 
     @property
     def _members(self) -> Membership:
@@ -290,10 +186,12 @@ class AttachedLearner:
         """
         if not self.begun:
             self._start()
-            publish(self.arena.queue.rounds, self.rank, self._round + 1)
-            self._drive(_Late(0, self._round, 0, 0))
-        assert isinstance(self._pending, Grad | GradMean)
-        return self._pending.at.vector
+            publish(self.arena.queue.rounds, self.rank, int(self.arena.queue.rounds[self.rank]) + 1)
+            self._work.hand_out(NUMBERLESS)
+            self._go_on()
+        asked = self._asked()
+        assert isinstance(asked, Grad | GradMean)
+        return asked.at.vector
 
     def answer(self, examples: float, learning_rate: float, vote: Vote) -> None:
         """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`: go on, up to
@@ -303,55 +201,19 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             UserError: in a mean of gradients, another learner's parameters were changed by hand and these were not.
         """
-        assert isinstance(self._pending, Grad | GradMean)
-        assert isinstance(self._pending.batch, _Late)
+        assert self.begun
         self._look()
         self.me.learning_rate = learning_rate
-        self._pending.batch.size[0] = self._examples = examples
-        self._vote = vote
-        votes.cast(self.arena, self.rank, self._round, vote)
-        with self._deaths():
-            reply = self._performer.perform(self._pending)
-        self._drive(reply)
+        self._update.vote(examples, vote)
+        self._work.hand_in(examples)
+        self._go_on()
         self.me.snapshot()
 
     def answer_nothing(self, skip: bool = False) -> None:
         """An empty minibatch. With `skip`, a minibatch whose gradient overflowed: where a mean of gradients is taken,
         all skip the update."""
         self.me.gradient_buffer.zero_()
-        self.answer(EMPTY_WEIGHT, self.me.learning_rate, Vote(self._nothing.given, skip))
-
-    @property
-    def _round(self) -> int:
-        return int(self.arena.queue.rounds[self.rank])
-
-    def _update_row(self, gradient: Gradient) -> bool:
-        """The strategy's local update. A gradient that is not this learner's own is the mean that was just taken, or
-        one that was begun in the round before."""
-        assert self._update is not None
-        if gradient.vector is self.me.gradient_buffer:
-            return self._examples >= 2 * EMPTY_WEIGHT and self._update(gradient.vector, True, self._vote.given)
-        if self._performer.means.total < 2 * EMPTY_WEIGHT * self.learners:
-            return False
-        late = not isinstance(self._pending, GradMean)
-        group = self.me.everyone if late else self._pending.group  # type: ignore[union-attr]
-        round_ = self._round - late
-        if not round_:  # of the segment before
-            return self._update(gradient.vector, False, (True,) * self._terms.tensors)
-        together = votes.count(self.arena, group, round_, self._terms.tensors)
-        self._check_changes(group, round_)
-        return not together.skip and self._update(gradient.vector, False, together.given)
-
-    def _check_changes(self, group: Sequence[int], round_: int) -> None:
-        changes = votes.changes(self.arena, group, round_)
-        if len(set(changes.values())) > 1:
-            changed = [rank for rank, what in changes.items() if what]
-            raise UserError(
-                f"rank {self.rank}: of learners {list(changes)}, whose gradients {self.strategy.name} averages, "
-                f"{changed} changed parameters by hand after the last step (clamped, loaded or initialised them, for "
-                "example), and the others did not, or otherwise: they would train different models from here on. Make "
-                "the same change on every learner."
-            )
+        self.answer(EMPTY_WEIGHT, self.me.learning_rate, Vote(self._nothing, skip))
 
     def change_row(self, change: Callable[[Tensor], None]) -> None:
         """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
@@ -360,26 +222,14 @@ class AttachedLearner:
         self.me.snapshot()
 
     def _start(self) -> None:
-        if self._role is None:
-            self._role = self.strategy.learn(self.me)
-            self._drive(None)
+        if not self._engine.running:
+            with self._deaths():
+                self._engine.begin(self.strategy.learn(self.me))
 
-    def _drive(self, reply: Any) -> None:
+    def _go_on(self) -> None:
         """Run the coroutine up to its next minibatch or gradient, or to its end."""
-        assert self._role is not None
         with self._deaths():
-            while True:
-                try:
-                    effect = self._role.send(reply)
-                except StopIteration:
-                    self._pending = None
-                    self._performer.settle()
-                    return
-                self._performer.settle()
-                if isinstance(effect, Draw | Grad | GradMean):
-                    self._pending = effect
-                    return
-                reply = self._performer.perform(effect)
+            self._engine.go_on()
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -396,7 +246,7 @@ class AttachedLearner:
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
-        self._performer.move_out()
+        self._vectors.move_out()
         members.meet("all learners to end the segment", synchronous)
         read()
         for table in (arena.sequences.sent_seq, arena.sequences.acked_seq, arena.queue.rounds):
@@ -406,9 +256,7 @@ class AttachedLearner:
         members.meet("all learners to begin a segment", synchronous)
         self._segment += 1
         present = arena.view(Attendance).present
-        self._performer.begin(tuple(rank for rank in self.me.everyone if present[rank]))
-        self._role = None
-        self.me.snapshot()
+        self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
 
     def _finish(self) -> None:
         """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
@@ -430,14 +278,16 @@ class AttachedLearner:
                 break
             else:
                 self._wait_for_news(comrades, int(rounds[mine]))
-        self._drive(None)
+        self._work.hand_out(None)
+        self._go_on()
 
     def _comrades(self) -> Sequence[int]:
         """Those who take as many steps as this learner in a segment."""
-        assert isinstance(self._pending, Draw)
+        asked = self._asked()
+        assert isinstance(asked, Draw)
         if self.strategy.traits.synchronous:
             return self.me.everyone
-        return self._pending.group or (self.rank,)
+        return asked.group or (self.rank,)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
         rounds, joined = self.arena.queue.rounds, self.arena.view(Attendance).ending
@@ -487,7 +337,7 @@ class AttachedLearner:
             vector.copy_(state["memory"][name])
         self.arena.optimizer.steps[self.rank] = state["steps"]
         if "centre" in state and self.rank == self.living[0]:
-            _write(self._performer.rows[-1], state["centre"])
+            write(self._rows[-1], state["centre"])
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
@@ -522,33 +372,19 @@ class AttachedLearner:
         self._final, self._gone = (self.counts, self.steps), True
         self._members.leave(manner)
         self.arena.close()
-        if self._role is not None:
-            with suppress(ValueError):  # in the middle of a step, whose end frees it
-                self._role.close()
-        self.me.update_row = self._update = self._role = self._pending = self._membership = None
-        del self.me, self.arena, self.inputs, self._performer, self._patience
+        with suppress(ValueError):  # in the middle of a step, whose end frees it
+            self._engine.close()
+        self._membership = None
+        del self.me, self.arena, self.inputs, self._patience
+        del self._rows, self._vectors, self._means, self._work, self._deferred, self._engine, self._update
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
-        """Whoever dies in a mean is named to the user."""
+        """Name to the user the learner that dies in a mean."""
         try:
             yield
         except MemberLost as error:
             raise self._members.died(error.rank, NEEDED) from None
-
-
-def _shared(layout: Layout) -> tuple[str, ...]:
-    """Names of what others may read and write."""
-    return ("row", *layout.memory)
-
-
-def _write(row: Row, vector: Tensor) -> None:
-    """While nobody trains. Under the lock: given back when it is written, which on a device takes its time."""
-    row.lock.acquire()
-    try:
-        row.vector.copy_(vector)
-    finally:
-        row.lock.release()
 
 
 def _copy(vector: Tensor) -> Tensor:

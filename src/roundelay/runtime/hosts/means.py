@@ -12,13 +12,15 @@ a ring allreduce. Pieces go from the last to the first, as backward goes through
 the rest of it is computed (`ready_from`). The sum is taken in rank order, product and sum rounded apart, on the same
 grid of chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
 
-Gradients may travel in 16 bits. Each host rounds the sum it hands on, the last one the mean, which it then takes
-rounded itself, so that all hosts have the same; what rounding takes away is added to what the same host hands on in the
-next step (algorithms/rounding.py). A model is never rounded: what learners go on from is not to lose its last bits.
+Gradients may travel in a form of the run's (a codec: core/codec.py). Each host codes the sum it hands on, the last one
+the mean, which it then takes as the others get it, so that all hosts have the same; what the codec leaves out is added
+to what the same host hands on in the next step. A model is never coded unasked: what learners go on from is not to lose
+its last bits.
 
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
 far its own learners have read (`acked_seq`). That is what one learner waits for on the other's behalf (means.py), so a
-mailbox that is written here is free there.
+mailbox that is written here is free there. Vectors travel in the form that their learner's effect asks for (`codec`);
+its mailbox has them as they arrive, so that coding them for the way changes nothing.
 
 Legend: P parameters, L learners.
 """
@@ -33,9 +35,9 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
-from roundelay.algorithms.rounding import round_with_feedback_
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
@@ -62,7 +64,7 @@ class HostMeans:
         chain: links to the host before and after this one, by host; nothing else is sent over them.
         post: links to all other hosts, for mixes; by host. Nothing else is sent over them.
         failed: called with the reason, from a thread, when a link is gone.
-        wire: in what precision gradients travel; the first host's counts.
+        codec: by which gradients travel; the first host's counts.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class HostMeans:
         chain: Mapping[int, Link],
         mix_links: Mapping[int, Link],
         failed: Callable[[str], None],
-        wire: Precision = "fp32",
+        codec: Codec = FP32,
     ) -> None:
         self._arena, self._hosts, self._here, self._part = arena, hosts, tuple(hosts[host]), part
         self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
@@ -82,8 +84,8 @@ class HostMeans:
         self._mean = arena.vector("mean", self._here[0])
         starts = range(0, len(self._mean), PIECE)
         self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in reversed(starts)]
-        self._error: Tensor | None = None  # what rounding took away in the last mean, (P,)
-        self._wire, self._narrow = wire, False  # does the mean under way travel in 16 bits?
+        self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
+        self._codec, self._form = codec, FP32  # that of gradients, and that of the mean under way
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
@@ -152,7 +154,7 @@ class HostMeans:
         sent, source, weights_of = self._sequences.sent_seq, self._sequences.source, self._sequences.weights
         global_sent, ready_from = self._between.global_sent_seq, self._between.ready_from
         here, number = list(self._here), 0
-        sum_, contribution = self._room(torch.float32), self._room(torch.bfloat16)
+        sum_ = torch.empty(min(PIECE, len(self._mean)))
         while True:
             number += 1
             self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
@@ -160,22 +162,23 @@ class HostMeans:
             vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
             mine = [float(weights_of[parity, rank]) for rank in here]
             gradients = not source[parity, here].any()
-            weights = self._weigh(mine, gradients and self._wire == "bf16")
+            weights = self._weigh(mine, self._codec if gradients else FP32)
+            form, room = self._form, self._room(self._form)
             shares = [weight / float(sum(weights)) for weight in mine]
             for piece in self._pieces:
-                part, narrow = sum_[: piece.stop - piece.start], contribution[: piece.stop - piece.start]
-                carried = narrow if self._narrow else part
+                part = sum_[: piece.stop - piece.start]
+                carried = part if form.exact else room[: form.bytes_of(len(part))]
                 if before is None:
                     part.zero_()
                 else:
                     self._receive(before, "sum", carried)
-                    part.copy_(carried)
+                    _decode(form, carried, part)
                 self._until(lambda start=piece.start: bool((ready_from[here] <= start).all()))  # type: ignore[misc]
                 for at in range(0, len(part), CHUNK):  # the grid of one host
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
-                if self._narrow:
-                    self._round(part, piece, narrow)
+                if not form.exact:
+                    self._encode(part, piece, carried)
                 if after is not None:
                     after.send("sum", {"part": self._part}, [_bytes(carried)])
                 else:
@@ -185,27 +188,32 @@ class HostMeans:
             if after is None:
                 publish(self._between.global_seq, 0, number)
 
-    def _room(self, kind: torch.dtype) -> Tensor:
-        """For one piece."""
-        return torch.empty(min(PIECE, len(self._mean)), dtype=kind)
+    def _room(self, codec: Codec) -> Tensor:
+        """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
+        return torch.empty(0 if codec.exact else codec.bytes_of(min(PIECE, len(self._mean))), dtype=torch.uint8)
 
-    def _round(self, part: Tensor, piece: slice, narrow: Tensor) -> None:
-        """`narrow` takes `part`, which then is the same numbers."""
+    def _encode(self, part: Tensor, piece: slice, coded: Tensor) -> None:
+        """Code `part`, a `piece` of the sum, into `coded`; it is then as it arrives, and the rest is remembered."""
         if self._error is None:
             self._error = torch.zeros_like(self._mean)
-        chunks = (torch.split(vector, CHUNK) for vector in (part, self._error[piece], narrow))
-        for x, error, rounded in zip(*chunks, strict=True):
-            round_with_feedback_(x, error, rounded, x)
+        chunks = zip(
+            torch.split(part, CHUNK),
+            torch.split(self._error[piece], CHUNK),
+            self._form.parts(coded, len(part)),
+            strict=True,
+        )
+        for x, error, out in chunks:
+            self._form.remember(x, error, out, x)
 
-    def _weigh(self, mine: Sequence[float], narrow: bool) -> list[float]:
-        """All learners' weights, by rank, given those of this host's; and all hosts hear whether it goes in 16 bits."""
+    def _weigh(self, mine: Sequence[float], codec: Codec) -> list[float]:
+        """All learners' weights, by rank, given those of this host's; and all hosts hear by which codec it goes."""
         before, after, weights = self._before, self._after, [*mine]
         if before is not None:
             header = self._receive(before, "weights").header
-            weights, narrow = [*header["weights"], *mine], bool(header["narrow"])
-        self._narrow = narrow
+            weights, codec = [*header["weights"], *mine], _known(header.get("codec"), before)
+        self._form = codec
         if after is not None:
-            after.send("weights", {"part": self._part, "weights": weights, "narrow": narrow})
+            after.send("weights", {"part": self._part, "weights": weights, "codec": codec.name})
             while not self._weighed.acquire(timeout=LOOK_SECONDS):
                 if self._ended.is_set():
                     raise _Ended
@@ -216,19 +224,19 @@ class HostMeans:
 
     def _down(self, after: Link) -> None:
         """Hand means number k = 1, 2, ... on to the host before this one."""
-        number, before, contribution = 0, self._before, self._room(torch.bfloat16)
+        number, before = 0, self._before
         while True:
             number += 1
             self._weights = [float(weight) for weight in self._receive(after, "weighed").header["weights"]]
             if before is not None:
                 before.send("weighed", {"part": self._part, "weights": self._weights})
+            form, room = self._form, self._room(self._form)
             self._weighed.release()
             for piece in self._pieces:
                 mean = self._mean[piece]
-                carried = contribution[: len(mean)] if self._narrow else mean
+                carried = mean if form.exact else room[: form.bytes_of(len(mean))]
                 self._receive(after, "mean", carried)
-                if self._narrow:
-                    mean.copy_(carried)
+                _decode(form, carried, mean)
                 if before is not None:
                     before.send("mean", {"part": self._part}, [_bytes(carried)])
             publish(self._between.global_seq, 0, number)
@@ -261,13 +269,16 @@ class HostMeans:
     def _forward_contribution(self, rank: int, number: int) -> None:
         sequences, parity = self._sequences, number % 2
         readers = self._between.readers[parity, rank]
-        for host, link in self._mix_links.items():
-            if readers[list(self._hosts[host])].any():
-                weight = sequences.weights[parity, rank]
-                facts = {"part": self._part, "rank": rank, "number": number, "weight": weight}
-                vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)
-                link.send("letter", facts)
-                link.send("mail", {"part": self._part}, [vector.numpy()])
+        links = [link for host, link in self._mix_links.items() if readers[list(self._hosts[host])].any()]
+        if not links:
+            return
+        codec = [*CODECS.values()][self._between.codec[parity, rank]]
+        vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)
+        carried = vector if codec.exact else _encoded(codec, vector)
+        facts = {"part": self._part, "rank": rank, "number": number, "weight": sequences.weights[parity, rank]}
+        for link in links:
+            link.send("letter", facts | {"codec": codec.name})
+            link.send("mail", {"part": self._part}, [_bytes(carried)])
 
     def _receive_contributions(self, link: Link) -> None:
         arena, sequences, there = self._arena, self._sequences, set()
@@ -282,8 +293,11 @@ class HostMeans:
                         publish(sequences.acked_seq, rank, number)
             elif message.kind == "letter" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
-                parity = number % 2
-                self._receive(link, "mail", arena.vector(Means.SOURCES[1 + parity], rank))
+                parity, codec = number % 2, _known(message.header.get("codec"), link)
+                vector = arena.vector(Means.SOURCES[1 + parity], rank)
+                room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
+                self._receive(link, "mail", room)
+                _decode(codec, room, vector)
                 sequences.source[parity, rank] = 1 + parity
                 sequences.weights[parity, rank] = float(message.header["weight"])
                 publish(sequences.sent_seq, rank, number)
@@ -300,6 +314,27 @@ class HostMeans:
                 continue
             if message.header.get("part") == self._part:
                 return message
+
+
+def _known(name: Any, link: Link) -> Codec:
+    if not isinstance(name, str) or name not in CODECS:
+        raise LinkError(f"{link.peer} sends vectors in the form {name!r}, which is none of ours")
+    return CODECS[name]
+
+
+def _encoded(codec: Codec, vector: Tensor) -> Tensor:
+    """A vector (P,) that has been decoded before, as bytes."""
+    coded = torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
+    for x, out in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+        codec.encode(x, out)
+    return coded
+
+
+def _decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
+    """What has come, into `vector`; of a vector that goes as it is, it is there already."""
+    if not codec.exact:
+        for x, part in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+            codec.decode(part, x)
 
 
 def _bytes(vector: Tensor) -> Any:

@@ -11,12 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.exchange.codec import Precision
 from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "ferry")
+CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "exchange")
 """Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
 
 
@@ -35,7 +34,7 @@ class HostTerms:
         on_death: what the death of a learner means under an asynchronous strategy.
         agreement: what must be the same on all hosts, plain values: the recipe.
         threads: torch threads of each learner; None: a fair share of the cores.
-        wire: in what precision rows are exchanged with other hosts, and gradients go into a mean with them.
+        wire: name of the codec by which rows are exchanged with other hosts, and gradients go into a mean with them.
         fragments: in how many exchanges a row is through.
         encrypts: is what hosts say to each other hidden, besides being authenticated?
         exchange_share: of the time of busy cores, what exchanges with other hosts that nobody waits for may take.
@@ -46,7 +45,7 @@ class HostTerms:
     on_death: OnDeath = "replace"
     agreement: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
-    wire: Precision = "fp32"
+    wire: str = "fp32"
     fragments: int = 1
     encrypts: bool = True
     exchange_share: float = SHARE

@@ -37,7 +37,6 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import Row, adopt, mend
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import BUCKET, Library
 from roundelay.runtime.procs.coordination.devices import means_between_devices, rows_on_devices
@@ -48,7 +47,8 @@ from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.views.view import View
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
-from roundelay.runtime.trace import Kind, NoTrace, Recorder, TraceWriter
+from roundelay.runtime.rows import Row, adopt, mend
+from roundelay.runtime.trace import NO_TRACE, Kind, Recorder, TraceWriter
 
 PARENT = -1
 LOOK_SECONDS = 0.2
@@ -439,20 +439,18 @@ class ProcsRuntime(Runtime):
             near = [other for other in self.living() if other in self.here]
             # Where nobody else lives on this host: the row that the dead one has left, at worst half a step further on.
             source = self.source(rank, near) if near else rank
-            row, notes = self._rows[rank], TraceWriter(self._trace, rank) if self._trace else None
-            if notes:
-                notes.note(Kind.BEGIN, mine=self._orders["number"])
-                row.trace = notes
+            row, writer = self._rows[rank], TraceWriter(self._trace, rank) if self._trace else None
+            notes = writer or NO_TRACE
+            notes.note(Kind.BEGIN, mine=self._orders["number"])
             memory = [(self.arena.vector(n, rank), self.arena.vector(n, source)) for n in self.layout.memory]
             scalars = torch.from_numpy(self.arena.optimizer.scalars)
             memory.append((scalars[rank], scalars[source]))
             if source != rank:
-                adopt(row, self._rows[source], memory)
+                adopt(row, self._rows[source], memory, notes)
             if self.cluster.centre and 0 in self.here:  # else it fetches the centre itself
-                adopt(row, self._rows[-1])
-            if notes:
-                row.trace = NoTrace()
-                notes.close()
+                adopt(row, self._rows[-1], trace=notes)
+            if writer:
+                writer.close()
             self.arena.row_versions.in_flight[rank] = 0  # what was under way was another's
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
             del self._pending_joins[rank]

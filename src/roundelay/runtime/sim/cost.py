@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
@@ -82,6 +83,9 @@ class CostModel:
 class Prices:
     """A cluster's costs in nanoseconds, for rows of `model_bytes`; what a runtime asks at every event.
 
+    A vector in the form of another codec than FP32 has the bytes that the codec makes of as many elements; what a
+    cluster says in seconds, it costs in any form.
+
     Every answer is a function of its arguments and of who is alive, so equal simulations cost the same.
 
     Raises:
@@ -113,6 +117,7 @@ class Prices:
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
         self._means: dict[tuple[int, ...], int] = {}
+        self._coded_means: dict[tuple[tuple[int, ...], str], int] = {}
         self.centre, self.rows = learners, learners + 1
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
@@ -163,11 +168,15 @@ class Prices:
 
     # Exchanges --------------------------------------------------------------------------------------------------------
 
-    def exchange_ns(self, rank: int, peer: int) -> int:
+    def size(self, codec: Codec = FP32) -> float:
+        """Bytes of a row in the form of `codec`."""
+        return self.bytes if codec.exact else codec.bytes_of(round(self.bytes / 4))
+
+    def exchange_ns(self, rank: int, peer: int, codec: Codec = FP32) -> int:
         """One exchange: a row goes over and, since the other row must be seen first, one comes back after it."""
         if self.cluster.exchange is not None:
             return nanoseconds(self.cluster.exchange)
-        return nanoseconds(2 * self._link(rank, peer).seconds(self.bytes))
+        return nanoseconds(2 * self._link(rank, peer).seconds(self.size(codec)))
 
     def fetch_ns(self, rank: int, peer: int) -> int:
         """A request there, and a row back."""
@@ -176,13 +185,14 @@ class Prices:
         link = self._link(rank, peer)
         return nanoseconds(link.latency + link.seconds(self.bytes))
 
-    def mix_ns(self, rank: int, others: Sequence[int]) -> int:
+    def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
         """The rows of all `others` come in, one after another."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
             return len(others) * nanoseconds(self.cluster.exchange)
-        return nanoseconds(sum(self._link(rank, other).seconds(self.bytes) for other in others))
+        size = self.size(codec)
+        return nanoseconds(sum(self._link(rank, other).seconds(size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
         """What an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
@@ -204,56 +214,60 @@ class Prices:
 
     # Means ------------------------------------------------------------------------------------------------------------
 
-    def mean_ns(self, group: tuple[int, ...]) -> int:
+    def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32) -> int:
         """One mean over the learners in `group`, after the last has arrived; nothing for one."""
-        known = self._means.get(group)
+        known = self._means.get(group) if codec.exact else self._coded_means.get((group, codec.name))
         if known is None:
-            known = self._means[group] = nanoseconds(self._mean(group))
+            known = nanoseconds(self._mean(group, self.size(codec)))
+            if codec.exact:
+                self._means[group] = known
+            else:
+                self._coded_means[group, codec.name] = known
         return known
 
-    def _mean(self, group: tuple[int, ...]) -> float:
+    def _mean(self, group: tuple[int, ...], size: float) -> float:
         if len(group) < 2:
             return 0.0
         if self.cluster.allreduce.seconds:
             return self.cluster.allreduce.measured(len(group))
-        return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group)
+        return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group, size)
 
-    def _ring(self, group: tuple[int, ...]) -> float:
+    def _ring(self, group: tuple[int, ...], size: float) -> float:
         """2 (L - 1) rounds in which everybody sends M / L at once, each as slow as the slowest link of the ring.
 
         Where inside links are a bus, the L messages of a round pass it one after another.
         """
         members = self._by_node(group)
         inside, between = self.cluster.links.inside, self.cluster.links.between
-        rounds, part = 2 * (len(group) - 1), self.bytes / len(group)
+        rounds, part = 2 * (len(group) - 1), size / len(group)
         slowest = max((_bus(inside, len(some), part) for some in members if len(some) > 1), default=0.0)
         if len(members) > 1:
             slowest = max(slowest, between.seconds(part))
         return rounds * slowest
 
-    def _tree(self, group: tuple[int, ...]) -> float:
+    def _tree(self, group: tuple[int, ...], size: float) -> float:
         """Up and down: log2 of the largest node's members inside, and log2 of the nodes between."""
         members = self._by_node(group)
         inside, between = self.cluster.links.inside, self.cluster.links.between
         largest = max(len(some) for some in members)
         seconds, left = 0.0, largest
         while left > 1:  # a round halves the members; its messages share a bus
-            seconds += _bus(inside, left // 2, self.bytes)
+            seconds += _bus(inside, left // 2, size)
             left = -(-left // 2)
-        return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(self.bytes))
+        return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(size))
 
-    def _server(self, group: tuple[int, ...]) -> float:
+    def _server(self, group: tuple[int, ...], size: float) -> float:
         """The first of the group receives every other model, and sends the mean to each, one after another."""
         root, *others = group
-        return 2 * sum(self._link(root, other).seconds(self.bytes) for other in others)
+        return 2 * sum(self._link(root, other).seconds(size) for other in others)
 
-    def _hierarchical(self, group: tuple[int, ...]) -> float:
+    def _hierarchical(self, group: tuple[int, ...], size: float) -> float:
         """A ring inside every node at once, then one between nodes of the nodes' means, which each node spreads."""
         members = self._by_node(group)
         inside, between = self.cluster.links.inside, self.cluster.links.between
         largest, nodes = max(len(some) for some in members), len(members)
-        within = 2 * (largest - 1) * _bus(inside, largest, self.bytes / largest) if largest > 1 else 0.0
-        across = 2 * (nodes - 1) * between.seconds(self.bytes / nodes) if nodes > 1 else 0.0
+        within = 2 * (largest - 1) * _bus(inside, largest, size / largest) if largest > 1 else 0.0
+        across = 2 * (nodes - 1) * between.seconds(size / nodes) if nodes > 1 else 0.0
         return within + across
 
     def _by_node(self, group: tuple[int, ...]) -> list[list[int]]:
@@ -263,7 +277,7 @@ class Prices:
         return list(members.values())
 
 
-_ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...]], float]] = {
+_ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
     "ring": Prices._ring,
     "tree": Prices._tree,
     "server": Prices._server,

@@ -81,12 +81,13 @@ class VirtualMixes(Generic[W]):
         self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> letters laid out for it
         self._waiting: dict[int, tuple[int, Mix, W]] = {}
 
-    def arrive(self, rank: int, mix: Mix, who: W) -> list[tuple[int, Mix, Tensor, W]]:
-        """All mixes that are complete now: (rank, what it asked, the mixed vector, who waits)."""
+    def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:
+        """All mixes that are complete now: (rank, what it asked, the mixed vector, who waits). `vector` (P,) is what
+        the others receive of the one in `mix`."""
         number = self._number[rank] = self._number[rank] + 1
         counts_itself = any(other == rank for other, _ in mix.weights)
-        if mix.vector.numel():
-            self._contributions[rank, number] = _Contribution(mix.vector.clone(), len(mix.readers) + counts_itself)
+        if vector.numel():
+            self._contributions[rank, number] = _Contribution(vector.clone(), len(mix.readers) + counts_itself)
         self._waiting[rank] = (number, mix, who)
         found, there = [], self._there
         for reader in (rank, *mix.readers):

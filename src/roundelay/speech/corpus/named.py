@@ -1,107 +1,68 @@
-"""The corpora that `roundelay prepare` knows by name: which options each takes, what is loaded for it, who reads it."""
+"""Prepares a corpus by its name: what was asked for is held against what its reader takes."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
-from roundelay.speech.corpus.free import download, wanted
-from roundelay.speech.corpus.readers.an4 import prepare_an4
-from roundelay.speech.corpus.readers.fsdd import prepare_fsdd
-from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech
-from roundelay.speech.corpus.readers.switchboard import prepare_switchboard
+from roundelay.speech.corpus.free import download
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.corpus.readers.base import Reader, Request, Takes
 from roundelay.speech.prepared import Corpus
 
-NAMED = ("librispeech", "mini-librispeech", "fsdd", "an4", "switchboard")
 
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for.
-
-    Attributes:
-        source: where the corpus is, or is to be loaded to; None: downloads/NAME.
-        also: further folders with parts of the corpus.
-        splits: (split, part) pairs; a split may be named several times.
-        vocabulary: a text or word list; with `vocabulary_size`, its most frequent words.
-    """
-
-    corpus: str
-    source: Path | None = None
-    also: tuple[Path, ...] = ()
-    download: bool = False
-    lexicon: Path | None = None
-    splits: tuple[tuple[str, str], ...] = ()
-    vocabulary: Path | None = None
-    vocabulary_size: int = 0
-    options: PrepareOptions = PrepareOptions()
-
-
-def prepare_named(request: Request, data: Path, progress: Progress) -> Corpus:
-    """Load what is asked for, and prepare the corpus.
+def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:
+    """Load what is asked for, and prepare the corpus `name`.
 
     Raises:
         UserError: an option this corpus has no use for or lacks; everything that loading and preparing find.
     """
-    name = request.corpus
-    _check(request)
-    splits: dict[str, list[str]] = {}
-    for split, part in request.splits:
-        splits.setdefault(split, []).append(part)
-    source, lexicon = request.source or Path("downloads", name), request.lexicon
-    if request.download:
-        parts = [part for some in splits.values() for part in some]
-        brought = download(wanted(name, parts), source, progress, with_lexicon=lexicon is None)
+    reader = READERS[name]
+    _check(reader, request)
+    source, lexicon = request.source, request.lexicon
+    if source is None and "--source" in reader.takes:
+        source = Path("downloads", name)
+    if request.download and source is not None:
+        parts = [part for some in request.splits.values() for part in some]
+        brought = download(reader.wanted(parts), source, progress, with_lexicon=lexicon is None)
         lexicon = lexicon or brought
-    options = _with_vocabulary(request)
-    if name in ("an4", "fsdd"):
-        return (prepare_an4 if name == "an4" else prepare_fsdd)(source, data, progress, options=options)
-    if name == "switchboard":
-        return prepare_switchboard((source, *request.also), data, progress, lexicon=lexicon, options=options)
-    if lexicon is None:
+    if lexicon is None and reader.needs_lexicon:
+        brings = "" if reader.free is None else "; --download brings one"
         raise UserError(
-            f"prepare {name} needs --lexicon, a pronunciation dictionary in CMU format, packed or not; --download "
-            "brings one."
+            f"prepare {name} needs --lexicon, a pronunciation dictionary in CMU format, packed or not{brings}."
         )
-    prepare = prepare_librispeech if name == "librispeech" else prepare_mini_librispeech
-    return prepare(source, data, lexicon, progress, splits=splits or None, options=options)
+    options = _with_vocabulary(reader, request)
+    return reader.prepare(dataclasses.replace(request, source=source, lexicon=lexicon, options=options), progress)
 
 
-def _check(request: Request) -> None:
-    name = request.corpus
-    if request.source is None and not request.download:
-        free = " or --download" if name != "switchboard" else ""
-        raise UserError(f"prepare {name} needs --source, the folder that holds the corpus{free}.")
-    takes: Mapping[str, Sequence[str]] = {
-        "--split": ("librispeech", "mini-librispeech"),
-        "--lexicon": ("librispeech", "mini-librispeech", "switchboard"),
-        "--vocabulary": ("librispeech", "mini-librispeech", "switchboard"),
-        "--also": ("switchboard",),
-    }
-    given = {
-        "--split": bool(request.splits),
-        "--lexicon": request.lexicon is not None,
-        "--vocabulary": request.vocabulary is not None,
+def _check(reader: Reader, request: Request) -> None:
+    given: dict[Takes, bool] = {
+        "--source": request.source is not None,
         "--also": bool(request.also),
+        "--lexicon": request.lexicon is not None,
+        "--split": bool(request.splits),
+        "--vocabulary": request.vocabulary is not None,
     }
-    for option, corpora in takes.items():
-        if given[option] and name not in corpora:
-            raise UserError(f"prepare {name} has no use for {option}; it is for {', '.join(corpora)}.")
+    if "--source" in reader.takes and request.source is None and not request.download:
+        free = "" if reader.free is None else " or --download"
+        raise UserError(f"prepare {reader.name} needs --source, the folder that holds the corpus{free}.")
+    if request.download:
+        reader.wanted()
+    for option, is_given in given.items():
+        if is_given and option not in reader.takes:
+            others = ", ".join(other.name for other in READERS.values() if option in other.takes)
+            raise UserError(f"prepare {reader.name} has no use for {option}; it is for {others}.")
     if request.vocabulary_size and request.vocabulary is None:
         raise UserError("--vocabulary-size needs --vocabulary, the text whose most frequent words are taken.")
 
 
-def _with_vocabulary(request: Request) -> PrepareOptions:
+def _with_vocabulary(reader: Reader, request: Request) -> PrepareOptions:
     """Unless words are given: the large corpora use all of their dictionary, the small ones what is spoken in them."""
     if request.vocabulary is not None:
         words = read_vocabulary(request.vocabulary, request.vocabulary_size)
         return dataclasses.replace(request.options, vocabulary=words)
-    if request.corpus == "mini-librispeech":
-        return dataclasses.replace(request.options, vocabulary="transcripts")
-    if request.corpus in ("librispeech", "switchboard"):
-        return dataclasses.replace(request.options, vocabulary="open")
+    if reader.vocabulary is not None:
+        return dataclasses.replace(request.options, vocabulary=reader.vocabulary)
     return request.options

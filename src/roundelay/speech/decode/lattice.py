@@ -21,7 +21,7 @@ import numpy as np
 
 from roundelay.core.files import atomic_write
 from roundelay.speech.decode.graphs.fst import Fst, to_arrays
-from roundelay.speech.decode.graphs.hmm import Graph
+from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
 
 LATTICE_BEAM = 6.0

@@ -13,7 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
-from roundelay.speech.decode.graphs.hmm import Graph, load_graph
+from roundelay.speech.decode.graphs.graph import Graph, load_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
 from roundelay.speech.decode.search import BEAM, FEWEST_ACTIVE, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.scoring.formats.ctm import TimedWord

@@ -14,7 +14,7 @@ import kaldifst
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decode.graphs.hmm import Graph
+from roundelay.speech.decode.graphs.graph import Graph
 
 Float32 = npt.NDArray[np.float32]
 

@@ -26,13 +26,15 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
+from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
 from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)
-class BlstmConfig:
-    """The default suits two CPU cores and an hour of speech.
+class BlstmConfig(NetworkConfig):
+    """Bidirectional LSTM over whole utterances, or subsequences of them.
+
+    The default suits two CPU cores and an hour of speech.
 
     cells       a direction and layer
     bottleneck  width of a linear layer before the output; none by default
@@ -60,6 +62,9 @@ class BlstmConfig:
     def large(cls) -> Self:
         """For thousands of hours on a GPU; its 260 features a frame have their deltas in them."""
         return cls(layers=6, cells=512, bottleneck=256, dropout=0.0, chunk=21, context=0, deltas=0)
+
+    def network(self, features: Columns, states: int) -> "Blstm":
+        return Blstm(self, features, states)
 
 
 class Blstm(SequenceNetwork):

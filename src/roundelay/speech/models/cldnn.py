@@ -29,13 +29,15 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
+from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
 from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)
-class CldnnConfig:
-    """The default suits two CPU cores and an hour of speech.
+class CldnnConfig(NetworkConfig):
+    """Convolution over bands, feed-forward and LSTM layers (Li et al. 2017).
+
+    The default suits two CPU cores and an hour of speech.
 
     maps, context, bands, pool   of the convolution: filters over 2 context + 1 frames and `bands` neighbouring
                                  features, the largest of `pool` neighbours taken
@@ -73,6 +75,9 @@ class CldnnConfig:
     def published(cls) -> Self:
         """As in Li et al. 2017, who name no dropout. Their 100 subsequences of 20 are a minibatch of 2,000."""
         return cls(maps=128, width=1024, cells=1024, projection=512, dropout=0.0)
+
+    def network(self, features: Columns, states: int) -> "Cldnn":
+        return Cldnn(self, features, states)
 
 
 class Cldnn(SequenceNetwork):

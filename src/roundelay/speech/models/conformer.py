@@ -25,13 +25,15 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import SequenceNetwork, at_least, share, small_output
+from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
 from roundelay.speech.models.sequences import Pieces
 
 
 @dataclass(frozen=True)
-class ConformerConfig:
-    """The default suits two CPU cores and an hour of speech.
+class ConformerConfig(NetworkConfig):
+    """Attention over the utterance and convolution over the neighbourhood of a frame (Gulati et al. 2020).
+
+    The default suits two CPU cores and an hour of speech.
 
     kernel      frames of the depthwise convolution, odd
     expansion   how much wider the feed-forward layers are
@@ -62,6 +64,9 @@ class ConformerConfig:
     def small(cls) -> Self:
         """16 blocks, about the size of the smallest of Gulati et al. 2020; for a GPU and hundreds of hours."""
         return cls(layers=16)
+
+    def network(self, features: Columns, states: int) -> "Conformer":
+        return Conformer(self, features, states)
 
 
 class Conformer(SequenceNetwork):

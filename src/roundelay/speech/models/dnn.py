@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
-from roundelay.speech.models.network import FrameNetwork, at_least, share
+from roundelay.speech.models.network import FrameNetwork, NetworkConfig, at_least, share
 
 
 @dataclass(frozen=True)
-class DnnConfig:
-    """The default suits two CPU cores and an hour of speech."""
+class DnnConfig(NetworkConfig):
+    """Feed-forward network over a window of frames (Li et al. 2017).
+
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["dnn"] = field(default="dnn", kw_only=True)
     layers: int = 4
@@ -37,6 +39,9 @@ class DnnConfig:
     def published(cls) -> Self:
         """As in Li et al. 2017, who name no dropout."""
         return cls(layers=6, width=1024, dropout=0.0)
+
+    def network(self, features: Columns, states: int) -> "Dnn":
+        return Dnn(self, features, states)
 
 
 class Dnn(FrameNetwork):

@@ -35,6 +35,23 @@ class AcousticNetwork(nn.Module, ABC):
         """The inputs for the scores of every frame of an utterance, in order."""
 
 
+class NetworkConfig(ABC):
+    """The section `model` of a recipe: a frozen dataclass of the options of one network, which makes it.
+
+    Its first field is `name`, the one value that chooses it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def network(self, features: Columns, states: int) -> AcousticNetwork:
+        """The network for these stored features, and so many tied states.
+
+        Raises:
+            UserError: it cannot be built for such features.
+        """
+
+
 class FrameNetwork(AcousticNetwork):
     """Sees a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
+from roundelay.algorithms.codecs import codec_named
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
@@ -363,7 +364,7 @@ class _HostAgent:
                 self._peer_links.chain,
                 self._peer_links.mix_links,
                 self._failed,
-                self._terms.wire,
+                codec_named(self._terms.wire, "--wire"),
             )
             try:
                 self.local_runtime.part(plan, self._look, living, means.start)

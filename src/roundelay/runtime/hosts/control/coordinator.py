@@ -18,6 +18,7 @@ from types import TracebackType
 
 from torch import Tensor
 
+from roundelay.algorithms.codecs import codec_named
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
@@ -231,7 +232,7 @@ class MultiHostRuntime(Runtime):
                 self._peer_links.chain,
                 self._peer_links.mix_links,
                 self._failed,
-                self._terms.wire,
+                codec_named(self._terms.wire, "--wire"),
             )
             try:
                 self.local_runtime.part(plan, look, living, means.start)

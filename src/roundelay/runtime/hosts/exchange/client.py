@@ -1,104 +1,69 @@
 """Carries exchanges and fetches of this host's learners to rows of other hosts.
 
-The process that runs an `ExchangeClient` computes no gradients: sockets and vector operations let go of the
-interpreter, so no learner is slowed down. There is a thread for each learner of the host, with links of its own to the
-other hosts. For an exchange it
+The process that runs a client computes no gradients: sockets and vector operations let go of the interpreter, so no
+learner is slowed down. There is a channel for each learner of the host, with a thread and links of its own to the other
+hosts. For an exchange with a row of higher rank, or with the centre, it
 
-    reads   the learner's row, or one fragment of it, under the row's lock
-    sends   it to the host of the peer, whose ExchangeServer (server.py) applies the rule to the peer's row, under
-            that row's lock, and answers with what that row was
-    applies the rule's effect to the learner's row, as it is now, under its lock
+    checks out  the learner's row: encodes it, or one fragment of it, under the row's lock
+    sends       it to the host of the peer, whose server (server.py) applies the rule to the peer's row, under
+                that row's lock, and replies with what that row was
+    applies     the reply to the learner's row, as it is now, under its lock, and checks the row in
 
-(codec.py has the arithmetic). Only the row of the lower rank ever travels like this: row_leases.py says why. If the
-peer's rank is lower the request is turned round: the client says *please*, gets the peer's row, answers with its own
-learner's, and the other host's session applies it. Meanwhile the learner computes, unless it waits for the answer:
-outbox.py. If the link breaks the client connects again and asks what became of the request, so it is done once at both
-ends, or at neither end, or, if the peer's host is never heard of again, at neither end that lives.
+(codec.py has the arithmetic, states.py the states and messages.) Only the row of the lower rank ever travels
+like this: row_leases.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
+rank, at its own host, to make it; it is made by whatever thread serves the asker there, under the lease of the row that
+travels, so an exchange for another host never waits behind one of this learner's that is waiting for a lower rank.
+Meanwhile the learner computes, unless it waits for the answer: outbox.py.
+
+Every wait is bounded, the outermost for the longest: a learner waits longer than its client, a client that asks a lower
+rank longer than the client that then carries the row, and that one longer than the server it visits.
 
 Legend: P parameters, L learners.
 """
 
 import os
-import secrets
 import select
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
-import torch
 from torch import Tensor
 
-from roundelay.algorithms.rules import find
-from roundelay.core.effects import Rule
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, answer, land, load, turned
+from roundelay.algorithms.codecs import codec_named
+from roundelay.core.codec import FP32
+from roundelay.runtime.hosts.exchange.carrier import RowCarrier
+from roundelay.runtime.hosts.exchange.codec import Fragment, RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
-from roundelay.runtime.hosts.terms import EXCHANGE, identity
-from roundelay.runtime.hosts.transport.wire import (
-    Address,
-    BadFrame,
-    Link,
-    LinkClosed,
-    LinkError,
-    LinkTimeout,
-    Message,
-    RejectedConnections,
-    Tampered,
-)
-from roundelay.runtime.learner_state import Row
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import read_text
-from roundelay.runtime.procs.memory.arena import Arena, Layout
-from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 
-ATTEMPT_SECONDS = 2.0
-"""For one attempt to connect."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
-"""Seconds between attempts: each pause is twice the one before."""
-
-LARGEST = 1 << 62
-"""Beyond all numbers of requests and versions."""
-ONCE_MORE = ("answer", "forget")
-"""What may simply be sent again when a link has broken."""
+TO_BE_DONE = 1.75
+"""Times the network's patience: for an exchange that a lower rank's client makes. That client takes half of it to check
+the row out, and all of it for the conversation."""
 
 
-@dataclass
-class LinkTraffic:
-    """What went over the links of one end with one other host, since the run began."""
-
-    exchanges: int = 0  # and fetches: begun here, or there where a FerryServer says so
-    lost: int = 0  # of them, that came to nothing
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    waited_s: float = 0.0  # from the beginning of a request to the end of its reply, summed
-
-    def __add__(self, other: "LinkTraffic") -> "LinkTraffic":
-        return LinkTraffic(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
-
-
+@final
 class ExchangeClient:
-    """One host's side that asks. Start it before the learners, close it after them.
+    """One host's client for all its learners. Start it before the learners, close it after them.
 
     Args:
         arena: path of the host's arena, as learners are told it.
         layout: of that arena; it has rows for all learners of the run.
-        host: number of this host.
-        homes: the host of each learner, by rank. The centre is where learner 0 is.
-        addresses: by host: where the others' listeners are, whose links are given to their FerryServers.
-        secret: of the run.
-        flights: which rows of this host are under way; its FerryServer's too.
-        pace: of this host; its FerryServer's too. None: exchanges are begun as soon as they are asked for.
+        network: the other hosts.
+        flights: leases on the rows of this host; its server's too.
         carriage: how rows are carried.
-        patience: seconds, for which a request is tried before the reply is None. Not how long hosts may be silent:
-            whoever knows that one is dead says so by `peers_changed`.
-        tally: counts malformed frames.
-        encrypts: is what goes over the links hidden?
+        pace: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """
@@ -107,363 +72,193 @@ class ExchangeClient:
         self,
         arena: str,
         layout: Layout,
-        host: int,
-        homes: Sequence[int],
-        addresses: Mapping[int, Address],
-        secret: bytes,
+        network: HostNetwork,
         row_leases: RowLeases,
         row_format: RowFormat | None = None,
-        patience: float = 60.0,
-        rejected: RejectedConnections | None = None,
         cpu_budget: CpuBudget | None = None,
-        encrypts: bool = True,
     ) -> None:
-        self.arena, self.layout, self.host, self.homes, self.row_leases = arena, layout, host, tuple(homes), row_leases
-        self.secret, self.row_format, self.patience = secret, row_format or RowFormat(), patience
-        self.rejected, self.cpu_budget, self.encrypts = rejected or RejectedConnections(), cpu_budget, encrypts
-        self.here = tuple(rank for rank, home in enumerate(homes) if home == host)
-        self.largest = largest(layout)
-        self.life = secrets.token_hex(8)
-        self.addresses = dict(addresses)
-        self.closing = False
+        self.arena, self.layout, self.network, self.row_leases = arena, layout, network, row_leases
+        self.row_format, self.cpu_budget = row_format or RowFormat(), cpu_budget
+        self.here = tuple(rank for rank, home in enumerate(network.homes) if home == network.host)
         self.error = ""
         """The traceback of what should not have happened, if something did."""
-        self._channels = {rank: LearnerChannel(self, rank) for rank in self.here}
-        self.wake = {rank: channel.wake for rank, channel in self._channels.items()}
+        self.channels = {rank: LearnerChannel(self, rank) for rank in self.here}
+        """By rank; the server uses them for exchanges that others ask for."""
+        self.wake = {rank: channel.wake for rank, channel in self.channels.items()}
         """By rank: the path that a learner is told as `WorkerSpec.client`."""
 
     def start(self) -> None:
         """From now on learners are heard."""
-        for channel in self._channels.values():
+        for channel in self.channels.values():
             channel.start()
 
     def peers_changed(self, addresses: Mapping[int, Address]) -> None:
         """These hosts live, there. Requests to any other come to nothing at once."""
-        before, self.addresses = self.addresses, dict(addresses)
+        before, self.network.addresses = self.network.addresses, dict(addresses)
         for host in before:
-            if before[host] != self.addresses.get(host):
-                for channel in self._channels.values():
+            if before[host] != self.network.addresses.get(host):
+                for channel in self.channels.values():
                     channel.cut(host)
+
+    def living_changed(self) -> None:
+        """Rows in flight to learners that the arena says are dead are back, as they were."""
+        for channel in self.channels.values():
+            channel.carrier.living_changed()
 
     def traffic(self) -> dict[int, LinkTraffic]:
         """By host, all learners together."""
-        found: dict[int, LinkTraffic] = {}
-        for channel in self._channels.values():
-            for host, traffic in list(channel.traffic.items()):
-                found[host] = found.get(host, LinkTraffic()) + traffic
-        return found
+        return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
 
     def close(self) -> None:
         """Requests under way come to nothing. Safe to call twice."""
-        self.closing = True
-        for channel in self._channels.values():
+        self.network.closing = True
+        for channel in self.channels.values():
             channel.close()
 
 
+@final
 class LearnerChannel:
-    """One learner's ferry: a thread, links, and room for what they carry."""
+    """One learner's channel to other hosts: a thread for its requests, links, and room for what they carry."""
 
     def __init__(self, client: ExchangeClient, rank: int) -> None:
-        self._client, self._rank = client, rank
+        self._client, self._network, self._rank = client, client.network, rank
         self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._bell, False)
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
-        self._arena = arena = Arena(
-            os.open(client.arena, os.O_RDWR | os.O_CLOEXEC), client.layout, Patience(rank, client.patience)
-        )
-        versions, in_flight = arena.row_versions.versions, arena.row_versions.in_flight
-        self._row = Row(rank, arena.vector("row", rank), versions, arena.row_locks[rank], in_flight)
-        self._alive, self._asked, self._done = arena.liveness.alive, arena.requests.asked, arena.requests.done
-        parameters = client.layout.parameters
-        self._sent, self._found, self._scratch = Buffer(parameters), Buffer(parameters), Scratch()
-        self._error = torch.zeros(parameters) if client.row_format.wire != "fp32" else None
-        self._links: dict[int, Link] = {}
-        self._gate = threading.Lock()
+        self.carrier = RowCarrier(rank, client.arena, client.layout, client.network, client.row_leases)
+        self._arena = self.carrier.arena
+        self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
+        self._requests = LearnerLinks(self._network, rank, True, 0)
+        self._gate = threading.RLock()
+        self._asking = ExchangeState(Role.ASKER, self._gate)
+        self._request = 0, NONE, 0  # of a lower rank: its number, that rank, the number it has in the arena
         self._turn = 0
-        self.traffic: dict[int, LinkTraffic] = {}
+        self._counts: dict[int, LinkTraffic] = {}
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """The thread begins."""
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"ferry of learner {self._rank}")
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"exchange client of {self._rank}")
         self._thread.start()
+
+    # Requests of the learner ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         rank, versions = self._rank, self._arena.requests.version
-        while os.read(self._pipe, 4096) and not self._client.closing:
-            while not self._client.closing and (number := int(self._asked[rank])) != self._done[rank]:
-                if self._rests(number):
+        while os.read(self._pipe, 4096) and not self._network.closing:
+            while not self._network.closing and (number := int(self._asked[rank])) != self._done[rank]:
+                cpu_budget = self._client.cpu_budget
+                if cpu_budget is not None and self._rests(cpu_budget, number):
                     continue
                 used = time.thread_time()
-                versions[rank] = self._perform(number)
+                version = self._perform(number)
+                versions[rank] = NONE if version is None else version
                 publish(self._done, rank, number)  # last: the learner acts on it
-                if self._client.cpu_budget is not None:
-                    self._client.cpu_budget.spent(time.thread_time() - used)
+                if cpu_budget is not None:
+                    cpu_budget.spent(time.thread_time() - used)
 
-    def _rests(self, number: int) -> bool:
+    def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
         """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
-        cpu_budget = self._client.cpu_budget
-        if (
-            cpu_budget is None
-            or self._arena.requests.awaited[self._rank] == number
-            or not (pause := cpu_budget.pause())
-        ):
+        if self._arena.requests.awaited[self._rank] == number or not (pause := cpu_budget.pause()):
             return False
         if select.select([self._pipe], [], [], pause)[0]:
             os.read(self._pipe, 4096)
         return True
 
-    def _perform(self, number: int) -> int:
-        """The answer to a request."""
+    def _perform(self, number: int) -> int | None:
+        """The answer to a request: the version of the peer's row; None: nothing has come of it."""
+        traffic, started, version = LinkTraffic(), time.monotonic(), None
         try:
             request = read_text(self._arena, self._rank)
             if not request:  # a learner that has just begun
-                return NONE
-            traffic = self.traffic.setdefault(self._home(request["peer"]), LinkTraffic())
+                return None
+            traffic = self._counts.setdefault(self._network.home(request["peer"]), traffic)
             traffic.exchanges += 1
-            version = self._carry(number, request)
+            version = self._fetch(request) if "into" in request else self._exchange(number, request)
         except (LinkError, TimeoutError):
-            version = NONE
+            pass
         except Exception:
             self._client.error = traceback.format_exc()
-            return NONE
-        traffic.lost += version == NONE
+        traffic.waited_s += time.monotonic() - started
+        traffic.lost += version is None
         return version
 
-    def _home(self, row: int) -> int:
-        return self._client.homes[0 if row == self._client.layout.learners else row]
+    def _fetch(self, request: dict[str, Any]) -> int | None:
+        return self.carrier.fetch(request["peer"], self._arena.vector(request["into"], self._rank))
 
-    def _carry(self, number: int, request: dict[str, Any]) -> int:
-        client, peer, rank, parameters = self._client, request["peer"], self._rank, self._client.layout.parameters
-        header: dict[str, Any] = {"n": number, "peer": peer}
-        if "into" in request:
-            whole = Fragment.whole(parameters)
-            message = self._ask("fetch", header, [], self._home(peer), parameters)
-            if message is None:
-                return NONE
-            for out, x in zip(
-                whole.parts(self._arena.vector(request["into"], rank)),
-                self._found.parts(parameters, "fp32"),
-                strict=True,
-            ):
-                out.copy_(x)
-            return _integer(message, "version")
-        private = [self._arena.vector(name, rank) for name in request["private"]]
-        since = request["since"]
-        simple = not private and since is None
-        fragment = client.row_format.fragment(parameters, self._turn) if simple else Fragment.whole(parameters)
-        wire = client.row_format.wire if simple else "fp32"
-        header |= {
-            "rule": request["rule"],
-            "since": since,
-            "private": len(private),
-            "wire": wire,
-            "chunks": [fragment.first, fragment.stop],
-        }
-        rule = find(request["rule"], len(private), since is not None)
-        if simple and peer < rank:
-            version = self._receive_row(header, fragment, wire, rule)
-        else:
-            version = self._send_row(header, fragment, wire, rule, private)
-        self._turn += simple and version != NONE
+    def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
+        row_format, whole = self._client.row_format, Fragment.whole(self._client.layout.parameters)
+        private = [self._arena.vector(name, self._rank) for name in request["private"]]
+        terms = ExchangeTerms(request["peer"], request["rule"], whole, FP32, len(private), request["since"])
+        if not terms.simple:
+            return self._carry(number, terms, private)
+        by_run = "codec" not in request
+        codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
+        terms = terms.carried(row_format.fragment(whole.parameters, self._turn), codec, by_run)
+        version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
+        self._turn += version is not None
         return version
 
-    def _send_row(
-        self, header: dict[str, Any], fragment: Fragment, wire: str, rule: Rule, private: Sequence[Tensor]
-    ) -> int:
+    def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
         """Exchange with a row of higher rank, or with the centre."""
-        client, row, number, peer = self._client, self._row, header["n"], header["peer"]
-        lease = client.row_leases.take(self._rank, client.patience)
-        try:
-            row.lock.acquire()
-            try:
-                load(row, fragment, wire, self._sent, self._error, self._scratch)
-                seen = row.version
-                row.leave(lease)
-            finally:
-                row.lock.release()
-            payload = [self._sent.filled(fragment.size, wire), *(_bytes(vector) for vector in private)]
-            message = self._ask("exchange", header, payload, self._home(peer), fragment.size, wire)
-            if message is None:
-                return NONE
-            aged = {} if header["since"] is None else {"age": _integer(message, "age")}
-            row.lock.acquire()
-            try:
-                if not row.check_in(lease) or not self._is_wanted(number):
-                    return NONE
-                row.begin()
-                land(
-                    row,
-                    fragment,
-                    wire,
-                    self._sent,
-                    self._found,
-                    self._scratch,
-                    partial(rule, **aged),
-                    private,
-                    row.version == seen,
-                )
-                row.end()
-            finally:
-                row.lock.release()
-            return _integer(message, "version")
-        finally:
-            self._come_back(lease)
-            client.row_leases.give(self._rank, lease)
+        versions = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
+        return None if versions is None else versions[1]
 
-    def _come_back(self, lease: int) -> None:
-        """If it is still under way: nothing has come of it."""
-        with suppress(TimeoutError):
-            self._row.lock.acquire()
-            try:
-                self._row.check_in(lease)
-            finally:
-                self._row.lock.release()
-
-    def _receive_row(self, header: dict[str, Any], fragment: Fragment, wire: str, rule: Rule) -> int:
-        """Exchange with a row of lower rank: that one travels."""
-        client, row, number, home = self._client, self._row, header["n"], self._home(header["peer"])
-        message, done = self._ask("please", header, [], home, fragment.size, wire), False
-        if message is None:
-            return NONE
+    def _ask_lower(self, number: int, terms: ExchangeTerms) -> int | None:
+        """Have the client of a lower rank exchange with this learner's row."""
+        state, peer = self._asking, terms.peer
+        with self._gate:
+            asked = self._request[0] + 1
+            self._request = asked, peer, number
+            state.take(Event.ASK)
         try:
-            with client.row_leases.still(self._rank, client.patience / 2):
-                row.lock.acquire()
-                try:
-                    done = self._is_wanted(number)
-                    if done:
-                        row.begin()
-                        answer(row, fragment, wire, self._found, self._error, self._scratch, turned(rule), 0)
-                        row.end()
-                finally:
-                    row.lock.release()
+            message, patience = Outgoing({"n": asked, **terms.header}), TO_BE_DONE * self._network.patience
+            look = partial(self.carrier.look_at, peer)
+            reply = self._requests.talk(self._network.home(peer), state, message, patience, look)
+            return integer(reply, "version") if state.state is State.COMMITTED else None
         finally:
-            if not done:
-                self._ask("forget", {"n": number}, [], home, 0)
-        if not done:
-            return NONE
-        message = self._ask("answer", {"n": number}, [self._found.filled(fragment.size, wire)], home, 0)
-        return NONE if message is None else _integer(message, "version")
+            with self._gate:
+                state.offer(Event.GIVE_UP)
+                state.take(Event.CHECK_IN)
+
+    def visited(self, asked: int, by: int) -> bool:
+        """True, once, if an exchange with row `by` that this learner's request number `asked` has asked for is still
+        wanted. The server asks, under the row's lock, and then applies it."""
+        with self._gate:
+            serial, peer, number = self._request
+            return (serial, peer) == (asked, by) and self._is_wanted(number) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
         """Has the learner not died meanwhile, and its row become another's?"""
-        return bool(self._asked[self._rank] == number and self._alive[self._rank])
+        return bool(self._asked[self._rank] == number and self.carrier.alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------
 
-    def _ask(
-        self, kind: str, header: dict[str, Any], payload: list[memoryview], host: int, size: int, wire: str = "fp32"
-    ) -> Message | None:
-        """The reply of `host`, with `size` parameters in `found`; None: it has nobody there.
-
-        Raises:
-            LinkError: no reply.
-        """
-        started, traffic = time.monotonic(), self.traffic[host]
-        deadline, again, pause = started + self._client.patience, False, SHORTEST_PAUSE
-        while True:
-            link = self._link(host, deadline)
-            before = link.sent_bytes, link.received_bytes
-            try:
-                reply = None
-                if again and kind not in ONCE_MORE:
-                    link.send("again", {"n": header["n"]})
-                    reply = self._hear(link, deadline)
-                if reply is None or reply.kind == "unknown":
-                    link.send(kind, header, payload)
-                    reply = self._hear(link, deadline)
-                break
-            except (LinkClosed, Tampered):  # the peer has said nothing wrong
-                again = True  # the next turn of this loop may find that there is no such host any more
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            except (LinkTimeout, BadFrame):
-                self.cut(host)
-                raise
-            finally:
-                traffic.sent_bytes += link.sent_bytes - before[0]
-                traffic.received_bytes += link.received_bytes - before[1]
-                traffic.waited_s += time.monotonic() - started
-                started = time.monotonic()
-        if reply.kind == "gone":
-            return None
-        if reply.kind != ("row" if size else "done") or len(reply.payload) != len(self._found.filled(size, wire)):
-            self.cut(host)
-            raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
-        return reply
-
-    def _hear(self, link: Link, deadline: float) -> Message:
-        return link.receive(max(0.0, deadline - time.monotonic()), into=self._found.view)
-
-    def _link(self, host: int, deadline: float) -> Link:
-        """The link to `host`: the one there is, or a new one."""
-        client, pause = self._client, SHORTEST_PAUSE
-        while True:
-            with self._gate:
-                link = self._links.get(host)
-                if link is not None and not link.closed:
-                    return link
-            address, left = client.addresses.get(host), deadline - time.monotonic()
-            if address is None or client.closing or left <= 0:
-                raise LinkClosed(f"host {host} is not there")
-            hello = {"what": EXCHANGE, "host": client.host, "rank": self._rank, "life": client.life}
-            try:
-                link = Link.connect(
-                    address,
-                    client.secret,
-                    hello,
-                    client.patience,
-                    client.rejected,
-                    client.largest,
-                    min(left, ATTEMPT_SECONDS),
-                    client.encrypts,
-                    identity(client.homes.index(host)),
-                )
-            except LinkError:
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            with self._gate:
-                self._links[host] = link
-            if client.closing or client.addresses.get(host) != address:  # meanwhile
-                link.close()
+    def traffic(self) -> dict[int, LinkTraffic]:
+        """By host."""
+        return LinkTraffic.summed([self._counts, self.carrier.links.traffic, self._requests.traffic])
 
     def cut(self, host: int) -> None:
-        """Close the link to `host`, from any thread."""
-        with self._gate:
-            link = self._links.pop(host, None)
-        if link is not None:
-            link.close()
+        """Close the links to `host`, from any thread."""
+        self.carrier.links.cut(host)
+        self._requests.cut(host)
+
+    def hang_up(self) -> None:
+        """Close all links, from any thread."""
+        self.carrier.links.close()
+        self._requests.close()
 
     def close(self) -> None:
-        """End the thread; nobody is heard any more."""
+        """End the thread; nobody is heard any more. Call it when the network is closing."""
         if self._pipe < 0:
             return
-        for host in list(self._links):
-            self.cut(host)
+        self.hang_up()
         os.write(self._bell, b"!")
         if self._thread is not None:
             self._thread.join()
-        for host in list(self._links):
-            self.cut(host)
+        self.hang_up()
+        with suppress(TimeoutError):  # a thread of the server still has the row: it ends with this process
+            self.carrier.close()
         for descriptor in (self._pipe, self._bell):
             os.close(descriptor)
         self._pipe = -1
-        self._arena.close()
-
-
-def largest(layout: Layout) -> int:
-    """Bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
-    return 4 * layout.parameters * (1 + len(layout.memory))
-
-
-def _bytes(vector: Tensor) -> memoryview:
-    lying: Any = vector.numpy()
-    return memoryview(lying).cast("B")
-
-
-def _integer(message: Message, name: str) -> int:
-    value = message.header.get(name)
-    if type(value) is not int or abs(value) >= LARGEST:
-        raise BadFrame(f"a reply without {name}")
-    return value

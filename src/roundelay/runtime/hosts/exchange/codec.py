@@ -1,15 +1,17 @@
 """What is carried between two hosts for an exchange, and the arithmetic at both ends.
 
-Of the asker's row m and the other row t, both ends get the same vectors m^ and t^: what was carried of them. Both apply
-the rule to these, and each changes its own row by what the rule changes of its own:
+Of the row m that travels and the row t that it visits, both ends get the same vectors m^ and t^: what was carried of
+them. Both apply the rule to these, and each changes its own row by what the rule changes of its own:
 
     m <- m + rule_m(m^, t^) - m^           t <- t + rule_t(m^, t^) - t^
 
 In full precision t^ is t itself, under its lock; m^ is m as it was sent, and m may have moved on since. A rule that
-keeps the sum of the two keeps it here, whatever m^ and t^ are: that is why rounding them does no harm to it.
+keeps the sum of the two keeps it here, whatever m^ and t^ are: that is why coding them does no harm to it.
 
-In 16 bits m^ and t^ are rounded with error feedback (algorithms/rounding.py), of which each row has two: for when its
-learner asks and for when it is asked.
+By another codec than FP32 m^ and t^ are what arrives of them. What a codec leaves out is remembered (core/codec.py): if
+the run chose the codec, in one of two memories that each row has, one for when it travels and one for when it is
+visited; if the strategy did, in the vector it names. A rule's first row is that of the learner that asked for the
+exchange, whether it travels or is visited (`swapped`).
 
 A fragment is a run of whole chunks; the fragments of a row take turns. Both are for rules of nothing but the two rows:
 private vectors and ages belong to whole rows in full precision.
@@ -19,34 +21,37 @@ Legend: P parameters, C elements of a chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.rounding import round_with_feedback_
+from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Rule
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.learner_state import Row
-
-Precision = Literal["fp32", "bf16"]
-WIDTH: dict[str, int] = {"fp32": 4, "bf16": 2}
-"""Bytes of a parameter on the wire."""
+from roundelay.runtime.rows import Row
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How rows are carried between hosts: in what precision, and in how many exchanges a row is through."""
+    """How rows are carried between hosts where the strategy does not say: by which codec, and in how many exchanges a
+    row is through."""
 
-    wire: Precision = "fp32"
+    wire: str = "fp32"
     fragments: int = 1
 
     def __post_init__(self) -> None:
-        if self.wire not in get_args(Precision):
-            raise UserError(f"--wire {self.wire}: choose one of {', '.join(get_args(Precision))}.")
+        codec_named(self.wire, "--wire")
         if self.fragments < 1:
             raise UserError(f"--fragments {self.fragments}: at least one is needed, which is the whole row.")
+
+    @property
+    def codec(self) -> Codec:
+        """The codec called `wire`."""
+        return CODECS[self.wire]
 
     def fragment(self, parameters: int, turn: int) -> "Fragment":
         """The chunks that exchange number `turn` carries. Every cycle through the row begins one fragment further on,
@@ -85,24 +90,32 @@ class Fragment:
         return list(torch.split(vector[self.elements], CHUNK))
 
 
+def room(parameters: int, vectors: int = 1) -> int:
+    """Bytes that so many vectors (P,) take, in whatever form the first of them is."""
+    first = max(codec.bytes_of(parameters) for codec in CODECS.values())
+    return first + FP32.bytes_of(parameters) * (vectors - 1)
+
+
 class Buffer:
-    """Room for one span of a row, in either precision: (P,) float32, or its first half as bfloat16. Pages that are
-    never used cost nothing."""
+    """Room for one fragment of a row by any codec, and, behind a row as it is, for private vectors. Pages that nobody
+    uses cost nothing."""
 
     def __init__(self, parameters: int, vectors: int = 1) -> None:
-        self.bytes = torch.empty(4 * parameters * vectors, dtype=torch.uint8)
+        self.bytes = torch.empty(room(parameters, vectors), dtype=torch.uint8)
         lying: Any = self.bytes.numpy()
         self.view = memoryview(lying)
 
-    def filled(self, size: int, wire: str) -> memoryview:
+    def filled(self, size: int, codec: Codec = FP32) -> memoryview:
         """The part that `size` elements take."""
-        return self.view[: size * WIDTH[wire]]
+        return self.view[: codec.bytes_of(size)]
 
-    def parts(self, size: int, wire: str, at: int = 0) -> list[Tensor]:
-        """Chunks (C,) of `size` elements, `at` so many elements from the beginning."""
-        kind = torch.float32 if wire == "fp32" else torch.bfloat16
-        start = at * WIDTH[wire]
-        lying = self.bytes[start : start + size * WIDTH[wire]].view(kind)
+    def parts(self, size: int, codec: Codec) -> list[Tensor]:
+        """Coded chunks, (B,) each, of `size` elements."""
+        return codec.parts(self.bytes, size)
+
+    def vectors(self, size: int, at: int = 0) -> list[Tensor]:
+        """Chunks (C,) of `size` elements in full precision, `at` so many elements from the beginning."""
+        lying = self.bytes[4 * at : 4 * (at + size)].view(torch.float32)
         return list(torch.split(lying, CHUNK))
 
 
@@ -118,8 +131,8 @@ class Scratch:
         return a, b, c
 
 
-def turned(rule: Rule) -> Rule:
-    """The same rule where the asker's row is the one that is answered with: its first argument comes second."""
+def swapped(rule: Rule) -> Rule:
+    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places."""
 
     def applied(theirs: Tensor, mine: Tensor) -> None:
         rule(mine, theirs)
@@ -127,50 +140,51 @@ def turned(rule: Rule) -> Rule:
     return applied
 
 
-def load(row: Row, fragment: Fragment, wire: str, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
-    """Under the lock: lay `fragment` of the row out in `hold`; in bf16 with `error` (P,) feedback."""
-    lying = hold.parts(fragment.size, wire)
-    if wire == "fp32":
-        for x, out in zip(fragment.parts(row.vector), lying, strict=True):
+def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
+    """Under the lock: write `fragment` of the row to `hold` by `codec`, with `error` (P,) feedback if there is one."""
+    if codec.exact:
+        for x, out in zip(fragment.parts(row.vector), hold.vectors(fragment.size), strict=True):
             out.copy_(x)
         return
-    assert error is not None
-    for x, e, out in zip(fragment.parts(row.vector), fragment.parts(error), lying, strict=True):
-        round_with_feedback_(x, e, out, scratch.take(len(x))[0])
+    errors = fragment.parts(error) if error is not None else repeat(None)
+    for x, e, coded in zip(fragment.parts(row.vector), errors, hold.parts(fragment.size, codec), strict=False):
+        codec.remember(x, e, coded, scratch.take(len(x))[0])
 
 
-def answer(
+def apply_remote(
     row: Row,
     fragment: Fragment,
-    wire: str,
+    codec: Codec,
     hold: Buffer,
     error: Tensor | None,
     scratch: Scratch,
     rule: Rule,
     private: int,
 ) -> None:
-    """Under the lock, a mutation begun: the asked end's half. `hold` has what came, m^ and so many private vectors, one
+    """Under the lock, a mutation begun: the server's half. `hold` has what came, m^ and so many private vectors, one
     after the other; t^ takes the place of m^."""
-    mine = hold.parts(fragment.size, wire)
-    vectors = [hold.parts(fragment.size, "fp32", fragment.size * (1 + number)) for number in range(private)]
-    errors = fragment.parts(error) if error is not None else []
-    for number, (m, t) in enumerate(zip(mine, fragment.parts(row.vector), strict=True)):
-        theirs, before, after = scratch.take(len(t))
-        if wire == "fp32":
+    rows = fragment.parts(row.vector)
+    if codec.exact:
+        vectors = [hold.vectors(fragment.size, fragment.size * (1 + number)) for number in range(private)]
+        for number, (m, t) in enumerate(zip(hold.vectors(fragment.size), rows, strict=True)):
+            theirs, _, _ = scratch.take(len(t))
             theirs.copy_(t)
             rule(m, t, *(vector[number] for vector in vectors))
             m.copy_(theirs)
-        else:
-            before.copy_(m)
-            round_with_feedback_(t, errors[number], m, theirs)
-            rule(before, after.copy_(theirs))
-            t.add_(after.sub_(theirs))
+        return
+    errors = fragment.parts(error) if error is not None else repeat(None)
+    for coded, t, e in zip(hold.parts(fragment.size, codec), rows, errors, strict=False):
+        theirs, before, after = scratch.take(len(t))
+        codec.decode(coded, before)
+        codec.remember(t, e, coded, theirs)
+        rule(before, after.copy_(theirs))
+        t.add_(after.sub_(theirs))
 
 
-def land(
+def apply_reply(
     row: Row,
     fragment: Fragment,
-    wire: str,
+    codec: Codec,
     sent: Buffer,
     found: Buffer,
     scratch: Scratch,
@@ -178,16 +192,17 @@ def land(
     private: Sequence[Tensor],
     untouched: bool,
 ) -> None:
-    """Under the lock, a mutation begun: the asker's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
+    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
     `untouched` since it was sent, it takes the rule's result as it is."""
-    lying = zip(sent.parts(fragment.size, wire), found.parts(fragment.size, wire), strict=True)
-    vectors = [fragment.parts(vector) for vector in private]
-    rows = fragment.parts(row.vector)
-    for number, (m, t) in enumerate(lying):
+    vectors, rows = [fragment.parts(vector) for vector in private], fragment.parts(row.vector)
+    coded = zip(sent.parts(fragment.size, codec), found.parts(fragment.size, codec), strict=True)
+    for number, (m, t) in enumerate(coded):
         own, x = [vector[number] for vector in vectors], rows[number]
-        if wire == "fp32" and untouched:
-            rule(x, t, *own)
-        else:
-            before, after, theirs = scratch.take(len(x))
-            rule(after.copy_(before.copy_(m)), theirs.copy_(t), *own)
-            x.add_(after.sub_(before))
+        if codec.exact and untouched:
+            rule(x, t.view(torch.float32), *own)
+            continue
+        before, after, theirs = scratch.take(len(x))
+        codec.decode(m, before)
+        codec.decode(t, theirs)
+        rule(after.copy_(before), theirs, *own)
+        x.add_(after.sub_(before))

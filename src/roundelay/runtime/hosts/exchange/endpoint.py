@@ -1,4 +1,4 @@
-"""A host's exchanges with rows of other hosts: its ferry, and the server of the others' ferries, behind one door."""
+"""A host's exchanges with rows of other hosts: its client, and its server."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ import torch
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import EXCHANGE, HostTerms
@@ -30,29 +31,17 @@ class ExchangeEndpoint:
         self._server: ExchangeServer | None = None
 
     def open(self, arena: str, layout: Layout) -> Mapping[int, str]:
-        """Begin, for the arena at that path; what each learner here is told of its ferry, by rank."""
+        """Begin, for the arena at that path; by rank, the path of the pipe that wakes each learner's channel."""
         _one_thread_each()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
-        # The learner that asks is more patient than its ferry, which is more patient than the one that is asked.
-        row_leases, cpu_budget = RowLeases(), CpuBudget(terms.exchange_share)
-        self._client = client = ExchangeClient(
-            arena,
-            layout,
-            HERE,
-            homes,
-            {},
-            place.secret,
-            row_leases,
-            RowFormat(terms.wire, terms.fragments),
-            terms.patience_seconds / 2,
-            rejected,
-            cpu_budget,
-            terms.encrypts,
+        # The learner that asks is more patient than its client, which is more patient than the one that is asked.
+        network = HostNetwork(
+            HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypts
         )
-        self._server = ExchangeServer(
-            arena, layout, place.ranks, row_leases, terms.patience_seconds / 4, rejected, cpu_budget
-        )
+        row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
+        self._client = client = ExchangeClient(arena, layout, network, RowLeases(), row_format, cpu_budget)
+        self._server = ExchangeServer(client, terms.patience_seconds / 4)
         self._router.give(EXCHANGE, self._server.serve)
         client.start()
         return client.wake
@@ -61,15 +50,16 @@ class ExchangeEndpoint:
         """All have come: this is number `host` of `hosts`, which have these learners. Nothing has been asked yet."""
         if self._client is not None:
             home = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
-            self._client.host, self._client.homes = host, tuple(home[rank] for rank in sorted(home))
+            network = self._client.network
+            network.host, network.homes = host, tuple(home[rank] for rank in sorted(home))
 
     def peers(self, addresses: Sequence[Address]) -> None:
-        """Where the hosts are now, by number; those that are nowhere have port 0. Who lives is in the arena by now."""
-        if self._server is not None:
-            self._server.living_changed()
+        """These are the addresses of the hosts now, by number; those that are gone have port 0. The arena says by
+        now who lives."""
         if self._client is not None:
-            own = self._client.host
+            own = self._client.network.host
             self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})
+            self._client.living_changed()
 
     @property
     def error(self) -> str:

@@ -1,16 +1,21 @@
-"""One exchange at a time for each row of this host, as on one host, though it takes a while.
+"""Leases on the rows of this host, so that a row takes part in one exchange with other hosts at a time.
 
 An exchange between hosts reads a row, and writes what came of it some time later. If the row took part in another
 exchange meanwhile, both would be halves of averages that never were: two learners who ask each other at the same moment
 would swap their rows instead of averaging them, and so on for ever. (What the learner itself adds meanwhile is no
 mixing, and does no harm: codec.py.)
 
-So a row that is *under way* to another host takes part in nothing else until it is back. Rows go on their way only from
-the lower rank to the higher (client.py turns requests round that would go down), and whoever waits for a row waits for
-one of higher rank than all it keeps others waiting for: no circle of waits can close, and the row of highest rank never
-travels. The centre counts as the highest.
+So whoever carries a row to another host, or applies the rule of another host's exchange to it, has the row's lease.
+A row that is *in flight* is checked out until it is back; learners of this host see that in the arena's table `away`.
 
-This is the book of one host's own process. Learners see in the arena's table `away` which rows are under way.
+*Lock order.* Rows travel only from the lower rank to the higher (the centre counts as the highest), and while one is in
+flight its lease is held by the thread that waits for a row of higher rank. All others hold a lease while they apply one
+rule, and wait for nothing but the row's lock. So no circle of waits can close, there is no deadlock, and the row of
+highest rank never travels. The one exception are exchanges that carry private vectors or ages: they travel with their
+asker whichever its rank (strategies make them with the centre only), and the bound on every wait ends a circle of them.
+
+The leases also serialise what a learner's client carries for its own learner and for learners of other hosts, first
+come, first served.
 """
 
 import threading
@@ -18,77 +23,57 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 LEASE_LOOK_SECONDS = 0.2
-"""How often one who waits looks whether the one it waits for is given up."""
+"""The longest time between two looks of one who waits."""
 
 
-def never() -> bool:
-    """Whoever has taken a row gives it back itself."""
-    return False
-
-
-@dataclass(frozen=True)
-class _Holder:
-    number: int
-    given_up: Callable[[], bool]
+def _nothing() -> None:
+    """Nobody calls the wait off."""
 
 
 class RowLeases:
-    """Who has which row of this host. First come, first served."""
+    """The leases of one host's process. First come, first served."""
 
     def __init__(self) -> None:
         self._gate = threading.Condition()
-        self._holders: dict[int, _Holder] = {}
+        self._holders: set[int] = set()
         self._waiting: dict[int, deque[object]] = {}
         self._last = 0
 
-    def take(self, row: int, seconds: float, given_up: Callable[[], bool] = never) -> int:
-        """Wait for `row`, and have it until it is given back, or until somebody who wants it finds it `given_up`. The
-        number of this flight, above 0.
+    @contextmanager
+    def held(self, row: int, seconds: float, look: Callable[[], None] = _nothing) -> Iterator[int]:
+        """Wait for `row`, and have it meanwhile; the number of this lease, above 0.
+
+        Args:
+            look: called now and then while this waits; whatever it raises ends the wait.
 
         Raises:
             TimeoutError: it was not to be had within so many seconds.
         """
+        number = self._take(row, seconds, look)
+        try:
+            yield number
+        finally:
+            with self._gate:
+                self._holders.remove(row)
+                self._gate.notify_all()
+
+    def _take(self, row: int, seconds: float, look: Callable[[], None]) -> int:
         ticket, deadline = object(), time.monotonic() + seconds
         with self._gate:
             waiting = self._waiting.setdefault(row, deque())
             waiting.append(ticket)
             try:
-                while waiting[0] is not ticket or not self._free(row):
+                while waiting[0] is not ticket or row in self._holders:
+                    look()
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        raise TimeoutError(f"row {row} is under way to another host for more than {seconds:g} s")
+                        raise TimeoutError(f"row {row} has been in exchanges with other hosts for {seconds:g} s")
                     self._gate.wait(min(left, LEASE_LOOK_SECONDS))
+                self._holders.add(row)
                 self._last += 1
-                self._holders[row] = _Holder(self._last, given_up)
                 return self._last
             finally:
                 waiting.remove(ticket)
                 self._gate.notify_all()
-
-    def _free(self, row: int) -> bool:
-        holder = self._holders.get(row)
-        return holder is None or holder.given_up()
-
-    def give(self, row: int, number: int) -> None:
-        """Give `row` back; nothing, if flight `number` does not have it any more."""
-        with self._gate:
-            holder = self._holders.get(row)
-            if holder is not None and holder.number == number:
-                del self._holders[row]
-                self._gate.notify_all()
-
-    @contextmanager
-    def still(self, row: int, seconds: float) -> Iterator[None]:
-        """Meanwhile it is not under way.
-
-        Raises:
-            TimeoutError: as `take`.
-        """
-        number = self.take(row, seconds)
-        try:
-            yield
-        finally:
-            self.give(row, number)

@@ -1,106 +1,70 @@
-"""Does to rows of this host what learners of other hosts ask for: the other half of client.py.
+"""Applies exchanges of other hosts' clients to rows of this host: the other half of client.py.
 
-Every learner elsewhere has a desk here: a thread, a link, room for one request, and the last answer, for the case that
-the link breaks before it has arrived. A row that is asked for by a learner of higher rank travels to it (*please*),
-and is under way until that learner's row comes back as the *answer*, or the asker forgets it, asks for something else,
-or dies. What a request says is checked before anything is done; one that makes no sense
-closes its link, and is counted with the malformed frames.
+Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
+thread, a link, room for one message, and the last reply, for the case that the link breaks before it has arrived. A
+request is served by the client of the row that is asked for: it carries the row to the asker's host, where the asker's
+own row is visited (states.py). So at most one request of each learner is pending here, however many it sends.
+Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
+the malformed frames.
 """
 
 import os
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.rules import find
-from roundelay.core.effects import Rule
-from roundelay.runtime.hosts.exchange.client import LARGEST, ONCE_MORE, LinkTraffic, largest
-from roundelay.runtime.hosts.exchange.codec import WIDTH, Buffer, Fragment, Scratch, answer, land, load, turned
-from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
-from roundelay.runtime.hosts.exchange.row_leases import RowLeases
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message, RejectedConnections
-from roundelay.runtime.learner_state import Row
+from roundelay.core.codec import FP32
+from roundelay.runtime.hosts.exchange.client import ExchangeClient
+from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, Scratch, apply_remote, encode
+from roundelay.runtime.hosts.exchange.links import LinkTraffic
+from roundelay.runtime.hosts.exchange.messages import LARGEST, ExchangeTerms, Senseless, largest, whole_number
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
-from roundelay.runtime.procs.memory.arena import Arena, Layout
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
 
 SERVER = -2
-"""What a wait for a lock calls the one who waits."""
-REQUESTS = ("exchange", "please", "fetch")
-"""What a conversation about an exchange or a fetch begins with."""
+"""The rank of the one who waits, in what is said of a wait for a lock."""
 
 
-class _InvalidRequest(Exception):
-    """A request that none of ours makes."""
+class _Superseded(Exception):
+    """The client has come again over another link: it does not wait for this reply."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Reply:
     number: int = -1
     kind: str = ""
     header: dict[str, Any] = field(default_factory=dict)
-    payload: list[memoryview] = field(default_factory=list)
+    payload: tuple[memoryview, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Out:
-    """A row that is under way to the asker."""
-
-    number: int
-    lease: int
-    row: Row
-    fragment: Fragment
-    wire: str
-    rule: Rule
-    seen: int  # its version when it left
-
-
+@final
 class ExchangeServer:
     """One host's side that is asked.
 
     Args:
-        arena: path of the host's arena.
-        layout: of that arena.
-        here: the learners of this host; its rows, and the centre if learner 0 is one of them, are what others may
-            exchange with.
-        flights: which rows of this host are under way; its Ferry's too.
-        patience: seconds, for a row's lock; less than the askers'. A row whose learner stands still in the middle of
-            a step counts as dead.
-        tally: counts requests that make no sense.
-        pace: of this host; its Ferry's too.
+        client: of this host; its arena, leases and allowance are the server's too. Its rows, and the centre if learner
+            0 is here, are what others may exchange with.
+        patience: seconds, for a row's lease and lock together; less than the askers'. A row whose learner stands still
+            in the middle of a step counts as dead.
 
-    As for `Ferry`, torch should use one thread here.
+    As for the client, torch should use one thread here.
     """
 
-    def __init__(
-        self,
-        arena: str,
-        layout: Layout,
-        here: Sequence[int],
-        row_leases: RowLeases,
-        patience: float = 20.0,
-        rejected: RejectedConnections | None = None,
-        cpu_budget: CpuBudget | None = None,
-    ) -> None:
-        self.cpu_budget = cpu_budget
-        self.arena, self.layout, self.here, self.row_leases, self.patience = (
-            arena,
-            layout,
-            tuple(here),
-            row_leases,
-            patience,
-        )
-        self.rejected = rejected or RejectedConnections()
+    def __init__(self, client: ExchangeClient, patience: float = 20.0) -> None:
+        self.client, self.patience = client, patience
         self._gate = threading.Lock()
-        self._sessions: dict[int, PeerSession] = {}
+        self._sessions: dict[tuple[int, bool], PeerSession] = {}
         self._errors: dict[int, Tensor] = {}
         self._closed = False
         self.error = ""
@@ -108,10 +72,10 @@ class ExchangeServer:
 
     def serve(self, link: Link) -> None:
         """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
-        `"what": "ferry"`."""
-        rank, host = link.hello.get("rank"), link.hello.get("host")
-        learners = self.layout.learners
-        known = type(rank) is int and 0 <= rank < learners and rank not in self.here
+        `"what": "exchange"`, of whom, and whether it is for requests."""
+        rank, host, requests = link.hello.get("rank"), link.hello.get("host"), link.hello.get("requests") is True
+        learners = self.client.layout.learners
+        known = type(rank) is int and 0 <= rank < learners and rank not in self.client.here
         known = known and type(host) is int and 0 <= host < learners
         with self._gate:
             if self._closed or not known:
@@ -120,35 +84,24 @@ class ExchangeServer:
                 link.close()
                 return
             assert isinstance(rank, int)
-            link.largest = largest(self.layout)
-            session = self._sessions.get(rank)
+            link.largest = 0 if requests else largest(self.client.layout)
+            session = self._sessions.get((rank, requests))
             if session is None:
-                session = self._sessions[rank] = PeerSession(self, rank)
+                session = self._sessions[rank, requests] = PeerSession(self, rank)
             session.attend(link)
 
-    def living_changed(self) -> None:
-        """Rows that are under way to the dead come back."""
-        with self._gate:
-            sessions = list(self._sessions.values())
-        for session in sessions:
-            session.living_changed()
-
     def error_of(self, row: int) -> Tensor:
-        """What rounding has left of row `row` (P,), guarded by that row's lock."""
+        """The memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
         with self._gate:
             if row not in self._errors:
-                self._errors[row] = torch.zeros(self.layout.parameters)
+                self._errors[row] = torch.zeros(self.client.layout.parameters)
             return self._errors[row]
 
     def traffic(self) -> dict[int, LinkTraffic]:
         """By host that asks."""
-        found: dict[int, LinkTraffic] = {}
         with self._gate:
             sessions = list(self._sessions.values())
-        for session in sessions:
-            for host, traffic in list(session.traffic.items()):
-                found[host] = found.get(host, LinkTraffic()) + traffic
-        return found
+        return LinkTraffic.summed(session.traffic for session in sessions)
 
     def close(self) -> None:
         """Close all links. Safe to call twice."""
@@ -159,25 +112,25 @@ class ExchangeServer:
             session.close()
 
 
+@final
 class PeerSession:
     """Attends to one learner of another host, over one link at a time."""
 
     def __init__(self, server: ExchangeServer, asker: int) -> None:
-        self._server, self._asker, layout = server, asker, server.layout
-        self._arena = arena = Arena(
-            os.open(server.arena, os.O_RDWR | os.O_CLOEXEC), layout, Patience(SERVER, server.patience)
-        )
+        self._server, self._client, self._asker = server, server.client, asker
+        layout, patience = self._client.layout, Patience(SERVER, server.patience, self._look)
+        self._arena = arena = Arena(os.open(self._client.arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
         self._rows = {
             rank: Row(rank, vector, arena.row_versions.versions, arena.row_locks[rank], arena.row_versions.in_flight)
             for rank, vector in enumerate(arena.rows())
-            if is_here(rank, layout.learners, server.here)
+            if is_here(rank, layout.learners, self._client.here)
         }
         self._alive = arena.liveness.alive
         self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
-        self._sent = Buffer(layout.parameters)
-        self._out: _Out | None = None
-        self._last, self._life = _Reply(), ""
-        self._link: Link | None = None
+        self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
+        self._until = 0.0
+        self._link: Link | None = None  # the newest
+        self._mine: Link | None = None  # the thread's
         self._thread: threading.Thread | None = None
         self.traffic: dict[int, LinkTraffic] = {}
 
@@ -187,190 +140,144 @@ class PeerSession:
         if before[0] is not None:
             before[0].close()
         self._thread = threading.Thread(
-            target=self._attend, args=(link, before[1]), daemon=True, name=f"ferry server of {link.peer}"
+            target=self._attend, args=(link, before[1]), daemon=True, name=f"exchange server of {link.peer}"
         )
         self._thread.start()
 
     def _attend(self, link: Link, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()
-        life, host = str(link.hello.get("life")), link.hello["host"]
+        self._mine, life, host = link, str(link.hello.get("life")), link.hello["host"]
         if life != self._life:  # its numbers begin again
-            self.give_up()
-            self._life, self._last = life, _Reply()
+            self._life = life
+            self._forget()
         traffic = self.traffic.setdefault(host, LinkTraffic())
         sent, received = traffic.sent_bytes, traffic.received_bytes
-        used, cpu_budget = time.thread_time(), self._server.cpu_budget
+        used, cpu_budget = time.thread_time(), self._client.cpu_budget
         try:
             while True:
                 message = link.receive(None, into=self._hold.view)
                 reply = self._answer(message)
-                traffic.exchanges += message.kind in REQUESTS
-                traffic.lost += reply.kind == "gone"
-                link.send(reply.kind, reply.header, reply.payload)
+                counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
+                traffic.exchanges += counts
+                traffic.lost += counts and reply.kind == Event.GONE.value
+                link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
                 traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
                 if cpu_budget is not None:
                     cpu_budget.spent(time.thread_time() - used)
                 used = time.thread_time()
-        except LinkError:
+        except (LinkError, _Superseded):
             pass
-        except _InvalidRequest:
-            link.blame("asks for an exchange that makes no sense")
+        except Senseless as error:
+            link.blame(f"asks for an exchange that makes no sense: {error}")
         except Exception:
             self._server.error = traceback.format_exc()
         finally:
+            if self._state.offer(Event.CUT):  # nothing has come of the last message
+                self._last = _Reply()
             link.close()
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
 
-    def _answer(self, message: Message) -> _Reply:
-        number, out = _whole(message.header, "n", LARGEST), self._out
-        known = self._last.number == number
-        if message.kind == "again":
-            return self._last if known else _Reply(number, "unknown", {"n": number})
-        if message.kind == "answer" and out is not None and out.number == number:
-            self._last = self._take_answer(out, message)
-            return self._last
-        self.give_up()
-        if message.kind in ONCE_MORE:
-            return self._last if known and self._last.kind == "done" else _Reply(number, "gone", {"n": number})
-        if message.kind not in REQUESTS:
-            raise _InvalidRequest
-        peer = _whole(message.header, "peer", self._server.layout.rows)
-        row = self._rows.get(peer)
-        if row is None:
-            raise _InvalidRequest
+    def _forget(self) -> None:
+        self._state.take(Event.FORGET)
         self._last = _Reply()
-        do = {"exchange": self._exchange, "please": self._send_row, "fetch": self._fetch}[message.kind]
+
+    def _answer(self, message: Message) -> _Reply:
+        number, state = whole_number(message.header, "n", LARGEST), self._state
+        if number != self._last.number:
+            self._forget()
+        sent_again = message.kind == "request" and state.state is not State.IDLE
+        if message.kind == Event.AGAIN.value or sent_again:
+            state.take(Event.AGAIN)
+            return _Reply(number, state.word) if state.state is State.IDLE else self._last
+        do = self._checked(message, number)
+        state.take(Event.RECEIVE)
+        self._last, self._until = _Reply(), time.monotonic() + self._server.patience
         try:
-            done = do(row, message)
+            found = do()
         except TimeoutError:
-            done = None
-        kind, header, payload = ("gone", {}, []) if done is None else ("row", *done)
-        self._last = _Reply(number, kind, {"n": number, **header}, payload)
+            found = None
+        state.take(Event.GIVE_UP if found is None else Event.APPLY)
+        self._last = _Reply(number, state.word) if found is None else found
         return self._last
 
-    def _lives(self, row: Row) -> bool:
-        return row.rank == self._server.layout.learners or bool(self._alive[row.rank])
+    def _checked(self, message: Message, number: int) -> Callable[[], _Reply | None]:
+        """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
 
-    def _fetch(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
-        if len(message.payload):
-            raise _InvalidRequest
-        whole = Fragment.whole(self._server.layout.parameters)
+        Raises:
+            Senseless: none of our clients would ask for that.
+        """
+        layout, kind = self._client.layout, message.kind
+        row = self._rows.get(whole_number(message.header, "peer", layout.rows))
+        if row is None or kind not in ("exchange", "request", "fetch"):
+            raise Senseless(f"a message {kind!r}, or a row that is not here")
+        if kind == "fetch":
+            if len(message.payload):
+                raise Senseless("a fetch with a payload")
+            return partial(self._fetch, row, number)
+        terms = ExchangeTerms.read(message, layout)
+        if kind == "request":
+            if not terms.simple or terms.asked is not None or row.rank >= self._asker:
+                raise Senseless("a request that is not for a lower rank")
+            return partial(self._carry, row, terms.turned_to(self._asker, number), number)
+        if terms.simple and row.rank <= self._asker:
+            raise Senseless("a row that travels to a lower rank")
+        return partial(self._visit, row, terms, number)
+
+    def _lives(self, row: Row) -> bool:
+        return row.rank == self._client.layout.learners or bool(self._alive[row.rank])
+
+    def _fetch(self, row: Row, number: int) -> _Reply | None:
+        whole = Fragment.whole(self._client.layout.parameters)
         row.lock.acquire()
         try:
             if not self._lives(row):
                 return None
-            load(row, whole, "fp32", self._hold, None, self._scratch)
-            return {"version": row.version}, [self._hold.filled(whole.size, "fp32")]
+            encode(row, whole, FP32, self._hold, None, self._scratch)
+            header = {"version": row.version}
         finally:
             row.lock.release()
+        return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
 
-    def _exchange(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
-        fragment, wire, rule, private, since = self._read(message)
-        error = self._server.error_of(row.rank) if wire != "fp32" else None
-        with self._server.row_leases.still(row.rank, self._server.patience):
+    def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
+        fragment, codec, header = terms.fragment, terms.codec, dict[str, int]()
+        error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
+        with self._client.row_leases.held(row.rank, self._server.patience, self._look):
             row.lock.acquire()
             try:
-                if not self._lives(row):
+                if not self._lives(row) or not self._is_wanted(row, terms):
                     return None
-                header = {}
-                if since is not None:
-                    header["age"] = row.version - since
-                    rule = partial(rule, age=header["age"])
+                if terms.since is not None:
+                    header["age"] = row.version - terms.since
+                rule = terms.applied(header.get("age"))
                 row.begin()
-                answer(row, fragment, wire, self._hold, error, self._scratch, rule, private)
+                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
                 row.end()
                 header["version"] = row.version
             finally:
                 row.lock.release()
-        return header, [self._hold.filled(fragment.size, wire)]
+        return _Reply(number, "row", header, (self._hold.filled(fragment.size, codec),))
 
-    # Rows that travel from here ---------------------------------------------------------------------------------------
+    def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
+        """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""
+        channel = self._client.channels.get(row.rank)
+        return terms.asked is None or (channel is not None and channel.visited(terms.asked, self._asker))
 
-    def _send_row(self, row: Row, message: Message) -> tuple[dict[str, Any], list[memoryview]] | None:
-        fragment, wire, rule, private, since = self._read(message)
-        if private or since is not None or row.rank >= self._asker:
-            raise _InvalidRequest
-        server, deadline = self._server, time.monotonic() + 2 * self._server.patience
-        error = server.error_of(row.rank) if wire != "fp32" else None
-        lease = server.row_leases.take(
-            row.rank, server.patience, lambda: not self._alive[self._asker] or time.monotonic() > deadline
-        )
+    def _carry(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
+        """Let `row` travel to the asker's."""
+        carrier = self._client.channels[row.rank].carrier
         try:
-            row.lock.acquire()
-            try:
-                if not self._lives(row):
-                    return None
-                load(row, fragment, wire, self._sent, error, self._scratch)
-                row.leave(lease)
-                self._out = _Out(int(message.header["n"]), lease, row, fragment, wire, turned(rule), row.version)
-            finally:
-                row.lock.release()
-        finally:
-            if self._out is None:
-                server.row_leases.give(row.rank, lease)
-        return {"version": self._out.seen}, [self._sent.filled(fragment.size, wire)]
+            versions = carrier.exchange(terms, (), partial(self._lives, row), self._look)
+        except LinkError:  # of that client's, not of this session's
+            return None
+        return None if versions is None else _Reply(number, "done", {"version": versions[0]})
 
-    def _take_answer(self, out: _Out, message: Message) -> _Reply:
-        row, fragment, wire = out.row, out.fragment, out.wire
-        if len(message.payload) != len(self._hold.filled(fragment.size, wire)):
-            raise _InvalidRequest
-        kind = "gone"
-        row.lock.acquire()
-        try:
-            if row.check_in(out.lease) and self._lives(row):
-                row.begin()
-                untouched = row.version == out.seen
-                land(row, fragment, wire, self._sent, self._hold, self._scratch, out.rule, [], untouched)
-                row.end()
-                kind = "done"
-            version = row.version
-        finally:
-            row.lock.release()
-        self.give_up()
-        return _Reply(out.number, kind, {"n": out.number, "version": version})
-
-    def living_changed(self) -> None:
-        """See ExchangeServer."""
-        if not self._alive[self._asker]:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Whatever row is under way to the asker is so no longer. From any thread."""
-        out, self._out = self._out, None
-        if out is None:
-            return
-        with suppress(TimeoutError):
-            out.row.lock.acquire()
-            try:
-                out.row.check_in(out.lease)
-            finally:
-                out.row.lock.release()
-        self._server.row_leases.give(out.row.rank, out.lease)
-
-    def _read(self, message: Message) -> tuple[Fragment, str, Rule, int, int | None]:
-        """What an exchange is to do.
-
-        Raises:
-            _Nonsense: none of ours would ask for that.
-        """
-        header, layout = message.header, self._server.layout
-        private, since = _whole(header, "private", 1 + len(layout.memory)), None
-        if header.get("since") is not None:
-            since = _whole(header, "since", LARGEST)
-        whole, ends, wire = Fragment.whole(layout.parameters), header.get("chunks"), header.get("wire")
-        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in WIDTH:
-            raise _InvalidRequest
-        first, stop = (_whole({"end": end}, "end", whole.stop + 1) for end in ends)
-        if not first < stop or ((private or since is not None) and wire != "fp32"):
-            raise _InvalidRequest
-        fragment = Fragment(first, stop, layout.parameters)
-        if len(message.payload) != (message.kind == "exchange") * fragment.size * (WIDTH[wire] + 4 * private):
-            raise _InvalidRequest
-        try:
-            return fragment, wire, find(header.get("rule"), private, since is not None), private, since
-        except ValueError as error:
-            raise _InvalidRequest from error
+    def _look(self) -> None:
+        """Called while this waits for a row."""
+        if self._mine is None or self._mine.closed:
+            raise _Superseded
+        if time.monotonic() > self._until:
+            raise TimeoutError("a row that others want is busy")
 
     def close(self) -> None:
         """Nobody is attended to any more."""
@@ -378,12 +285,4 @@ class PeerSession:
             self._link.close()
         if self._thread is not None:
             self._thread.join()
-        self.give_up()
         self._arena.close()
-
-
-def _whole(header: dict[str, Any], name: str, stop: int) -> int:
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < stop:
-        raise _InvalidRequest
-    return value

@@ -11,21 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix, Wait
+from roundelay.core.effects import LABELS, Begin, Effect
 from roundelay.runtime.procs.memory.arena import Arena
 
 OWN = "its own code"
-EFFECTS = (OWN, "draw", "gradient", "gradient mean", "mean", "mix", "exchange with", "fetch of", "wait")
-_NUMBERS: dict[type[Any], int] = {
-    Draw: 1,
-    Grad: 2,
-    GradMean: 3,
-    Mean: 4,
-    Mix: 5,
-    Exchange: 6,
-    Fetch: 7,
-    Wait: 8,
-}
+EFFECTS = (OWN, *LABELS.values())
+_NUMBERS = {effect: number for number, effect in enumerate(LABELS, 1)}
 TABLES = ("doing", "round", "published", "versions")
 """What a host says of its learners besides what they count."""
 

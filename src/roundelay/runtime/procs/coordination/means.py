@@ -19,7 +19,9 @@ neighbours must take part in everything the neighbours take part in.
 Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
 (runtime/hosts/means.py). Then a mean of everybody is complete when `global_seq` says so, and a gradient may take part
 while it is computed (`ready_from`); means of everybody have numbers of their own, which `global_sent_seq` counts; and
-what a learner says of its mailbox, it says anew only when that thread has read it (`forwarded_seq`).
+what a learner says of its mailbox, it says anew only when that thread has read it (`forwarded_seq`). A mean of coded
+vectors does not go along a chain, whose partial sums would have to be coded again: every learner's vector goes to every
+host in its own form (`codec`), and each learner sums all of them, with the bits of one host.
 
 All these numbers are published (memory/publish.py); runtime/procs/memory/views says who writes which.
 
@@ -33,6 +35,8 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
@@ -67,6 +71,7 @@ class Means:
         self._incoming = [arena.vector("mail 0", rank), arena.vector("mail 1", rank)]
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
+        self._gathers = False  # is the mean under way one of coded vectors, some of them from other hosts?
         self.total = 0.0
         """The sum of the weights in the last mean of a group."""
 
@@ -76,6 +81,7 @@ class Means:
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
         """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
+        self._gathers = False
         self._announce(0, weight, (), group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
@@ -84,6 +90,7 @@ class Means:
         there; all of the group are on this host, or the result would overwrite `at`."""
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
+        self._gathers = False
         ready_from, rank = self._between_hosts.ready_from, self._rank
         publish(ready_from, rank, self._arena.layout.parameters)  # nothing yet
         self._announce(0, weight, (), group)
@@ -93,14 +100,28 @@ class Means:
 
         return lay
 
-    def publish(self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = ()) -> None:
+    def publish(
+        self,
+        vector: Tensor,
+        weight: float,
+        group: Sequence[int] = (),
+        readers: Sequence[int] = (),
+        codec: Codec = FP32,
+    ) -> None:
         """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
-        others who will read it in a mean of neighbours."""
+        others who will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the form in which it goes
+        to other hosts."""
+        self._gathers = not codec.exact and not self._far.isdisjoint(group)
+        if self._gathers:
+            readers, group = [member for member in group if member != self._rank], ()
         number = int(self._sent[self._rank]) + 1
         parity = number % 2
         self._wait(self._readers[parity], self._acked, "read", number - 2)
         if weight:
             self._lay_out(parity, vector)
+        if self._forwards:
+            self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
+            self._between_hosts.codec[parity, self._rank] = [*CODECS].index(codec.name)
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 
@@ -135,15 +156,20 @@ class Means:
             TimeoutError: somebody did not come; says who.
         """
         arena, number = self._arena, int(self._sent[self._rank])
+        if self._gathers:
+            self._wait(group, self._sent, "sent", number)
+            weights = [(rank, float(self._sequences.weights[number % 2, rank])) for rank in group]
+            self.total = sum(weight for _, weight in weights)
+            return self.collect_neighbours(weights)
         if not self._far.isdisjoint(group):
             return self._collect_everybody(group)
         self._wait(group, self._sent, "sent", number)
         mean = arena.vector("mean", group[0])
         vectors = self._laid_out(group, number)
-        weights = [float(self._sequences.weights[number % 2, r]) for r in group]
-        self.total = sum(weights)
+        shares = [float(self._sequences.weights[number % 2, r]) for r in group]
+        self.total = sum(shares)
         for part in chunks(mean.numel(), list(group).index(self._rank), len(group)):
-            weighted_mean_(mean[part], [v[part] for v in vectors], weights)
+            weighted_mean_(mean[part], [v[part] for v in vectors], shares)
         publish(self._acked, self._rank, number)
         self._wait(group, self._acked, "read", number)
         return mean

@@ -1,9 +1,9 @@
-"""Where a learner hands over what concerns rows of other hosts, and hears what came of it.
+"""Outbox of a learner for exchanges with rows of other hosts: it writes a request here, and reads the reply.
 
-It never touches the network: threads of its host's process do (client.py).
+A learner never touches the network: threads of its host's process do (runtime/hosts/exchange/client.py).
 
-A request is a short JSON text in the arena and a number that goes up by one; a byte through a pipe wakes the ferry. The
-reply is a version, and the same number: then row and private vectors are as the exchange has left them.
+A request is a short JSON text in the arena and a number that goes up by one; a byte through a pipe wakes the client.
+The reply is a version, and the same number: then row and private vectors are as the exchange has left them.
 """
 
 import json
@@ -43,7 +43,7 @@ class Outbox:
 
     Args:
         here: the learners of this host.
-        wake: path of the pipe that wakes this learner's ferry.
+        wake: path of the pipe that wakes this learner's channel of the host's client.
     """
 
     def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
@@ -54,7 +54,7 @@ class Outbox:
         try:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise RuntimeError(f"learner {rank}: the ferry of its host is not there ({error})") from error
+            raise RuntimeError(f"learner {rank}: the exchange client of its host is not there ({error})") from error
         self._send({})  # whatever a learner that had this place before has asked for comes to nothing
 
     def takes(self, row: int) -> bool:
@@ -74,10 +74,20 @@ class Outbox:
             except ValueError as error:
                 raise UserError(f"an exchange with learner {effect.peer} of another host: {error}.") from error
             text["private"] = [self._name(vector.data_ptr()) for vector in effect.private]
+            if not effect.codec.exact:
+                text |= self._coded(effect)
         else:
             text["into"] = self._name(effect.into.data_ptr())
         self.wait(effect.peer)
         self._send(text)
+
+    def _coded(self, effect: Exchange) -> dict[str, str]:
+        codec = effect.codec
+        if effect.private or effect.since is not None:
+            raise UserError(f"an exchange by codec {codec.name} is for rules of nothing but the two rows.")
+        if codec.memory not in ("", *self._arena.layout.memory):
+            raise UserError(f"the memory {codec.memory!r} of codec {codec.name} is none of the strategy's vectors.")
+        return {"codec": codec.name, "memory": codec.memory}
 
     def _send(self, text: dict[str, Any]) -> None:
         data, place = json.dumps(text).encode(), _text(self._arena, self._rank)
@@ -85,7 +95,7 @@ class Outbox:
             raise UserError(f"a request of {len(data)} bytes to another host: rules may have a few numbers only.")
         place[:] = 0
         place[: len(data)] = np.frombuffer(data, np.uint8)
-        publish(self._asked, self._rank, int(self._asked[self._rank]) + 1)  # last: the ferry acts on it
+        publish(self._asked, self._rank, int(self._asked[self._rank]) + 1)  # last: the client acts on it
         os.write(self._wake, b"!")
 
     def _name(self, address: int) -> str:
@@ -106,13 +116,13 @@ class Outbox:
         """The answer to the last request: the version of row `peer`, or None: nobody is there.
 
         Raises:
-            TimeoutError: the ferry does not come back.
+            TimeoutError: the client does not reply.
         """
         if not self.through:
             publish(self._awaited, self._rank, int(self._asked[self._rank]))
             os.write(self._wake, b"!")  # it is to begin now, if it has not
             pause = 50e-6
-            with self._patience.waiting_for(f"the ferry to row {peer}, of another host") as check:
+            with self._patience.waiting_for(f"an exchange with row {peer}, of another host") as check:
                 while not self.through:
                     check()
                     time.sleep(pause)

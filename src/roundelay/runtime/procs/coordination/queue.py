@@ -17,18 +17,18 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.view import Integers
 from roundelay.runtime.procs.memory.views.work_queue import EMPTY, END, NONE, PREFETCH, TRAINED, WorkQueue
 
-LATER = Minibatch(0, NONE, 0, 0)
+NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""
 ELSEWHERE = 1 << 62
 """Where the queue of a host among several stands: nothing is left in it, and everything was drawn from it."""
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """The next minibatch, claimed by `rank`; None at the end of the segment; LATER where the host waits for more."""
+    """The next minibatch, claimed by `rank`; None at the end of the segment; NONE_YET where the host waits for more."""
     arena.queue_lock.acquire()
     try:
         if _short(arena, 1):
-            return LATER
+            return NONE_YET
         return _take(arena.queue, arena.queue.claims, rank, plan)
     finally:
         arena.queue_lock.release()
@@ -46,7 +46,7 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
             # All of the group, unless one died while it drew for the others.
             free = [member for member in group if assigned[member] == NONE]
             if _short(arena, len(free)):
-                return LATER
+                return NONE_YET
             batches = [_take(queue, assigned, member, plan) for member in free]
             for member, batch in zip(free, batches, strict=True):
                 if batch is None:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.learner_state import Lock
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
@@ -34,6 +33,7 @@ from roundelay.runtime.procs.memory.views.outbox_requests import OutboxRequests
 from roundelay.runtime.procs.memory.views.row_versions import RowVersions
 from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
 from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
+from roundelay.runtime.rows import Lock
 
 NAME = "roundelay-arena"
 """Of the memory file, in /proc."""

@@ -57,7 +57,7 @@ class DeviceCopy:
         """Others are going to read it in the arena."""
         pinned(self._gradient_home).copy_(self.gradient)
 
-    def endpoint(self, lay: Callable[[int], None]) -> "GradientStream":
+    def streamed(self, lay: Callable[[int], None]) -> "GradientStream":
         """`lay`, but it is told of what is complete in the arena, not on the device."""
         return GradientStream(self.gradient, pinned(self._gradient_home), lay)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundelay.runtime.learner_state import Lock
+from roundelay.runtime.rows import Lock
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,17 @@
-"""Corpora known by name."""
+"""Corpora by name: what `roundelay prepare` reads. A new corpus is a file beside these with a `Reader`, and its name
+here."""
+
+from collections.abc import Mapping
+
+from roundelay.speech.corpus.readers.an4 import AN4
+from roundelay.speech.corpus.readers.base import Reader
+from roundelay.speech.corpus.readers.demo import DEMO
+from roundelay.speech.corpus.readers.fsdd import FSDD
+from roundelay.speech.corpus.readers.kaldi import KALDI
+from roundelay.speech.corpus.readers.lhotse import LHOTSE
+from roundelay.speech.corpus.readers.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
+from roundelay.speech.corpus.readers.switchboard import SWITCHBOARD
+
+READERS: Mapping[str, Reader] = {
+    reader.name: reader for reader in (LIBRISPEECH, MINI_LIBRISPEECH, FSDD, AN4, SWITCHBOARD, KALDI, LHOTSE, DEMO)
+}

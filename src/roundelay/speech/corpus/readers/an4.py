@@ -20,6 +20,9 @@ from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.audio.sphere import read_header
 from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_kaldi, prepare_utterances
+from roundelay.speech.corpus.download import Remote
+from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import read_lexicon
@@ -28,6 +31,8 @@ from roundelay.speech.prepared import TRAIN, Corpus
 LICENCE = (
     "Copyright (c) 1991-2005 Carnegie Mellon University; free for any use, keep its notice with copies of the data."
 )
+ARCHIVE = Remote("http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz")
+"""By http and without a published checksum."""
 DEV_SPEAKERS = frozenset({"fejs", "fkdo", "mcrt", "mjhp", "mrab", "msrb"})
 _TRANSCRIPT = re.compile(r"(.*)\(([a-z0-9]+-([a-z0-9]+)-[a-z])\)")
 _MARKS = frozenset({"<s>", "</s>", "<sil>"})
@@ -110,3 +115,17 @@ def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Pa
         text=" ".join(words),
         gender=speaker[0] if speaker[0] in "fm" else None,
     )
+
+
+def _prepare(request: Request, progress: Progress) -> Corpus:
+    return prepare_an4(request.folder, request.data, progress, options=request.options)
+
+
+AN4 = Reader(
+    name="an4",
+    about="Spelled words, numbers and commands, 16 kHz, one hour.",
+    prepare=_prepare,
+    takes=frozenset({"--source"}),
+    free=lambda _: Wanted((ARCHIVE,)),
+    licence=LICENCE,
+)

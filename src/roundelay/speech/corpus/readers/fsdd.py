@@ -13,13 +13,21 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
+from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import parse_lexicon
 from roundelay.speech.prepared import TRAIN, Corpus
 
 LICENCE = "Free Spoken Digit Dataset, Zohar Jackson and contributors; Creative Commons Attribution-ShareAlike 4.0."
+ARCHIVE = Remote(
+    "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.9.tar.gz",
+    "sha256:8bc44cde129d505cbbb6b365c09f80c663f2aa77578afc634e6141a2f87100c0",
+)
+"""The checksum is that of TensorFlow Datasets."""
 DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
 PRONUNCIATIONS = """\
 ZERO Z IH R OW
@@ -109,3 +117,17 @@ def _read_recordings(
     if gone and options.on_bad == "error":
         raise bad_audio(gone, len(files))
     return {split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out
+
+
+def _prepare(request: Request, progress: Progress) -> Corpus:
+    return prepare_fsdd(request.folder, request.data, progress, options=request.options)
+
+
+FSDD = Reader(
+    name="fsdd",
+    about="Ten digits by a handful of speakers, 8 kHz.",
+    prepare=_prepare,
+    takes=frozenset({"--source"}),
+    free=lambda _: Wanted((ARCHIVE,)),
+    licence=LICENCE,
+)

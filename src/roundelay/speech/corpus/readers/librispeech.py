@@ -18,7 +18,10 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.corpus.build import DEFAULTS, OPEN, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
+from roundelay.speech.corpus.free import OPENSLR, Wanted, parts_of
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.lexicon.lexicon import read_lexicon
@@ -30,6 +33,29 @@ Splits = Mapping[str, Sequence[str]]
 TRAIN_PARTS = ("train-clean-100", "train-clean-360", "train-other-500")
 PARTS = (*TRAIN_PARTS, "dev-clean", "dev-other", "test-clean", "test-other")
 MINI_TRAIN, MINI_DEV = "train-clean-5", "dev-clean-2"
+DIGESTS: Mapping[str, str] = {
+    "train-clean-100": "sha256:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2",
+    "train-clean-360": "sha256:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf",
+    "train-other-500": "sha256:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2",
+    "dev-clean": "sha256:76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3",
+    "dev-other": "sha256:12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365",
+    "test-clean": "sha256:39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23",
+    "test-other": "sha256:d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29",
+}
+"""The sha256 sums that torchaudio's loader carries."""
+MINI_DIGESTS: Mapping[str, str] = {
+    "train-clean-5": "md5:5df7d4e78065366204ca6845bb08f490",
+    "dev-clean-2": "md5:6d7ab67ac6a1d2c993d050e16d61080d",
+}
+"""The md5 sums that OpenSLR publishes."""
+DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
+"""Of LibriSpeech, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
+LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
+CMUDICT = Remote(
+    "https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
+    "sha256:81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
+)
+"""One commit of it."""
 LICENCE = "LibriSpeech (c) 2014 by Vassil Panayotov, Creative Commons Attribution 4.0 International."
 
 
@@ -250,3 +276,39 @@ def _genders_of_table(path: Path) -> dict[str, str]:
 def _with_gender(utterance: Utterance, genders: Mapping[str, str]) -> Utterance:
     gender = utterance.gender or genders.get(utterance.speaker)
     return dataclasses.replace(utterance, gender=gender)
+
+
+def _read(request: Request, progress: Progress) -> Corpus:
+    splits, options = request.splits or None, request.options
+    return prepare_librispeech(
+        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
+    )
+
+
+def _read_mini(request: Request, progress: Progress) -> Corpus:
+    splits, options = request.splits or None, request.options
+    return prepare_mini_librispeech(
+        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
+    )
+
+
+LIBRISPEECH = Reader(
+    name="librispeech",
+    about="Read audio books, 16 kHz, up to 960 hours to train on.",
+    prepare=_read,
+    takes=frozenset({"--source", "--lexicon", "--split", "--vocabulary"}),
+    needs_lexicon=True,
+    free=lambda parts: Wanted(parts_of(12, DIGESTS, parts or DOWNLOADED_PARTS), LEXICON),
+    vocabulary="open",
+    licence=LICENCE,
+)
+MINI_LIBRISPEECH = Reader(
+    name="mini-librispeech",
+    about="LibriSpeech in small: five hours to train on.",
+    prepare=_read_mini,
+    takes=LIBRISPEECH.takes,
+    needs_lexicon=True,
+    free=lambda parts: Wanted(parts_of(31, MINI_DIGESTS, parts or tuple(MINI_DIGESTS)), CMUDICT),
+    vocabulary="transcripts",
+    licence=LICENCE,
+)

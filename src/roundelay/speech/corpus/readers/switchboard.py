@@ -16,6 +16,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.build import OPEN, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.corpus.readers.calls import Segment, Told, find_files, read_lines, times, to_utterances
 from roundelay.speech.corpus.readers.fisher import KINDS as FISHER
 from roundelay.speech.corpus.readers.fisher import read_fisher
@@ -176,3 +177,18 @@ def _stems(files: Mapping[str, Path]) -> dict[str, Path]:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+
+
+def _read(request: Request, progress: Progress) -> Corpus:
+    sources = (request.folder, *request.also)
+    return prepare_switchboard(sources, request.data, progress, lexicon=request.lexicon, options=request.options)
+
+
+SWITCHBOARD = Reader(
+    name="switchboard",
+    about="Telephone conversations, 8 kHz, with Fisher to train on and Hub5-2000 to test.",
+    prepare=_read,
+    takes=frozenset({"--source", "--also", "--lexicon", "--vocabulary"}),
+    vocabulary="open",
+    licence=LICENCE,
+)

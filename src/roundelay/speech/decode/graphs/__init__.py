@@ -1,1 +1,9 @@
-"""Decoding graphs and the transducers that they are made of."""
+"""Kinds of decoding graphs by name, chosen in a recipe by `decode.graph`. The union is the registry: a new kind is
+a file beside these, and its class here."""
+
+from roundelay.speech.decode.graphs.ctc import CtcGraph
+from roundelay.speech.decode.graphs.hmm import HmmGraph
+
+AnyGraph = HmmGraph | CtcGraph
+
+__all__ = ["AnyGraph", "CtcGraph", "HmmGraph"]

@@ -1,4 +1,4 @@
-"""Graphs for models with a blank (connectionist temporal classification, Graves et al. 2006): T o L o G.
+"""The kind of graph for models with a blank (connectionist temporal classification, Graves et al. 2006): T o L o G.
 
 Such a model gives, for every frame, log-probabilities of U units (phones, characters, pieces of words) and of a blank.
 A row of units is written as any row of frames that becomes it when repetitions are made one and blanks are left out. T
@@ -9,19 +9,101 @@ Legend: T frames, U units.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import kaldifst
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_text
+from roundelay.speech.decode.graphs.base import Columns, GraphKind
 from roundelay.speech.decode.graphs.fst import Fst, map_input, merge_equal_states, to_arrays
-from roundelay.speech.decode.graphs.hmm import Graph, GraphConfig, finished, lexicon_and_grammar
+from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import Symbols
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
+from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
 
 BLANK = "<blk>"
+
+
+@dataclass(frozen=True)
+class CtcGraph(GraphKind):
+    """Units and a blank, without hidden Markov models (connectionist temporal classification).
+
+    units       a file with the units in the order of the columns, one a line; null: the blank, then the phones of the
+                alignment but silence
+    blank       the unit that is the blank
+    spelled     words are said as they are spelled: units are characters
+    boundary    with `spelled`, the unit behind every word; null: none
+    """
+
+    name: Literal["ctc"] = field(default="ctc", kw_only=True)
+    units: Path | None = None
+    blank: str = BLANK
+    spelled: bool = False
+    boundary: str | None = None
+
+    def columns(self, tying: Tying) -> "UnitsAndBlank":
+        silence, *phones = tying.phones
+        names = (self.blank, *phones) if self.units is None else read_units(self.units)
+        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary)
+
+
+@dataclass(frozen=True)
+class UnitsAndBlank(Columns):
+    """One column a unit, one of them the blank.
+
+    Attributes:
+        names: of the U + 1 columns.
+        silence: the name that lexicons have for it; no column.
+    """
+
+    names: tuple[str, ...]
+    blank: str
+    silence: str
+    by_characters: bool = False
+    boundary: str | None = None
+
+    @property
+    def phones(self) -> tuple[str, ...]:
+        return (self.silence, *(name for name in self.names if name not in (self.blank, self.silence)))
+
+    def identity(self) -> tuple[list[Any], bytes]:
+        return ["ctc", list(self.names), self.blank, self.by_characters, self.boundary], b""
+
+    def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
+        return build_ctc_graph(lexicon, model, self.names, self.blank, config)
+
+    def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...] | None:
+        return greedy_units(scores, self.names, self.blank)
+
+    def spelled(self, words: Iterable[str]) -> Lexicon | None:
+        return character_lexicon(words, self.boundary) if self.by_characters else None
+
+
+def read_units(path: Path) -> tuple[str, ...]:
+    """The names of columns in a file, one a line; a number behind a name must be that of its column, counted from 0.
+
+    Raises:
+        UserError: no such file, no units in it, or a line that is something else; names the line.
+    """
+    names: list[str] = []
+    for number, line in enumerate(read_text(path, "decode.graph.units names a file of units").splitlines(), 1):
+        if not (words := line.split()):
+            continue
+        if len(words) > 2 or (len(words) == 2 and words[1] != str(len(names))):
+            raise UserError(
+                f"{path}:{number}: `{line.strip()[:60]}` is not column {len(names)}: write one unit a line, in the "
+                "order of the columns, with nothing behind it or the number of its column, counted from 0."
+            )
+        names.append(words[0])
+    if not names:
+        raise UserError(f"{path}: no units in it. Write one a line, in the order of the columns.")
+    return tuple(names)
 
 
 def character_lexicon(words: Iterable[str], boundary: str | None = None) -> Lexicon:

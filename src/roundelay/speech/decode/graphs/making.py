@@ -1,4 +1,5 @@
-"""From texts, a lexicon and tied states to a decoding graph in a folder, made once and found again by its contents.
+"""From texts, a lexicon and the columns of a model to a decoding graph in a folder, made once and found again by its
+contents.
 
 A folder holds HCLG.fst, words.txt, phones.txt and graph.json (graph.py); lm.arpa.gz; lexicon.txt, the words that can be
 recognised; dropped.txt, words of the vocabulary without a pronunciation; guessed.txt, those whose pronunciation is a
@@ -18,7 +19,8 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.speech.data.processes import start_workers
-from roundelay.speech.decode.graphs.hmm import GRAPH_FILE, GraphConfig, build_graph, save_graph
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, save_graph
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate_with
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
@@ -31,7 +33,6 @@ from roundelay.speech.decode.lm.vocabulary import (
     read_dictionary,
     read_sentences,
 )
-from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.g2p import g2p_of
 from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, write_lexicon
 
@@ -85,7 +86,7 @@ class GraphJob:
     config: GraphConfig
     transcripts: tuple[str, ...]
     lexicon: Lexicon  # of the corpus
-    tying: Tying
+    columns: Columns
 
     def digest(self) -> str:
         """Equal for equal graphs only.
@@ -96,8 +97,9 @@ class GraphJob:
         state = hashlib.sha256()
         options = asdict(self.options)
         options |= {"arpa": None, "text": None, "dictionary": None}  # their contents count, not their names
-        told = [options, asdict(self.config), self.transcripts, self.lexicon.to_text(), list(self.tying.phones)]
-        state.update(json.dumps(told).encode() + self.tying.table.tobytes())
+        values, table = self.columns.identity()
+        told = [options, asdict(self.config), self.transcripts, self.lexicon.to_text(), values]
+        state.update(json.dumps(told).encode() + table)
         for path in self.options.files:
             try:
                 with open(path, "rb") as file:
@@ -113,7 +115,7 @@ def find_or_make(job: GraphJob, graphs: Path) -> tuple[Path, bool]:
     """The folder of the graph under `graphs`, and whether it had to be made.
 
     Raises:
-        UserError: texts, lexicon and tying do not fit together, or cannot be read.
+        UserError: texts, lexicon and columns do not fit together, or cannot be read.
     """
     folder = graphs / job.digest()
     if (folder / GRAPH_FILE).is_file():
@@ -145,7 +147,7 @@ def make_graph(job: GraphJob, folder: Path) -> None:
     write_text(folder / DROPPED_FILE, "".join(f"{word}\n" for word in found.dropped))
     write_text(folder / GUESSED_FILE, "".join(f"{word}\n" for word in found.guessed))
     estimated = os.times().elapsed
-    graph = build_graph(found.lexicon, model, job.tying, job.config)
+    graph = job.columns.compile(found.lexicon, model, job.config)
     info = {
         **graph.info,
         "left_out": " ".join(text for text in (found.describe(), left_out, graph.info["left_out"]) if text),
@@ -160,18 +162,21 @@ def make_graph(job: GraphJob, folder: Path) -> None:
 
 def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
     """The words that can be recognised and their pronunciations; a model that guesses these is kept in `graphs`."""
-    options = job.options
+    options, columns = job.options, job.columns
     if options.vocabulary is None and options.dictionary is None:
-        return VocabularyLexicon(job.lexicon)
+        return VocabularyLexicon(columns.spelled(job.lexicon.words) or job.lexicon)
     given = [] if options.dictionary is None else [read_dictionary(options.dictionary, job.lexicon)]
     dictionaries = [*given, job.lexicon]
     if options.vocabulary is None:
-        return pronounced(dictionaries[0].words, dictionaries[:1], job.tying.phones)
+        every = dictionaries[0].words
+        return pronounced(every, [columns.spelled(every) or dictionaries[0]], columns.phones)
     said = {word for text in job.transcripts for word in text.split()}
     counts = count_words(sentence for path in options.text for sentence in read_sentences(path))
     words = most_frequent(counts, options.vocabulary, said)
+    if spelled := columns.spelled(words):
+        return pronounced(words, [spelled], columns.phones)
     guess = _guesser(dictionaries[0], graphs / G2P_MODEL) if options.guess else None
-    return pronounced(words, dictionaries, job.tying.phones, guess)
+    return pronounced(words, dictionaries, columns.phones, guess)
 
 
 def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation | None]:

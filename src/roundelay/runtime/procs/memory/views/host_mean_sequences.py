@@ -9,8 +9,8 @@ from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, Vi
 
 @dataclass(frozen=True)
 class HostMeanSequences(View):
-    """A learner writes its own items of `readers`, and publishes those of `ready_from` and `global_sent_seq`; the
-    threads publish `global_seq` and `forwarded_seq`."""
+    """A learner writes its own items of `readers` and `codec`, and publishes those of `ready_from` and
+    `global_sent_seq`; the threads publish `global_seq` and `forwarded_seq`."""
 
     PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
 
@@ -22,6 +22,8 @@ class HostMeanSequences(View):
     """(L,) Number of the last mean for which a learner's mailbox, and the facts about it, have been read here."""
     readers: Integers
     """(2, L, L) For even and odd numbers: 1 where the second learner will read the mailbox of the first."""
+    codec: Integers
+    """(2, L) For even and odd numbers: the codec by which a learner's mailbox travels, by its place in CODECS."""
     ready_from: Integers
     """(L,) From this element to the end, the gradient a learner takes part with is complete."""
 
@@ -33,6 +35,7 @@ class HostMeanSequences(View):
             "global_seq": Table((1,)),
             "forwarded_seq": each,
             "readers": Table((2, learners, learners)),
+            "codec": Table((2, learners)),
             "ready_from": each,
         }
 

@@ -1,0 +1,33 @@
+"""bfloat16: half of the bytes.
+
+    q = round(s)     to eight significant bits, to nearest even: |s - q| <= 2^-8 |s|, the range of float32 kept
+
+Source: the format is that of Kalamkar et al. 2019, arXiv 1905.12322. Sent: 2 bytes an element.
+
+Legend: C elements of a chunk, B bytes of one.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.core.codec import Codec
+
+
+@dataclass(frozen=True)
+class Bf16(Codec):
+    """The upper half of every float32, rounded."""
+
+    name: ClassVar[str] = "bf16"
+    error: ClassVar[float] = 2.0**-8
+
+    def bytes_of(self, elements: int) -> int:
+        return 2 * elements
+
+    def encode(self, x: Tensor, coded: Tensor) -> None:
+        coded.view(torch.bfloat16).copy_(x)
+
+    def decode(self, coded: Tensor, x: Tensor) -> None:
+        x.copy_(coded.view(torch.bfloat16))

@@ -1,0 +1,106 @@
+"""Codecs: the form in which a vector travels. A codec turns a vector into bytes, and bytes into a vector.
+
+A codec that leaves something out does not lose it if it has a memory: the rest is added to what is sent next (error
+feedback; Seide et al. 2014, there for one bit; Karimireddy et al. 2019, arXiv 1901.09847):
+
+    s = x + e                 e: the rest of earlier times, 0 at first
+    q = decode(encode(s))     what arrives
+    e = s - q
+
+After n times the sum of all q is the sum of all x up to one last rest: sum_n q = sum_n x - e_n.
+
+The abstract class and the identity are here, since effects name them; the other codecs are in algorithms/codecs.
+
+Legend: P parameters, C elements of a chunk, B bytes of one.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundelay.core.flat import CHUNK, chunks
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """One form. A codec has no state; its memory is a vector of the strategy's.
+
+    `memory` is the name of the vector (P,), one of those that the strategy declares, in which a learner keeps what this
+    codec leaves out. Without a name it is lost.
+    """
+
+    memory: str = ""
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    """True of the identity: the bytes are those that a vector has in memory, and there is never a rest."""
+    error: ClassVar[float] = 0.0
+    """Largest error of an element, as a share of the largest element of its block ..."""
+    block: ClassVar[int] = 1
+    """... which is a run of so many elements, counted from the beginning of a chunk; 1: the element itself."""
+
+    @abstractmethod
+    def bytes_of(self, elements: int) -> int:
+        """Exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks' sizes, and
+        that of a whole chunk is a multiple of 8."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, coded: Tensor) -> None:
+        """Write `x` (C,) float32, which is only read, into `coded` (B,) uint8.
+
+        To code what has been decoded changes nothing: a vector that has arrived may travel on.
+        """
+
+    @abstractmethod
+    def decode(self, coded: Tensor, x: Tensor) -> None:
+        """Write what arrives of `coded` (B,) uint8 into `x` (C,) float32."""
+
+    def remember(self, x: Tensor, error: Tensor | None, coded: Tensor, arrived: Tensor) -> None:
+        """Code `x` (C,), which is only read, with error feedback into `coded` (B,); `arrived` (C,) becomes what the
+        receiver gets, `error` (C,), where there is one, the new rest. `arrived` may be `x` itself.
+
+        Numbers that are not finite leave no rest: else one infinity would be remembered for ever.
+        """
+        if self.exact or error is None:
+            self.encode(x, coded)
+            self.decode(coded, arrived)
+            return
+        error.add_(x)
+        self.encode(error, coded)
+        self.decode(coded, arrived)
+        error.sub_(arrived).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def send(self, x: Tensor, error: Tensor | None, arrived: Tensor) -> None:
+        """`arrived` (P,) becomes what the receiver gets of `x` (P,), chunk by chunk, as if it had travelled; `error`
+        (P,), where there is one, becomes the new rest."""
+        room = torch.empty(self.bytes_of(min(len(x), CHUNK)), dtype=torch.uint8, device=x.device)
+        for part in chunks(len(x)):
+            coded = room[: self.bytes_of(part.stop - part.start)]
+            self.remember(x[part], None if error is None else error[part], coded, arrived[part])
+
+    def parts(self, coded: Tensor, elements: int) -> list[Tensor]:
+        """The chunks of a coded vector of so many elements, as views of `coded`."""
+        return [coded[self.bytes_of(part.start) : self.bytes_of(part.stop)] for part in chunks(elements)]
+
+
+@dataclass(frozen=True)
+class Fp32(Codec):
+    """The identity: 4 bytes an element, as it lies in memory."""
+
+    name: ClassVar[str] = "fp32"
+    exact: ClassVar[bool] = True
+
+    def bytes_of(self, elements: int) -> int:
+        return 4 * elements
+
+    def encode(self, x: Tensor, coded: Tensor) -> None:
+        coded.view(torch.float32).copy_(x)
+
+    def decode(self, coded: Tensor, x: Tensor) -> None:
+        x.copy_(coded.view(torch.float32))
+
+
+FP32: Codec = Fp32()

@@ -1,0 +1,204 @@
+"""The entrance of attached learners: they find each other, agree on what they train, and share memory.
+
+Legend: P parameters, L learners.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.inputs import InputTables
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
+from roundelay.runtime.launch.world import World
+from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.device_rows import DeviceRows
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
+from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.rows import Row
+from roundelay.strategies.base import Strategy
+
+log = logging.getLogger("roundelay")
+
+
+RowsAre = Literal["on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"]
+"""The place of rows, seen from a module."""
+
+
+@dataclass(frozen=True)
+class AttachTerms:
+    """Facts that all learners must agree on."""
+
+    strategy: Strategy
+    seed: int
+    patience_seconds: float
+    signature: str = ""  # of the module: names, shapes and types
+    frozen: int = 0  # a fingerprint of the parameters that are not trained
+    tensors: int = 0  # trainable parameters of the module are in so many
+
+
+class Entrance:
+    """Of one learner.
+
+    Args:
+        initial: where training begins, (P,) float32; rank 0's counts.
+        shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
+        device: of the module; None: the memory of the host.
+    """
+
+    def __init__(
+        self, world: World, terms: AttachTerms, initial: Tensor, shown: Tensor, device: torch.device | None
+    ) -> None:
+        self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
+        self._initial, self._shown, self._device = initial, shown, device
+        self._facts: dict[str, Any] = {
+            "strategy": repr(terms.strategy),
+            "seed": terms.seed,
+            "module": terms.signature,
+            "values of frozen parameters": terms.frozen,
+            "parameters": initial.numel(),
+            "shown": shown.numel(),
+        }
+        self.keeper: RowHost | None = None
+        """Keeps rows on devices, if this learner has started it."""
+
+    @contextmanager
+    def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
+        """The memory that all learners share. In the body, rank 0 goes on to `share` it.
+
+        Raises:
+            UserError: the learners do not agree, or this one cannot open rank 0's memory.
+        """
+        layout = self._layout()
+        if self.rank == 0:
+            self._kept = self._keep(layout, rendezvous.collect())
+            self._file, handles = create_file(layout), None if self._kept is None else self._kept[0]
+        else:
+            facts, self._file = rendezvous.enter({**self._facts, **self._whereabouts})
+        try:
+            if self.rank:
+                self._check(facts)
+                handles = facts.get("rows")
+            yield self._access(layout, self._on_devices(layout, handles), patience)
+        finally:
+            os.close(self._file)  # it is mapped, and on its way to the others
+
+    def _access(self, layout: Layout, on_devices: DeviceRows | None, patience: Patience) -> ArenaAccess:
+        try:
+            return ArenaAccess(f"/proc/self/fd/{self._file}", layout, self.rank, patience, on_devices)
+        except (OSError, ValueError) as error:
+            raise UserError(f"rank {self.rank}: rank 0's memory cannot be opened ({error}).") from error
+
+    def share(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> None:
+        """By rank 0: write the rows, and tell the others where they are."""
+        for row in access.rows:
+            write(row, self._initial)
+        access.arena.view(PassTables).held[:] = NONE
+        for rank in range(self.learners):
+            access.arena.shown(rank).copy_(self._shown)
+        for rank in range(1, self.learners):
+            handles = None if self._kept is None else self._kept[rank]
+            rendezvous.tell(rank, {**self._facts, "rows": handles}, self._file)
+
+    def agrees(self, access: ArenaAccess) -> bool:
+        """True if this learner came with rank 0's weights and buffers. To be asked before the others may train: from
+        then on they write this row, too."""
+        there = access.arena.vector("row", self.rank).cpu()
+        same_bits = torch.equal(self._initial.cpu().view(torch.int32), there.view(torch.int32))
+        return same_bits and torch.equal(self._shown, access.arena.shown(self.rank))
+
+    def _layout(self) -> Layout:
+        return Layout(
+            self.learners,
+            self._facts["parameters"],
+            self.strategy.memory,
+            self.strategy.traits.model == "centre",
+            views=(Attendance, PassTables, MeetingTables, VoteTables, InputTables),
+            shown_bytes=self._facts["shown"],
+            tensors=self._terms.tensors,
+        )
+
+    @property
+    def _whereabouts(self) -> dict[str, Any]:
+        """Facts that rank 0 needs to share rows on devices."""
+        device = None if self._device is None else str(self._device)
+        return {"device": device, "visible": visible(), "process": os.getpid()}
+
+    def _keep(self, layout: Layout, others: Sequence[dict[str, Any]]) -> list[Handles] | None:
+        """By rank 0: rows on devices that all learners can map, where others write them while a learner computes, and
+        all are on devices that reach each other; what each is to be told. None: rows are in the arena.
+
+        Args:
+            others: what the other learners have said, by rank from 1.
+        """
+        if self._device is None or not others or self.strategy.traits.synchronous:
+            return None
+        every = [self._whereabouts, *others]
+        if any(one.get("visible") != visible() or one.get("device") is None for one in every):
+            return None
+        devices = tuple(str(one["device"]) for one in every)
+        if not reach_each_other(torch.device(device) for device in devices):
+            return None
+        processes = tuple(int(one["process"]) for one in every)
+        wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes)
+        try:
+            self.keeper = RowHost(wanted, self._terms.patience_seconds)
+        except RowsNotHosted as error:
+            log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
+            return None
+        return self.keeper.handles
+
+    def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
+        if self.learners == 1 and self._device is not None:
+            return DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
+        if handles is None:
+            return None
+        try:
+            return mapped(handles, _shared(layout), layout.parameters, layout.centre, self.learners)
+        except (OSError, ValueError) as error:
+            raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
+
+    def _check(self, theirs: dict[str, Any]) -> None:
+        for name, value in self._facts.items():
+            if theirs.get(name) != value:
+                raise UserError(
+                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs.get(name)}: all learners must "
+                    "run the same script with the same options, and attach in the same order."
+                )
+
+
+def _shared(layout: Layout) -> tuple[str, ...]:
+    """Names of what others may read and write."""
+    return ("row", *layout.memory)
+
+
+def write(row: Row, vector: Tensor) -> None:
+    """While nobody trains. Under the lock: given back when it is written, which on a device takes its time."""
+    row.lock.acquire()
+    try:
+        row.vector.copy_(vector)
+    finally:
+        row.lock.release()
+
+
+def place_of_rows(arena: Arena, vectors: Vectors, device: torch.device | None) -> RowsAre:
+    """The place of the rows of a learner whose module is on `device`."""
+    if device is None:
+        return "on the host"
+    if not vectors.resident:
+        return "on the host, the module elsewhere"
+    return "shared on devices" if arena.on_devices and arena.layout.learners > 1 else "on a device of its own"

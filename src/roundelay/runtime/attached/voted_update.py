@@ -1,0 +1,86 @@
+"""The update of an attached learner's row: by its own gradient, or by a mean as all who gave to it have voted.
+
+Legend: P parameters.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from roundelay.core.effects import Effect, GradMean
+from roundelay.core.errors import UserError
+from roundelay.core.state import Gradient
+from roundelay.runtime.attached import votes
+from roundelay.runtime.attached.entering import AttachTerms
+from roundelay.runtime.attached.votes import Vote
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.access import ArenaAccess
+
+EMPTY_WEIGHT = 1e-30
+"""Weight of an empty minibatch: where all are empty, a mean is still one."""
+
+Update = Callable[[Tensor, bool, Sequence[bool]], bool]
+
+
+class VotedUpdate:
+    """Does `update`, or leaves the row alone where there was nothing to learn from, or somebody skips.
+
+    Args:
+        buffer: of the learner's own gradients, (P,).
+        asked: the effect that the strategy's last reply was to.
+    """
+
+    def __init__(
+        self,
+        access: ArenaAccess,
+        terms: AttachTerms,
+        means: Means,
+        buffer: Tensor,
+        update: Update,
+        asked: Callable[[], Effect[object] | None],
+    ) -> None:
+        self._arena, self._rank, self._terms, self._means = access.arena, access.rank, terms, means
+        self._buffer, self._update, self._asked = buffer, update, asked
+        self._everyone = tuple(range(access.arena.layout.learners))
+        self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
+
+    def vote(self, examples: float, vote: Vote) -> None:
+        """The gradient of this round is one of so many examples; `vote` is said to all before they take a mean."""
+        self._examples, self._vote = examples, vote
+        votes.cast(self._arena, self._rank, self._round, vote)
+
+    @property
+    def _round(self) -> int:
+        return int(self._arena.queue.rounds[self._rank])
+
+    def __call__(self, gradient: Gradient) -> bool:
+        """A gradient that is not this learner's own is the mean that was just taken, or one that was begun in the round
+        before. True: the snapshot is as the row is.
+
+        Raises:
+            UserError: another learner's parameters were changed by hand and these were not.
+        """
+        if gradient.vector is self._buffer:
+            return self._examples >= 2 * EMPTY_WEIGHT and self._update(gradient.vector, True, self._vote.given)
+        if self._means.total < 2 * EMPTY_WEIGHT * len(self._everyone):
+            return False
+        asked = self._asked()
+        late = not isinstance(asked, GradMean)
+        group = asked.group if isinstance(asked, GradMean) else self._everyone
+        round_ = self._round - late
+        if not round_:  # of the segment before
+            return self._update(gradient.vector, False, (True,) * self._terms.tensors)
+        together = votes.count(self._arena, group, round_, self._terms.tensors)
+        self._check_changes(group, round_)
+        return not together.skip and self._update(gradient.vector, False, together.given)
+
+    def _check_changes(self, group: Sequence[int], round_: int) -> None:
+        changes = votes.changes(self._arena, group, round_)
+        if len(set(changes.values())) > 1:
+            changed, strategy = [rank for rank, what in changes.items() if what], self._terms.strategy.name
+            raise UserError(
+                f"rank {self._rank}: of learners {list(changes)}, whose gradients {strategy} averages, "
+                f"{changed} changed parameters by hand after the last step (clamped, loaded or initialised them, for "
+                "example), and the others did not, or otherwise: they would train different models from here on. Make "
+                "the same change on every learner."
+            )

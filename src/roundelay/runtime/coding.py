@@ -1,0 +1,70 @@
+"""What others receive of a learner's vector, and of two rows that exchange, by the codec of an effect.
+
+Every runtime applies a codec here, when the vector is given, so all of them come to the same bits. A codec's memory is
+one of the vectors that the strategy declares: it is in every checkpoint, and a replay finds it where the run had it.
+
+Legend: P parameters, C elements of a chunk.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from roundelay.core.codec import Codec
+from roundelay.core.effects import Exchange
+
+
+def arrived(codec: Codec, vector: Tensor, weight: float, memory: Mapping[str, Tensor]) -> Tensor:
+    """What the others receive of `vector` (P,): itself by an exact codec, else another vector (P,). With weight 0
+    nothing is sent, and nothing is remembered.
+
+    Args:
+        memory: the learner's, by name; the codec's is changed.
+    """
+    if codec.exact or not weight or not vector.numel():
+        return vector
+    found = torch.empty_like(vector)
+    codec.send(vector, memory_of(codec, memory), found)
+    return found
+
+
+def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
+    """The vector (P,) for what the codec leaves out, if it has one. The centre has no memory.
+
+    Raises:
+        ValueError: the strategy has declared vectors, but none of this name.
+    """
+    if codec.exact or not codec.memory or not memory:
+        return None
+    if codec.memory not in memory:
+        raise ValueError(
+            f"the memory of codec {codec.name} is {codec.memory!r}, which is none of the strategy's vectors: "
+            f"{', '.join(memory)}"
+        )
+    return memory[codec.memory]
+
+
+class CodedRule:
+    """The rule of an exchange with a codec, for a chunk of each row and of each row's rest. Each row may be on a device
+    of its own; the rule works where mine is.
+
+    Raises:
+        ValueError: the exchange has private vectors or an age, which go with rows in full precision.
+    """
+
+    def __init__(self, request: Exchange, rule: Callable[..., None]) -> None:
+        if request.private or request.since is not None:
+            raise ValueError(f"an exchange by codec {request.codec.name} is for rules of nothing but the two rows")
+        self._codec, self._rule = request.codec, rule
+
+    def apply(self, mine: Tensor, theirs: Tensor, my_error: Tensor | None, their_error: Tensor | None) -> None:
+        """Change both chunks (C,), and what is left of each, in place."""
+        m, t_there = torch.empty_like(mine), torch.empty_like(theirs)
+        self._codec.send(mine, my_error, m)
+        self._codec.send(theirs, their_error, t_there)
+        t = t_there.to(mine.device)
+        m_before, t_before = m.clone(), t.clone()
+        self._rule(m, t)
+        mine.add_(m.sub_(m_before))
+        theirs.add_(t.sub_(t_before).to(theirs.device))

@@ -1,0 +1,220 @@
+"""Carries one row of this host to rows of other hosts: the client's half of an exchange, and fetches.
+
+For its own learner, and for learners of other hosts that ask for an exchange with a lower rank; from any thread, one at
+a time, under the lease of the row.
+
+Legend: P parameters.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, Scratch, apply_reply, encode
+from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, largest
+from roundelay.runtime.hosts.exchange.row_leases import RowLeases
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
+from roundelay.runtime.procs.memory.arena import Arena, Layout
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.rows import Row
+
+TO_CHECK_OUT = 0.5
+"""Part of the network's patience: for the lease and the lock of a row that is to travel."""
+
+
+@final
+class RowCarrier:
+    """Carries row `rank`.
+
+    Args:
+        arena: path of the host's arena.
+        layout: of that arena.
+        network: the other hosts.
+        leases: on the rows of this host.
+    """
+
+    def __init__(self, rank: int, arena: str, layout: Layout, network: HostNetwork, leases: RowLeases) -> None:
+        self._rank, self._layout, self._network, self._leases = rank, layout, network, leases
+        self._until = 0.0  # when a wait for the row's lock ends
+        patience = Patience(rank, network.patience, self._look_at_clock)
+        self.arena = Arena(os.open(arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
+        self.alive = self.arena.liveness.alive
+        self._row = Row(
+            rank,
+            self.arena.vector("row", rank),
+            self.arena.row_versions.versions,
+            self.arena.row_locks[rank],
+            self.arena.row_versions.in_flight,
+        )
+        self.links = LearnerLinks(network, rank, False, largest(layout))
+        self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()
+        self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
+        self._state, self._number = ExchangeState(Role.CLIENT), 0
+        self._gate = threading.RLock()
+        self._flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
+
+    def fetch(self, peer: int, into: Tensor) -> int | None:
+        """Copy row `peer` as it is now into `into` (P,); its version. None: nobody is there.
+
+        Raises:
+            LinkError, TimeoutError: no reply; nothing is copied.
+        """
+        parameters, state = self._layout.parameters, ExchangeState(Role.READER)
+        with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):  # for the links and the room
+            state.take(Event.ASK)
+            reply = self._talk(state, peer, {"peer": peer}, (), 4 * parameters)
+            if state.state is not State.COMMITTED:
+                return None
+            version = integer(reply, "version")
+            for out, x in zip(Fragment.whole(parameters).parts(into), self._found.vectors(parameters), strict=True):
+                out.copy_(x)
+            return version
+
+    def exchange(
+        self,
+        terms: ExchangeTerms,
+        private: Sequence[Tensor],
+        wanted: Callable[[], bool],
+        look: Callable[[], None] = lambda: None,
+    ) -> tuple[int, int] | None:
+        """Carry the row to `terms.peer` and apply what comes back; the versions of this row and of the peer's
+        afterwards. None: nothing has come of it. From any thread: one at a time.
+
+        Args:
+            private: vectors (P,) of the learner that the rule takes.
+            wanted: asked under the row's lock; may the row still be sent, or changed?
+            look: called while this waits for the row; whatever it raises ends the wait.
+
+        Raises:
+            LinkError, TimeoutError: nothing has come of it either.
+        """
+        patience = TO_CHECK_OUT * self._network.patience
+        deadline = time.monotonic() + patience
+        with self._leases.held(self._rank, patience, look) as lease:
+            self.look_at(terms.peer)
+            self._until = deadline
+            try:
+                seen = self._check_out(lease, terms, wanted)
+                if seen is None:
+                    return None
+                payload = [self._sent.filled(terms.fragment.size, terms.codec), *map(_bytes, private)]
+                reply = self._talk(self._state, terms.peer, terms.header, payload, terms.vector_bytes)
+                if self._state.state is not State.REPLIED:
+                    return None
+                return self._apply(lease, terms, private, wanted, reply, seen)
+            finally:
+                self._check_in(lease)
+
+    def _check_out(self, lease: int, terms: ExchangeTerms, wanted: Callable[[], bool]) -> int | None:
+        row = self._row
+        error = terms.memory(self.arena, row.rank, self._own_memory)
+        row.lock.acquire()
+        try:
+            if not wanted():
+                return None
+            encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
+            with self._gate:
+                self._flight = terms.peer, lease
+                row.check_out(lease)
+            self._state.take(Event.CHECK_OUT)
+            return row.version
+        finally:
+            row.lock.release()
+
+    def _own_memory(self) -> Tensor:
+        if self._error is None:
+            self._error = torch.zeros(self._layout.parameters)
+        return self._error
+
+    def _apply(
+        self,
+        lease: int,
+        terms: ExchangeTerms,
+        private: Sequence[Tensor],
+        wanted: Callable[[], bool],
+        reply: Message,
+        seen: int,
+    ) -> tuple[int, int] | None:
+        row, theirs = self._row, integer(reply, "version")
+        rule = terms.applied(None if terms.since is None else integer(reply, "age"))
+        self._until = time.monotonic() + self._network.patience
+        row.lock.acquire()
+        try:
+            if not self._is_back(lease) or not wanted():
+                return None
+            row.begin()
+            untouched = row.version == seen
+            apply_reply(
+                row, terms.fragment, terms.codec, self._sent, self._found, self._scratch, rule, private, untouched
+            )
+            row.end()
+            self._state.take(Event.APPLY)
+            return row.version, theirs
+        finally:
+            row.lock.release()
+
+    def _is_back(self, lease: int) -> bool:
+        """The flight under `lease` is over from now on; False if it was over before. Giving up needs no lock
+        of the row: whoever applies a reply has that lock, and asks this first."""
+        with self._gate:
+            self._flight = None
+            return self._row.check_in(lease)
+
+    def _check_in(self, lease: int) -> None:
+        if self._state.state is not State.IDLE:
+            self._state.offer(Event.GIVE_UP)
+            self._is_back(lease)
+            self._state.take(Event.CHECK_IN)
+
+    def living_changed(self) -> None:
+        """If the row is in flight to a dead learner, it is back, as it was. From any thread."""
+        with self._gate:
+            if self._flight is None or self._lives(peer := self._flight[0]):
+                return
+            self._is_back(self._flight[1])
+        self.links.cut(self._network.home(peer))
+
+    def _talk(
+        self, state: ExchangeState, peer: int, header: dict[str, Any], payload: Sequence[memoryview], expected: int
+    ) -> Message:
+        self._number += 1
+        message = Outgoing({"n": self._number, **header}, payload, self._found.view, expected)
+        return self.links.talk(
+            self._network.home(peer), state, message, self._network.patience, partial(self.look_at, peer)
+        )
+
+    def _lives(self, row: int) -> bool:
+        return row == self._layout.learners or bool(self.alive[row])
+
+    def look_at(self, peer: int) -> None:
+        """Go on if this network is open and learner `peer` lives, or is the centre.
+
+        Raises:
+            LinkClosed: else.
+        """
+        if self._network.closing or not self._lives(peer):
+            raise LinkClosed(f"learner {peer} is not there")
+
+    def _look_at_clock(self) -> None:
+        if time.monotonic() > self._until:
+            raise TimeoutError(f"row {self._rank} is locked")
+
+    def close(self) -> None:
+        """Nobody carries this row any more; call it when the network is closing."""
+        self.links.close()
+        with self._leases.held(self._rank, self._network.patience):
+            self.links.close()
+            self.arena.close()
+
+
+def _bytes(vector: Tensor) -> memoryview:
+    lying: Any = vector.numpy()
+    return memoryview(lying).cast("B")

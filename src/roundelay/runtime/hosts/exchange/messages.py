@@ -1,0 +1,185 @@
+"""Headers of the messages of exchanges: written by clients, checked and read by servers.
+
+Legend: P parameters.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self, final
+
+from torch import Tensor
+
+from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.algorithms.rules import find
+from roundelay.core.codec import Codec
+from roundelay.core.effects import Rule
+from roundelay.runtime.hosts.exchange.codec import Fragment, room, swapped
+from roundelay.runtime.hosts.transport.wire import BadFrame, Message
+from roundelay.runtime.procs.memory.arena import Arena, Layout
+
+LARGEST = 1 << 62
+"""Beyond all numbers of requests and versions."""
+
+
+class Senseless(Exception):
+    """A message that no client of ours sends."""
+
+
+@final
+@dataclass(frozen=True)
+class ExchangeTerms:
+    """The terms of one exchange, the same at both ends.
+
+    Args:
+        peer: the row that the message is for: the one that is visited, or, in a `request`, the one that is to travel.
+        rule: its name and numbers, as algorithms/rules.py describes it.
+        fragment: the part of the rows that takes part.
+        codec: by which it travels.
+        private: how many private vectors (P,) of the asker the rule takes.
+        since: the version of the peer's row from which the rule's age counts; None: it takes none.
+        asked: the number of the request by which the owner of the visited row has asked for this exchange; None: the
+            owner of the row that travels has asked.
+        by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
+            and the codec's memory is a vector of its own.
+    """
+
+    peer: int
+    rule: dict[str, Any]
+    fragment: Fragment
+    codec: Codec
+    private: int = 0
+    since: int | None = None
+    asked: int | None = None
+    by_run: bool = True
+
+    @property
+    def simple(self) -> bool:
+        """True if the rule takes nothing but the two rows: only then may it be asked of a lower rank, or travel in
+        fragments or coded."""
+        return not self.private and self.since is None
+
+    def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
+        """The same, of `fragment` and by `codec`."""
+        return replace(self, fragment=fragment, codec=codec, by_run=by_run)
+
+    def turned_to(self, asker: int, asked: int) -> Self:
+        """The terms of the exchange that learner `asker` asks for by request number `asked`: its row is visited."""
+        return replace(self, peer=asker, asked=asked)
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """For a message."""
+        return {
+            "peer": self.peer,
+            "rule": self.rule,
+            "since": self.since,
+            "private": self.private,
+            "wire": self.codec.name,
+            "chunks": [self.fragment.first, self.fragment.stop],
+            **({} if self.asked is None else {"asked": self.asked}),
+            **({} if self.by_run else {"memory": self.codec.memory}),
+        }
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the part that travels, each way."""
+        return self.codec.bytes_of(self.fragment.size)
+
+    def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
+        """The vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is lost, or
+        nothing is.
+
+        Args:
+            own: of this end, for a codec that the run has chosen.
+        """
+        if self.codec.exact:
+            return None
+        if self.by_run:
+            return own()
+        centre = arena.layout.learners
+        return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
+
+    def applied(self, age: int | None = None) -> Rule:
+        """The rule for the row that travels and the row that is visited, in this order.
+
+        Raises:
+            ValueError: there is no such rule.
+        """
+        rule = find(self.rule, self.private, self.since is not None)
+        if age is not None:
+            rule = partial(rule, age=age)
+        return rule if self.asked is None else swapped(rule)
+
+    @classmethod
+    def read(cls, message: Message, layout: Layout) -> Self:
+        """The terms that a message says, all of them checked.
+
+        Raises:
+            Senseless: no client of ours says that.
+        """
+        header, since, asked = message.header, None, None
+        private = whole_number(header, "private", 1 + len(layout.memory))
+        if header.get("since") is not None:
+            since = whole_number(header, "since", LARGEST)
+        if header.get("asked") is not None:
+            asked = whole_number(header, "asked", LARGEST)
+        all_, ends, wire = Fragment.whole(layout.parameters), header.get("chunks"), header.get("wire")
+        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in CODECS:
+            raise Senseless("neither a part of the row nor a codec")
+        memory, by_run = header.get("memory", ""), "memory" not in header
+        if memory not in ("", *layout.memory):
+            raise Senseless("a memory that learners have not")
+        first, stop = (whole_number({"end": end}, "end", all_.stop + 1) for end in ends)
+        if not first < stop:
+            raise Senseless("an empty part of the row")
+        fragment = Fragment(first, stop, layout.parameters)
+        terms = cls(
+            whole_number(header, "peer", layout.rows),
+            header.get("rule", {}),
+            fragment,
+            codec_named(wire, memory=memory),
+            private,
+            since,
+            asked,
+            by_run,
+        )
+        if not terms.simple and (not terms.codec.exact or asked is not None):
+            raise Senseless("private vectors or an age where only two rows are allowed")
+        payload = terms.vector_bytes + 4 * fragment.size * private if message.kind == "exchange" else 0
+        if len(message.payload) != payload:
+            raise Senseless(f"{len(message.payload)} bytes, where {payload} are due")
+        try:
+            terms.applied()
+        except ValueError as error:
+            raise Senseless(str(error)) from error
+        return terms
+
+
+def whole_number(header: dict[str, Any], name: str, stop: int) -> int:
+    """The whole number `name`, from 0 up to, not including, `stop`.
+
+    Raises:
+        Senseless: there is none.
+    """
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < stop:
+        raise Senseless(f"{name} is no whole number from 0 to {stop - 1}")
+    return value
+
+
+def integer(message: Message, name: str) -> int:
+    """An integer of a reply, either sign.
+
+    Raises:
+        BadFrame: there is none.
+    """
+    value = message.header.get(name)
+    if type(value) is not int or abs(value) >= LARGEST:
+        raise BadFrame(f"a reply without {name}")
+    return value
+
+
+def largest(layout: Layout) -> int:
+    """Bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
+    return room(layout.parameters, 1 + len(layout.memory))

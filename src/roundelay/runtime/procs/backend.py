@@ -1,0 +1,120 @@
+"""The backend of learners that share an arena: what the engine asks for, done in shared memory.
+
+Minibatches and gradients come from the learner's work: its share of a plan (`work.py`), or another training loop
+(`external_work.py`).
+
+Legend: P parameters.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.learner.base import OnReady
+from roundelay.runtime.coding import arrived
+from roundelay.runtime.engine import Backend, Later
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.coordination.activity import number_of
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.rows import Row, exchange, fetch
+
+
+class LearnerWork(ABC):
+    """One learner's minibatches, and gradients over them."""
+
+    @abstractmethod
+    def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
+        """As `Backend.draw`."""
+
+    @abstractmethod
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        """As `Backend.gradient`."""
+
+
+class ArenaBackend(Backend):
+    """Performs what the engine of one learner asks for.
+
+    Args:
+        vectors: the learner's own.
+        means: its part in the means it takes part in.
+    """
+
+    def __init__(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> None:
+        self._arena, self._rank, self._rows = access.arena, access.rank, access.rows
+        self._vectors, self._means, self._work = vectors, means, work
+        self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
+        self._centre = access.arena.layout.learners
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def entered(self, effect: Effect[Any], at: float) -> None:
+        self._doing[:, self._rank] = *number_of(effect), int(1000 * at)
+
+    def left(self) -> None:
+        self._doing[0, self._rank] = 0
+
+    # Minibatches and gradients ----------------------------------------------------------------------------------------
+
+    def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
+        return self._work.draw(group)
+
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        return self._work.gradient(effect, on_ready)
+
+    def settle(self, statistics: Statistics) -> None:
+        queue.settle(self._arena, self._rank, statistics)
+
+    # Means ------------------------------------------------------------------------------------------------------------
+
+    def announce(self, effect: GradMean) -> OnReady | None:
+        """A mean over several hosts or between devices begins while the gradient is computed, but for one that is
+        coded, which is when all of it is there."""
+        if not effect.codec.exact:
+            return None
+        on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
+        return None if on_ready is None else self._vectors.streamed(on_ready)
+
+    def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> None:
+        if on_ready is not None:
+            on_ready(0)
+            return
+        if not effect.codec.exact:
+            vector = arrived(effect.codec, gradient.vector, gradient.weight, self._vectors.memory)
+            self._means.publish(vector, gradient.weight, effect.group, codec=effect.codec)
+            return
+        self._vectors.show_gradient()
+        self._means.publish_gradient(gradient.weight, effect.group)
+
+    def publish(self, effect: Mean | Mix) -> None:
+        codec, weight = effect.codec, effect.weight if isinstance(effect, Mean) else 1.0
+        vector = arrived(codec, effect.vector, weight, self._vectors.memory)
+        if isinstance(effect, Mean):
+            self._means.publish(vector, weight, effect.group, codec=codec)
+        else:
+            self._means.publish(vector, weight, readers=effect.readers, codec=codec)
+
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
+        if isinstance(effect, Mix):
+            return self._vectors.reply(self._means.collect_neighbours(effect.weights))
+        return self._vectors.reply(self._means.collect(effect.group))
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def lives(self, peer: int) -> bool:
+        return peer == self._centre or bool(self._alive[peer])
+
+    def exchange(self, effect: Exchange) -> int | None:
+        return exchange(self._vectors.row, self._rows[effect.peer], effect)
+
+    def fetch(self, effect: Fetch) -> int | None:
+        return fetch(self._vectors.row, self._rows[effect.peer], effect.into)
+
+    def deferrable(self, peer: int) -> Row | None:
+        return self._rows[peer]

@@ -1,0 +1,277 @@
+"""One learner of a recorded run: its engine, on a backend that steps along the recorded events.
+
+Legend: P parameters.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
+from roundelay.learner.base import OnReady
+from roundelay.runtime.coding import arrived
+from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.engine import Backend, Engine
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.replay.baton import Differs
+from roundelay.runtime.replay.means import GroupMean
+from roundelay.runtime.replay.stage import Stage
+from roundelay.runtime.rows import Row, adopt, exchange, fetch
+from roundelay.runtime.trace import Event, Kind
+
+BEFORE = (Kind.BEGIN, Kind.JOIN)
+"""Events that come before the first effect."""
+
+
+class _Dead(Exception):
+    """The recorded learner did nothing more."""
+
+
+class Recorded:
+    """The events of learner `rank`, taken one by one. Also the trace of its engine, whose notes must be these."""
+
+    def __init__(self, stage: Stage, rank: int) -> None:
+        self._stage, self._rank, self._events = stage, rank, stage.events[rank]
+        self._seen = 0
+
+    @property
+    def next(self) -> Event | None:
+        """The next event, not taken."""
+        return self._events[0] if self._events else None
+
+    def next_is(self, *kinds: Kind) -> bool:
+        """True if the next event is one of these."""
+        return self.next is not None and self.next.kind in kinds
+
+    def look(self, *kinds: Kind) -> Event:
+        """The next event, not taken, which must be one of `kinds`.
+
+        Raises:
+            Differs: it is not.
+        """
+        event = self.next
+        if event is None or (event.kind in BEFORE and event.kind not in kinds):
+            raise _Dead
+        if event.kind not in kinds:
+            raise self.differs(event, " or ".join(kind.name.lower() for kind in kinds))
+        return event
+
+    def take(self, *kinds: Kind, cached: bool = False) -> Event:
+        """The next event, which must be one of `kinds`, once the rows it touches are at its versions; at once where it
+        needs only what the learner has a copy of, `cached`.
+
+        Raises:
+            Differs: it is not, or nobody can go on.
+        """
+        event, rows, readers = self.look(*kinds), self._stage.rows, self._stage.readers
+        touched, written = _touched(event, self._rank)
+
+        def ready() -> bool:
+            there = all(rows[rank].version == version for rank, version in touched)
+            return there and not any(readers[place] for place in written)
+
+        if not cached:
+            self._stage.baton.until(self._rank, ready, f"its event {self._seen}, to {event}")
+        self._events.popleft()
+        self._seen += 1
+        self._stage.done.events += 1
+        if event.kind is Kind.READ:
+            readers[self._rank, event.mine] -= 1
+        elif event.kind in (Kind.FETCH, Kind.JOIN):
+            readers[event.peer, event.theirs] -= 1
+        return event
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        """An engine's note must be the next event.
+
+        Raises:
+            Differs: it is not.
+        """
+        event = self.take(kind)
+        both_nan = np.isnan(event.value) and np.isnan(value)
+        if (event.peer, event.mine) != (peer, mine) or (event.value != value and not both_nan):
+            raise self.differs(event, str(Event(kind, peer, mine, theirs, value)))
+
+    def differs(self, event: Event, now: str) -> Differs:
+        """The first difference is here."""
+        return Differs(f"learner {self._rank}, its event {self._seen}: recorded: {event}; now: {now}")
+
+
+def _touched(event: Event, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(row, version) that an event of learner `rank` has met, and those of them that it overwrites."""
+    mine, theirs = (rank, event.mine), (event.peer, event.theirs)
+    match event.kind:
+        case Kind.READ:
+            return [mine], []
+        case Kind.STEP | Kind.REPLACE:
+            return [mine], [mine]
+        case Kind.EXCHANGE:
+            return [mine, theirs], [mine, theirs]
+        case Kind.JOIN:
+            return [mine, theirs], [mine]
+        case Kind.FETCH:
+            return [theirs], []
+    return [], []
+
+
+class RecordedLearner(Backend):
+    """Repeats what learner `rank` did: the backend of its engine."""
+
+    def __init__(self, stage: Stage, rank: int) -> None:
+        self._stage, self.rank, self._row = stage, rank, stage.rows[rank]
+        self.recorded = Recorded(stage, rank)
+        cluster, size = stage.cluster, stage.learner.parameters
+        memory = {name: stage.state.vectors[name][rank] for name in cluster.memory}
+        self._buffer = torch.empty(size)
+        self._me = _RecordedState(
+            self,
+            rank,
+            cluster.learners,
+            cluster.seed,
+            self._row,
+            torch.empty(size),
+            self._buffer,
+            cluster.optimizer,
+            memory,
+            stage.steps,
+            stage.counts,
+            stage.scalars[rank],
+            cluster.minibatches_a_round,
+        )
+        # The step does not take deferred exchanges from there: it waits for its turn before each.
+        self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)
+
+    def run(self) -> None:
+        """To the end of the recorded events. A learner that died ends where they end."""
+        stage, recorded = self._stage, self.recorded
+        while recorded.next is not None:
+            recorded.take(Kind.BEGIN)
+            self._join()
+            if not self._begins():
+                continue
+            self._me.begin_segment(stage.segment, stage.living, stage.cluster.strategy.traits.ages)
+            try:
+                self.engine.begin(stage.cluster.strategy.learn(self._me))
+            except _Dead:
+                self.engine.close()
+
+    def _begins(self) -> bool:
+        """False if it died before it did anything."""
+        return self.recorded.next is not None and not self.recorded.next_is(Kind.BEGIN)
+
+    def _join(self) -> None:
+        """Take a dead learner's place, if that is what was recorded: from a neighbour's row, then from the centre."""
+        stage = self._stage
+        while self.recorded.next_is(Kind.JOIN):
+            event = self.recorded.take(Kind.JOIN)
+            memory = [stage.state.vectors[name] for name in stage.cluster.memory] + [torch.from_numpy(stage.scalars)]
+            from_centre = event.peer == self._me.centre
+            pairs = [] if from_centre else [(vector[self.rank], vector[event.peer]) for vector in memory]
+            adopt(self._row, stage.rows[event.peer], pairs)
+            stage.baton.changed()
+
+    # The engine's backend ---------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return 0.0
+
+    def draw(self, group: tuple[int, ...]) -> Minibatch | None:
+        index = self.recorded.look(Kind.DRAW).mine
+        if index >= 0:
+            return self._stage.segment.epoch.piece(index)
+        return None if index == -1 else Minibatch(self._stage.segment.epoch.epoch, index, 0, 0)
+
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient:
+        stage, batch = self._stage, effect.batch
+        statistics = stage.learner.gradient(effect.at.vector, batch, stage.segment.epoch, self._buffer)
+        stage.done.minibatches += 1
+        stage.done.progress.advance(1)
+        return Gradient(self._buffer, effect.at.version, statistics, float(batch.frames))
+
+    def settle(self, statistics: Statistics) -> None: ...
+
+    def publish(self, effect: Mean | Mix) -> GroupMean | int:
+        if isinstance(effect, Mean):
+            vector = arrived(effect.codec, effect.vector, effect.weight, self._row.memory)
+            return self._stage.means.give(self.rank, effect.group, vector, effect.weight)
+        return self._stage.means.publish(self.rank, arrived(effect.codec, effect.vector, 1.0, self._row.memory))
+
+    def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> GroupMean:
+        vector = arrived(effect.codec, gradient.vector, gradient.weight, self._row.memory)
+        return self._stage.means.give(self.rank, effect.group, vector, gradient.weight)
+
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
+        if isinstance(effect, Mix):
+            return self._stage.means.mix(self.rank, effect.weights, published)
+        found: GroupMean = published
+        what = f"the others of {effect.group} in a mean"
+        self._stage.baton.until(self.rank, lambda: found.mean is not None or self._bereaved(), what)
+        if found.mean is None:
+            raise _Dead
+        return found.mean
+
+    def _bereaved(self) -> bool:
+        """This learner did nothing more, somebody in its group having died. No command of a synchronous strategy
+        outlives a death, and its last mean may come after its last event."""
+        if self._stage.cluster.strategy.traits.synchronous:
+            return False
+        return self.recorded.next is None or self.recorded.next_is(*BEFORE)
+
+    def lives(self, peer: int) -> bool:
+        """As it was found."""
+        return not self.recorded.next_is(Kind.GONE)
+
+    def exchange(self, effect: Exchange) -> int | None:
+        event = self.recorded.look(Kind.EXCHANGE)
+        if event.peer != effect.peer:
+            raise self.recorded.differs(event, f"with row {effect.peer}")
+        self.recorded.take(Kind.EXCHANGE)
+        version = exchange(self._row, self._stage.rows[effect.peer], effect)
+        self._stage.baton.changed()
+        return version
+
+    def fetch(self, effect: Fetch) -> int | None:
+        self.recorded.take(Kind.FETCH)
+        version = fetch(self._row, self._stage.rows[effect.peer], effect.into)
+        self._stage.baton.changed()
+        return version
+
+    def deferrable(self, peer: int) -> Row | None:
+        return self._stage.rows[peer]
+
+    def changed(self) -> None:
+        """A row has changed, or was read."""
+        self._stage.baton.changed()
+
+
+class _RecordedState(LearnerState):
+    """A learner's state whose operations wait for their turn."""
+
+    def __init__(self, learner: RecordedLearner, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._learner = learner
+
+    def snapshot(self) -> Snapshot:
+        recorded = self._learner.recorded
+        event = recorded.look(Kind.READ)
+        cached = self._snapshot_version == event.mine
+        recorded.take(Kind.READ, cached=cached)
+        found = Snapshot(self._snapshot.vector, event.mine) if cached else super().snapshot()
+        self._learner.changed()
+        return found
+
+    def step(self, gradient: Gradient) -> None:
+        recorded = self._learner.recorded
+        if recorded.next_is(Kind.EXCHANGE, Kind.GONE):
+            self._learner.engine.finish_deferred()
+        recorded.take(Kind.STEP)
+        super().step(gradient)
+        self._learner.changed()
+
+    def replace(self, vector: Tensor) -> None:
+        self._learner.recorded.take(Kind.REPLACE)
+        super().replace(vector)
+        self._learner.changed()

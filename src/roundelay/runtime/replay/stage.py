@@ -1,0 +1,70 @@
+"""State shared by the learners of a repeated command: rows, versions, counters, and reads that are still to come.
+
+Legend: P parameters, L learners.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from roundelay.core.progress import Progress
+from roundelay.learner.base import Learner
+from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
+from roundelay.runtime.replay.baton import Baton
+from roundelay.runtime.replay.means import RecordedMeans
+from roundelay.runtime.rows import NoLock, Row
+from roundelay.runtime.trace import Event, Kind
+
+
+@dataclass
+class Done:
+    """Repeated so far."""
+
+    progress: Progress
+    events: int = 0
+    minibatches: int = 0
+
+
+class Stage:
+    """Of the command `entry`, which began with `state`, changes it, and has these events by rank."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        learner: Learner,
+        entry: Mapping[str, Any],
+        state: ClusterState,
+        events: Sequence[Sequence[Event]],
+        done: Done,
+    ) -> None:
+        self.cluster, self.learner, self.state, self.done = cluster, learner, state, done
+        self.segment = SegmentPlan.from_json(entry)
+        self.living = tuple(entry["living"])
+        self.versions = np.array(state.integers["versions"], np.int64)
+        self.steps = np.array(state.integers["steps"], np.int64)
+        self.scalars = state.vectors.get("scalars", torch.zeros(cluster.learners, 0, dtype=torch.float64)).numpy()
+        self.counts = Counts.zeros(cluster.learners, cluster.centre)
+        vectors = [*state.vectors["row"], *state.vectors.get("centre", ())]
+        self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
+        for row in self.rows[: cluster.learners]:
+            row.memory = {name: state.vectors[name][row.rank] for name in cluster.memory}
+        self.events = [deque(some) for some in events]
+        self.baton = Baton()
+        self.means = RecordedMeans(self.baton, cluster.learners)
+        self.readers: Counter[tuple[int, int]] = Counter()
+        """Learners that have still to read a version, by (row, version), before it may be overwritten."""
+        for rank, some in enumerate(events):
+            for event in some:
+                if event.kind is Kind.READ:
+                    self.readers[rank, event.mine] += 1
+                elif event.kind in (Kind.FETCH, Kind.JOIN):
+                    self.readers[event.peer, event.theirs] += 1
+
+    def end(self) -> None:
+        """Write the counters back into the state."""
+        self.state.integers["versions"][:] = self.versions.tolist()
+        self.state.integers["steps"][:] = self.steps.tolist()

@@ -1,0 +1,319 @@
+"""The effects of simulated learners: performed on a virtual clock, each reply at the time it would be there.
+
+These are the rules of the engine (`runtime/engine.py`) once more, and the only other copy. Where time is virtual, what
+is begun goes on by itself, as between hosts, and an event is all that happens: with the engine between, whose calls
+cost more than an event without vectors, a simulation would take half as long again. A law holds both to the same
+replies, versions and counts (tests/laws/test_engine.py).
+
+Legend: P parameters.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.runtime.coding import arrived
+from roundelay.runtime.engine import LATER
+from roundelay.runtime.rows import Row, exchange, fetch
+from roundelay.runtime.sim.clock import Clock
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.runtime.sim.cost import Prices
+from roundelay.runtime.sim.gradients import Gradients
+from roundelay.runtime.sim.lives import Lives
+from roundelay.runtime.sim.meetings import VirtualMeans, VirtualMixes
+from roundelay.runtime.sim.roles import InForeground, Meeting, Role, To
+from roundelay.runtime.sim.timed import TimedLearner
+from roundelay.runtime.sim.work import Work
+
+
+class VirtualEffects:
+    """Runs the coroutines of all learners of a virtual cluster.
+
+    Args:
+        rows: by rank, then the centre; none where learners have no vectors.
+
+    `events` counts effects answered and ticks of the clock that apply one.
+    """
+
+    def __init__(
+        self, virtual: VirtualCluster, prices: Prices, gradients: Gradients, rows: Sequence[Row], learners: int
+    ) -> None:
+        self._virtual, self._prices, self._gradients, self._rows = virtual, prices, gradients, rows
+        self._learners, self._timed = learners, not rows
+        self._perform: dict[type[Effect[Any]], Callable[[Role, To, Any], Any]] = {
+            Draw: self._draw,
+            Grad: self._gradient,
+            GradMean: self._gradient,
+            Mean: self._mean,
+            Mix: self._mix,
+            Exchange: self._exchange,
+            Fetch: self._fetch,
+            Begin: self._begin,
+            Wait: self._wait,
+        }
+        self._frames_only = cache(Statistics)  # minibatches have few sizes
+        self.events = 0
+        self._work: Work
+        self.restart(0)
+
+    def restart(self, now_ns: int) -> None:
+        """Nothing is under way at this time."""
+        self.clock = Clock(now_ns)
+        self._busy_until = [now_ns] * self._prices.resources
+        self.lives = Lives(self._virtual, self._prices, now_ns)
+
+    def begin_segment(self, work: Work) -> None:
+        """Draw from `work` from now on."""
+        self._work = work
+
+    def begin(self, roles: Sequence[Role]) -> None:
+        """All begin together."""
+        self._means: VirtualMeans[Meeting] = VirtualMeans()
+        self._mixes: VirtualMixes[To] = VirtualMixes(self._learners)
+        self.roles: dict[int, Role] = {}
+        self.outside: set[int] = set()
+        """Learners that have come back, and take their place in a group when all begin again."""
+        self.unfinished = 0
+        for role in roles:
+            self.join(role)
+
+    def join(self, role: Role) -> None:
+        """It begins now."""
+        self.roles[role.rank] = role
+        self.unfinished += 1
+        self.clock.at(self.clock.now_ns, self._advance, role)
+
+    def end(self, role: Role) -> None:
+        """It does not go on."""
+        if role.gone:
+            return
+        role.gone = True
+        del self.roles[role.rank]
+        self._one_less()
+        self._gradients.drop(role.rank)
+        for batch in role.claims:
+            self._work.give_back(batch)
+
+    def abandon(self, rank: int) -> None:
+        """Those that wait for `rank` in a group stop as well."""
+        for other, *_ in self._means.abandon(rank):
+            self.end(other)
+
+    def hold(self, resources: tuple[int, ...], cost_ns: int) -> int:
+        """Keep all of them busy for so long, as soon as all are free; the time they are free again."""
+        busy, end = self._busy_until, self.clock.now_ns
+        for resource in resources:
+            end = max(end, busy[resource])
+        end += cost_ns
+        for resource in resources:
+            busy[resource] = end
+        return end
+
+    def missing(self) -> str:
+        """The learners that others wait for, for people."""
+        return (
+            f"allreduce groups and who is missing in them: {self._means.missing()}; learners that wait for their "
+            f"neighbours in mix number: {self._mixes.missing()}"
+        )
+
+    def _one_less(self) -> None:
+        """A learner has finished, or died. After the last nothing matters that was to happen later."""
+        self.unfinished -= 1
+        if not self.unfinished:
+            self.clock.forget()
+
+    # Replies ----------------------------------------------------------------------------------------------------------
+
+    def _advance(self, role: Role, reply: Any = None, _: Any = None) -> None:
+        """A learner goes on with `reply`, and on, until what it asks takes time."""
+        if role.gone:
+            return
+        send, perform = role.send, self._perform
+        try:
+            while reply is not LATER:
+                effect = send(reply)
+                self.events += 1
+                reply = perform[type(effect)](role, role, effect)
+        except StopIteration:
+            del self.roles[role.rank]
+            self._one_less()
+
+    def _reply(self, to: To, answer: Any, _: Any = None) -> None:
+        """The answer has come."""
+        self.events += 1
+        if type(to) is Role:
+            self._advance(to, answer)
+        else:
+            self._finish(to, answer)  # type: ignore[arg-type]
+
+    def _finish(self, handle: Handle[Any], answer: Any) -> None:
+        handle.finish(answer)
+        if isinstance(handle, InForeground) and handle.holds is not None:
+            self._advance(handle.holds, handle)
+        elif handle.pending is not None:
+            self._collect(handle.pending, handle)
+
+    def _begin(self, role: Role, _: To, effect: Begin[Any]) -> Any:
+        begun, in_background = effect.effect, self._virtual.background
+        handle: Handle[Any] = Handle() if in_background else InForeground()
+        answer = self._perform[type(begun)](role, handle, begun)
+        if answer is not LATER:
+            handle.finish(answer)
+        elif not in_background and type(begun) in (Exchange, Fetch):
+            handle.holds = role  # type: ignore[attr-defined]
+            return LATER
+        return handle
+
+    def _wait(self, role: Role, _: To, effect: Wait[Any]) -> Any:
+        handle = effect.handle
+        if not handle.done:
+            handle.pending = role
+        elif isinstance(handle, InForeground) and handle.cost_ns:
+            self._collect(role, handle)
+        else:
+            return handle.reply
+        return LATER
+
+    def _collect(self, role: Role, handle: Handle[Any]) -> None:
+        """The learner has waited for what is done now; in the foreground its work begins here."""
+        if isinstance(handle, InForeground) and handle.cost_ns:
+            self.clock.at(self.clock.now_ns + handle.cost_ns, self._reply, role, handle.reply)
+        else:
+            self._advance(role, handle.reply)
+
+    # Effects ----------------------------------------------------------------------------------------------------------
+
+    def _draw(self, role: Role, _: To, effect: Draw) -> Minibatch | None:
+        batch = self._work.draw(role.rank, effect.group)
+        if batch is not None:
+            role.claims.append(batch)
+            role.me.drawn(batch)
+        return batch
+
+    def _gradient(self, role: Role, to: To, effect: Grad | GradMean) -> object:
+        batch, clock, me = effect.batch, self.clock, role.me
+        cost = self._prices.gradient_ns(role.rank, batch.stop - batch.start, me.steps, clock.now_ns)
+        if not self._timed:
+            self._gradients.ask(role.rank, effect.at, batch, to is role)
+        clock.at(clock.now_ns + cost, self._gradient_there, role, to, effect)
+        return LATER
+
+    def _gradient_there(self, role: Role, to: To, effect: Grad | GradMean) -> None:
+        if role.gone:
+            return
+        batch = effect.batch
+        frames = batch.stop - batch.start
+        statistics = self._frames_only(frames) if self._timed else self._gradients.take(role.rank)
+        weight = float(frames)
+        gradient = Gradient(role.me.gradient_buffer, effect.at.version, statistics, weight)
+        if type(effect) is GradMean:
+            self.events += 1
+            self._meet(role, effect, gradient.vector, weight, (role, to, gradient, batch))
+            return
+        self._trained(role, gradient, batch)
+        self._reply(to, gradient)
+
+    def _trained(self, role: Role, gradient: Gradient, batch: Minibatch) -> None:
+        """From here on the minibatch need never be drawn again."""
+        role.me.count(gradient.statistics)
+        role.claims.remove(batch)
+
+    def _mean(self, role: Role, to: To, effect: Mean) -> object:
+        self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None))
+        return LATER
+
+    def _meet(
+        self,
+        role: Role,
+        effect: GradMean | Mean,
+        vector: Tensor,
+        weight: float,
+        who: Meeting,
+    ) -> None:
+        group, codec = effect.group, effect.codec
+        if not (self.lives.all_there and not self.outside) and not all(self._comes(member) for member in group):
+            self.end(role)
+            return
+        given = arrived(codec, vector, weight, role.me.memory)
+        complete = self._means.arrive(role.rank, group, given, weight, who)
+        if complete is None:
+            return
+        mean, waiting = complete
+        cost = self._prices.mean_ns(group, codec)
+        for someone in waiting:
+            self.clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
+
+    def _comes(self, member: int) -> bool:
+        """Can it be waited for in a group?"""
+        return self.lives.there(member) and member not in self.outside
+
+    def _mean_there(self, who: Meeting, mean: Tensor, _: Any) -> None:
+        role, to, own, batch = who
+        if role.gone:
+            return
+        if own is None or batch is None:
+            self._reply(to, mean)
+        else:
+            self._trained(role, own, batch)
+            self._reply(to, Gradient(mean, own.version, own.statistics, own.weight))
+
+    def _mix(self, role: Role, to: To, effect: Mix) -> object:
+        given = arrived(effect.codec, effect.vector, 1.0, role.me.memory)
+        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, given, to):
+            cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank], mix.codec)
+            self.clock.at(self._later(who, cost), self._reply, who, mixed)
+        return LATER
+
+    def _later(self, to: To, cost_ns: int) -> int:
+        """The time when a mean that costs so much from now on is there; in the foreground it costs it in the wait."""
+        if isinstance(to, InForeground):
+            to.cost_ns = cost_ns
+            return self.clock.now_ns
+        return self.clock.now_ns + cost_ns
+
+    def _exchange(self, role: Role, to: To, effect: Exchange) -> Any:
+        """Both rows are busy from the moment both are free; the rule meets the rows as they are when it ends."""
+        rank, peer = role.rank, effect.peer
+        if not self.lives.there(peer):
+            return None
+        end = self.hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer, effect.codec))
+        self.clock.at(end, self._exchange_there, role, to, effect)
+        return LATER
+
+    def _exchange_there(self, role: Role, to: To, effect: Exchange) -> None:
+        if role.gone:
+            return
+        version = None
+        if self.lives.there(effect.peer):
+            me = role.me
+            if type(me) is TimedLearner:
+                version = me.exchange(effect)
+            else:
+                version = exchange(self._rows[role.rank], self._rows[effect.peer], effect)
+            assert version is not None  # rows of a simulator are never away
+            me.count_exchange(effect, version)
+        self._reply(to, version)
+
+    def _fetch(self, role: Role, to: To, effect: Fetch) -> Any:
+        peer = effect.peer
+        if not self.lives.there(peer):
+            return None
+        end = self.hold(self._prices.held(role.rank, peer)[1:], self._prices.fetch_ns(role.rank, peer))
+        self.clock.at(end, self._fetch_there, role, to, effect)
+        return LATER
+
+    def _fetch_there(self, role: Role, to: To, effect: Fetch) -> None:
+        if role.gone:
+            return
+        version = None
+        if self.lives.there(effect.peer):
+            me = role.me
+            if type(me) is TimedLearner:
+                version = me.versions[effect.peer]
+            else:
+                version = fetch(self._rows[role.rank], self._rows[effect.peer], effect.into)
+        self._reply(to, version)

@@ -1,0 +1,101 @@
+"""`roundelay decode` with graphs for models with a blank, from log-probabilities that are made of the transcripts."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from roundelay.cli import main
+from roundelay.core.streams import stream
+from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.prepared import load_corpus
+from support.beeps import RECIPE, WORDS
+
+
+def write_scores(path: Path, columns: list[str], units: Callable[[str], list[str]]) -> None:
+    """Log-probabilities in which the units of every transcript stand out, each for two frames, with a blank behind it
+    where the same unit follows; `columns` begins with the blank."""
+    rng, found = stream(0, "ctc"), {}
+    for utterance in itertools.chain(*(load_corpus(Path("data")).splits[split] for split in ("dev", "test"))):
+        said = [columns.index(unit) for word in utterance.text.split() for unit in units(word)]
+        following = itertools.pairwise([*said, 0])
+        row = [0, *itertools.chain(*([one, one, *([0] if one == after else [])] for one, after in following))]
+        scores = rng.normal(size=(len(row), len(columns)))
+        scores[np.arange(len(row)), row] += 6
+        found[utterance.id] = (scores - np.log(np.exp(scores).sum(1, keepdims=True))).astype(np.float32)
+    write_archive(path, found.items())
+
+
+@pytest.fixture
+def exp(inside: Path, tmp_path: Path) -> Path:
+    """A recipe is all that is used of a run where scores are given."""
+    (tmp_path / "exp").mkdir()
+    places = {name: str(inside / name) for name in ("data", "alignment")}
+    recipe = {**RECIPE, "corpus": places["data"], "alignment": places["alignment"]}
+    (tmp_path / "exp" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return tmp_path / "exp"
+
+
+def errors(out: Path) -> int:
+    told = json.loads((out / "decode/test/decode.json").read_text())
+    assert told["options"]["graph"]["name"] == "ctc"
+    text = (out / "decode/test/wer.txt").read_text()
+    return int(text.split("[")[1].split("/")[0])
+
+
+def test_phones_and_a_blank(exp: Path, tmp_path: Path) -> None:
+    """The columns that no file names: the blank, then the phones of the alignment but silence."""
+    columns = ["<blk>", *Alignment.load(Path("alignment")).tying.phones[1:]]
+    write_scores(tmp_path / "scores.ark", columns, WORDS.__getitem__)
+    decode = ["decode", str(exp), "--scores", str(tmp_path / "scores.ark"), "--out", str(tmp_path / "out")]
+    assert main([*decode, "--set", "decode.graph=ctc", "decode.scales=[1]", "decode.nbest=2"]) == 0
+    assert errors(tmp_path / "out") == 0
+    assert (tmp_path / "out/decode/test/nbest.txt").stat().st_size
+    assert not (exp / "decode").exists()
+    said = {u.id: u.text.split() for u in load_corpus(Path("data")).splits["test"]}
+    units = [line.split() for line in (tmp_path / "out/decode/test/units.txt").read_text().splitlines()]
+    assert units == [[name, *(unit for word in words for unit in WORDS[word])] for name, words in said.items()]
+
+
+def test_characters_and_a_boundary(exp: Path, tmp_path: Path) -> None:
+    columns = ["-", *sorted({c for word in WORDS for c in word}), "|"]
+    (tmp_path / "units.txt").write_text("".join(f"{unit} {i}\n" for i, unit in enumerate(columns)))
+    write_scores(tmp_path / "scores.ark", columns, lambda word: [*word, "|"])
+    chosen = {"name": "ctc", "units": str(tmp_path / "units.txt"), "blank": "-", "spelled": True, "boundary": "|"}
+    recipe = yaml.safe_load((exp / "recipe.yaml").read_text())
+    recipe["decode"] = {**recipe["decode"], "graph": chosen, "scale": 1.0}
+    (exp / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    decode = ["decode", str(exp), "--scores", str(tmp_path / "scores.ark"), "--out", str(tmp_path / "out")]
+    assert main(decode) == 0
+    assert errors(tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "decode.graph=ctc"], "tied states, which are decoded with decode.graph=hmm.* --scores"),
+        (["--set", "decode.graph=rnnt"], "decode.graph.name is 'rnnt'.* hmm, ctc"),
+        (["--scores", "none.scp"], "give --out"),
+        (["--scores", "none.scp", "--out", "out"], "none.scp"),
+        (["--scores", "{wide}", "--out", "out"], "expected .T > 0"),
+        (["--scores", "{wide}", "--out", "out", "--set", "decode.graph=ctc", "decode.ctm=true"], "decode.ctm"),
+        (["--scores", "{wide}", "--out", "out", "--with", "{exp}"], "leave --with out"),
+    ],
+)
+def test_what_cannot_be_decoded(
+    arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["<blk>", *Alignment.load(Path("alignment")).tying.phones[1:]]
+    write_scores(tmp_path / "wide.ark", columns, WORDS.__getitem__)
+    for name in ("model.safetensors", "model.json"):
+        (exp / name).touch()  # a trained run, as far as is looked before anything is read
+    places = {"{wide}": str(tmp_path / "wide.ark"), "{exp}": str(exp), "out": str(tmp_path / "out")}
+    assert main(["decode", str(exp), *(places.get(word, word) for word in arguments)]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert re.search(message, shown), shown

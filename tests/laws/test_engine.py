@@ -1,0 +1,389 @@
+"""The rules of effects, held to a backend that only takes notes and a clock that is turned by hand."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.effects import LABELS, Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
+from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster
+from roundelay.runtime.engine import Engine
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies.base import Strategy, Traits
+from support.noting_backend import BATCH, PLAN, VECTOR, Notes, P
+
+Role = Coroutine[Effect[Any], Any, None]
+
+
+class Elsewhere:
+    """Rows of other hosts: those of `ranks`."""
+
+    def __init__(self, notes: Notes, ranks: Sequence[int]) -> None:
+        self._notes, self._ranks, self.through = notes, ranks, False
+
+    def takes(self, row: int) -> bool:
+        return row in self._ranks
+
+    def ask(self, effect: Exchange | Fetch) -> None:
+        self.through = False
+        self._notes.said(f"ask {effect.peer}")
+
+    def wait(self, peer: int) -> int | None:
+        self._notes.said(f"reply of {peer}")
+        return 10 + peer
+
+
+def run(notes: Notes, role: Callable[[LearnerState], Role], elsewhere: Elsewhere | None = None) -> Engine:
+    """A segment of `role`."""
+    others = {} if elsewhere is None else {"remote": elsewhere}
+    engine = Engine(notes.me, notes, notes.deferred, trace=notes, **others)
+    engine.begin(role(notes.me))
+    return engine
+
+
+def gradient(notes: Notes) -> Gradient:
+    """One that is not the backend's."""
+    return Gradient(VECTOR, notes.rows[0].version, Statistics())
+
+
+def test_a_mean_that_is_begun_has_the_value_it_was_begun_with() -> None:
+    notes, found = Notes(), list[Tensor]()
+
+    async def role(me: LearnerState) -> None:
+        vector = VECTOR.clone()
+        mean = await Begin(Mean((0, 1), vector))
+        mix = await Begin(Mix(((0, 1.0),), (1,), vector))
+        vector.zero_()
+        notes.log.append("own code")
+        found.append(await Wait(mean))
+        found.append(await Wait(mix))
+        found.append(await Wait(mean))
+
+    run(notes, role)
+    assert notes.log == ["publish", "publish", "own code", "collect", "collect"]
+    assert all(torch.equal(vector, VECTOR) for vector in found)
+
+
+def test_an_exchange_that_is_begun_is_done_inside_the_next_step_before_its_update() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        mixing = await Begin(Exchange(2, pair_average_))
+        assert torch.equal(me.x, torch.zeros(P))
+        done = [mixing.done]
+        me.step(gradient(notes))
+        assert [*done, mixing.done] == [False, True]
+        assert await Wait(mixing) == 1
+
+    run(notes, role)
+    assert torch.equal(notes.rows[2].vector, torch.ones(P))
+    assert torch.equal(notes.rows[0].vector, torch.full((P,), 0.5))  # (0 + 2) / 2 - 0.5 * 1
+    assert notes.counts.exchanges[0].tolist() == [0, 0, 1]
+    assert not notes.log, "the backend was not asked for it"
+    assert [row.version for row in notes.rows] == [2, 0, 1]
+
+
+def test_a_step_waits_for_nobody_and_a_busy_row_is_tried_again_in_the_next() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        mixing = await Begin(Exchange(1, pair_average_))
+        notes.rows[1].lock.acquire()
+        me.step(gradient(notes))
+        done = [mixing.done]
+        notes.rows[1].lock.release()
+        me.step(gradient(notes))
+        assert [*done, mixing.done] == [False, True]
+
+    run(notes, role)
+    assert notes.rows[1].lock.try_acquire(), "given back"
+    assert torch.equal(notes.rows[1].vector, torch.full((P,), 0.25))
+
+
+def test_to_wait_for_a_deferred_exchange_is_to_do_it() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        mixing = await Begin(Exchange(2, pair_average_))
+        assert await Wait(mixing) == 1
+        assert await Wait(mixing) == 1
+        me.step(gradient(notes))
+
+    run(notes, role)
+    assert notes.log == ["exchange 2"]
+    assert notes.counts.exchanges[0].tolist() == [0, 0, 1]
+    assert torch.equal(notes.rows[2].vector, torch.ones(P)), "once"
+
+
+def test_of_two_exchanges_begun_the_second_is_done_at_once() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        first, second = await Begin(Exchange(1, pair_average_)), await Begin(Exchange(2, pair_average_))
+        assert (first.done, second.done) == (False, True)
+        me.step(gradient(notes))
+        assert first.done
+
+    run(notes, role)
+    assert notes.log == ["exchange 2"]
+
+
+@pytest.mark.parametrize("when", ["before", "at the step", "in the wait"])
+def test_nothing_happens_with_a_peer_that_is_gone(when: str) -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        if when == "before":
+            notes.dead.add(2)
+        mixing = await Begin(Exchange(2, pair_average_))
+        notes.dead.add(2)
+        if when == "at the step":
+            me.step(gradient(notes))
+        assert mixing.done == (when != "in the wait")
+        assert await Wait(mixing) is None
+        assert await Fetch(2, VECTOR) is None
+
+    run(notes, role)
+    assert notes.log == ["note gone", "note gone"]
+    assert torch.equal(notes.rows[2].vector, torch.full((P,), 2.0))
+    assert not notes.counts.exchanges.any()
+
+
+def test_a_deferred_exchange_does_not_outlive_its_segment() -> None:
+    notes = Notes()
+
+    async def forgets(me: LearnerState) -> None:
+        await Begin(Exchange(2, pair_average_))
+
+    async def steps(me: LearnerState) -> None:
+        me.step(gradient(notes))
+
+    engine = run(notes, forgets)
+    notes.me.begin_segment(None, (0, 1, 2), "row")
+    engine.begin(steps(notes.me))
+    assert torch.equal(notes.rows[2].vector, torch.full((P,), 2.0))
+
+
+def test_a_minibatch_is_settled_when_the_coroutine_has_gone_on_past_its_gradient() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        for effect in (Grad, GradMean):
+            batch = await Draw()
+            assert batch is not None
+            at = me.snapshot()
+            found = await (Grad(at, batch) if effect is Grad else GradMean(at, batch, (0, 1)))
+            assert found.weight == 8
+            me.step(found)
+            notes.log.append("step")
+
+    run(notes, role)
+    first = ["draw", "note draw", "gradient", "note grad", "step", "settle 8"]
+    second = [
+        "draw",
+        "note draw",
+        "gradient",
+        "note grad",
+        "publish gradient of weight 8",
+        "collect",
+        "step",
+        "settle 8",
+    ]
+    assert notes.log == first + second
+
+
+@pytest.mark.parametrize("fails", ["the strategy", "the mean"])
+def test_a_minibatch_whose_step_fails_is_not_settled(fails: str) -> None:
+    notes = Notes()
+    notes.lost = fails == "the mean"
+
+    async def role(me: LearnerState) -> None:
+        await GradMean(Snapshot(VECTOR, 0), BATCH, (0, 1))
+        raise LookupError("the strategy cannot go on")
+
+    with pytest.raises(LookupError):
+        run(notes, role)
+    assert not any(line.startswith("settle") for line in notes.log)
+
+
+def test_an_effect_that_is_answered_later_is_asked_for_again_and_nothing_is_done_twice() -> None:
+    notes = Notes()
+    notes.ready = False
+
+    async def role(me: LearnerState) -> None:
+        notes.log.append("begins")
+        batch = await Draw()
+        assert batch is BATCH
+        await Mean((0,), VECTOR)
+        await Grad(Snapshot(VECTOR, 0), BATCH)
+
+    engine = run(notes, role)
+    engine.go_on()
+    assert notes.log == ["begins"], "not yet"
+    assert isinstance(engine.pending, Draw)
+    notes.ready = True
+    assert isinstance(notes.draw(()), Minibatch)
+    notes.log.clear()
+    notes.clock += 1000  # of somebody else's time
+    engine.go_on()
+    assert not engine.running
+    assert notes.log == ["draw", "note draw", "publish", "collect", "gradient", "note grad", "settle 8"]
+    assert notes.counts.update_s[0] + notes.counts.exchange_s[0] + notes.counts.mean_s[0] < 1000
+
+
+def test_seconds_are_those_of_the_kind_of_effect_they_were_spent_on() -> None:
+    notes = Notes()
+
+    async def role(me: LearnerState) -> None:
+        await Draw()
+        notes.clock += 32
+        mean = await Begin(Mean((0, 1), VECTOR))  # 1 s
+        await GradMean(Snapshot(VECTOR, 0), BATCH, (0, 1))  # 4 s and 2 s
+        await Wait(mean)  # 1 s
+        await Exchange(1, pair_average_)  # 1 s
+        await Wait(await Begin(Fetch(1, VECTOR)))  # 1 s
+
+    run(notes, role)
+    found = {name: float(getattr(notes.counts, name)[0]) for name in ("update_s", "gradient_s", "mean_s", "exchange_s")}
+    assert found == {"update_s": 32, "gradient_s": 4, "mean_s": 4, "exchange_s": 2}
+    assert notes.counts.means[0] == 2
+
+
+def test_a_request_to_another_host_goes_on_meanwhile_and_one_waits_for_the_one_before() -> None:
+    notes = Notes()
+    elsewhere = Elsewhere(notes, [1, 2])
+
+    async def role(me: LearnerState) -> None:
+        first = await Begin(Exchange(1, pair_average_))
+        await Draw()
+        done = [first.done]
+        second = await Begin(Fetch(2, VECTOR))
+        assert [*done, first.done] == [False, True]
+        assert await Wait(first) == 11
+        elsewhere.through = True
+        await Draw()  # it has come meanwhile, and is taken note of when the coroutine goes on
+        assert second.done
+        assert await Wait(second) == 12
+        assert await Exchange(1, pair_average_) == 11
+        notes.dead.add(1)
+        assert await Wait(await Begin(Exchange(1, pair_average_))) is None
+        await Begin(Exchange(2, pair_average_))
+
+    engine = run(notes, role, elsewhere)
+    draw = ["draw", "note draw"]
+    assert notes.log == [
+        "ask 1",
+        *draw,
+        "reply of 1",
+        "ask 2",
+        *draw,
+        "reply of 2",
+        "ask 1",
+        "reply of 1",
+        "ask 2",
+    ]
+    engine.finish_asked()
+    engine.finish_asked()
+    assert notes.log[11:] == ["reply of 2"]
+    assert notes.counts.exchanges[0].tolist() == [0, 2, 1]
+
+
+def test_every_effect_has_a_meaning_and_a_name() -> None:
+    notes = Notes()
+    engine = Engine(notes.me, notes, notes.deferred)
+    at, handle = Snapshot(VECTOR, 0), Handle[int | None]()
+    handle.finish(3)
+    every = [
+        Draw(),
+        Grad(at, BATCH),
+        GradMean(at, BATCH, (0,)),
+        Mean((0,), VECTOR),
+        Mix(((0, 1.0),), (), VECTOR),
+        Exchange(1, pair_average_),
+        Fetch(1, VECTOR),
+        Wait(handle),
+    ]
+    assert {type(effect) for effect in every} == set(LABELS)
+    assert all(engine.perform(effect) is not None for effect in every)
+    assert {*Effect.__subclasses__()} == {*LABELS, Begin}
+    with pytest.raises(TypeError, match="Effect is not an effect"):
+        engine.perform(Effect())
+
+
+# The simulator's rules ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Story(Strategy):
+    """Learner 0 does what it is told, and waits for all that it has begun; the others do nothing."""
+
+    name: ClassVar[str] = "story"
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+    told: tuple[tuple[str, int], ...] = ()
+    replies: list[object] = field(default_factory=list)
+
+    async def learn(self, me: Me) -> None:
+        if me.rank == 0:
+            while await Draw():
+                pass
+            await self.tell(me)
+
+    async def tell(self, me: Me) -> None:
+        """The story alone."""
+        begun: list[Handle[Any]] = []
+        for what, peer in self.told:
+            exchanging, mean = Exchange(peer, pair_average_), Mean((0,), torch.full((P,), float(peer)), 2.0)
+            match what:
+                case "exchange":
+                    self.replies.append(await exchanging is not None)
+                case "begin exchange":
+                    begun.append(await Begin(exchanging))
+                case "mean":
+                    self.replies.append((await mean).tolist())
+                case "begin mean":
+                    begun.append(await Begin(mean))
+                case "step":
+                    me.step(Gradient(VECTOR, me.snapshot().version, Statistics()))
+                case "wait" if begun:
+                    self.replies.append(_plain(await Wait(begun.pop(peer % len(begun)))))
+        for handle in begun:
+            self.replies.append(_plain(await Wait(handle)))
+
+
+def _plain(reply: Tensor | int | None) -> object:
+    """A mean, or whether an exchange was done: at which version depends on when."""
+    return reply.tolist() if isinstance(reply, Tensor) else reply is not None
+
+
+WHAT = st.sampled_from(["exchange", "begin exchange", "mean", "begin mean", "step", "wait"])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(WHAT, st.integers(1, 2)), max_size=12), st.booleans())
+def test_the_simulator_s_rules_are_the_engine_s(told: list[tuple[str, int]], background: bool) -> None:
+    """Same replies, versions, counts and sum of rows, in whatever order exchanges are done that were begun."""
+    notes, here, there = Notes(), Story(tuple(told)), Story(tuple(told))
+    run(notes, here.tell)
+    cluster = Cluster(there, Quadratic(parameters=P), Sgd(), 3)
+    runtime = SimRuntime(cluster, CostModel(cluster=replace(CostModel().virtual(3), background=background)))
+    state = runtime.state()
+    state.vectors["row"][:] = torch.arange(3.0)[:, None]
+    runtime.load(state)
+    counts = runtime.segment(PLAN).counts
+    assert here.replies == there.replies
+    assert [row.version for row in notes.rows] == [n // 2 for n in runtime.state().integers["versions"]]
+    assert notes.counts.exchanges[0].tolist() == counts.exchanges[0].tolist()
+    assert notes.counts.steps[0] == counts.steps[0]
+    rows = torch.stack([row.vector for row in notes.rows])
+    torch.testing.assert_close(rows.sum(0), runtime.rows().sum(0))

@@ -1,0 +1,128 @@
+"""A backend that only takes notes, on a clock that is turned by hand."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.learner.base import OnReady
+from roundelay.runtime.base import Counts, SegmentPlan
+from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.engine import LATER, Backend, Later
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.rows import Row, exchange
+from roundelay.runtime.trace import Kind
+
+P = 4
+VECTOR = torch.ones(P)
+BATCH = Minibatch(0, 0, 0, 8)
+PLAN = SegmentPlan(EpochPlan(0, 240, 24, 3, 0), 0.5)
+
+
+class HandLock:
+    """A lock that a test may hold for somebody else."""
+
+    taken = False
+
+    def acquire(self) -> None:
+        assert self.try_acquire()
+
+    def try_acquire(self) -> bool:
+        if self.taken:
+            return False
+        self.taken = True
+        return True
+
+    def release(self) -> None:
+        self.taken = False
+
+
+class Notes(Backend):
+    """Learner 0 of three: notes what it is asked for. Every primitive takes one second of a clock, a gradient four."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.clock = 0.0
+        self.dead: set[int] = set()
+        self.ready = True  # does it answer draws and gradients?
+        self.lost = False  # does a mean fail?
+        versions = np.zeros(3, np.int64)
+        self.rows = [Row(rank, torch.full((P,), float(rank)), versions, HandLock(), trace=self) for rank in range(3)]
+        self.counts = Counts.zeros(3)
+        self.deferred = Deferred()
+        self.me = LearnerState(
+            0,
+            3,
+            0,
+            self.rows[0],
+            torch.empty(P),
+            torch.zeros(P),
+            Sgd(),
+            {},
+            np.zeros(3, np.int64),
+            self.counts,
+            np.zeros(0),
+            deferred=self.deferred,
+        )
+        self.me.begin_segment(PLAN, (0, 1, 2), "row")
+
+    def said(self, what: str, seconds: float = 1.0) -> None:
+        """Note it."""
+        self.log.append(what)
+        self.clock += seconds
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        if kind in (Kind.GONE, Kind.DRAW, Kind.GRAD):
+            self.log.append(f"note {kind.name.lower()}")
+
+    def now(self) -> float:
+        return self.clock
+
+    def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
+        if not self.ready:
+            return LATER
+        self.said("draw")
+        return BATCH
+
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        if not self.ready:
+            return LATER
+        self.said("gradient", 4.0)
+        return Gradient(VECTOR, effect.at.version, Statistics(8, 2.0), 8.0)
+
+    def settle(self, statistics: Statistics) -> None:
+        self.log.append(f"settle {statistics.frames}")
+
+    def publish(self, effect: Mean | Mix) -> Any:
+        self.said("publish")
+        return effect.vector.clone()
+
+    def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> Any:
+        self.said(f"publish gradient of weight {gradient.weight:g}")
+        return gradient.vector
+
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
+        self.said("collect")
+        if self.lost:
+            raise LookupError("a member is lost")
+        found: Tensor = published
+        return found
+
+    def lives(self, peer: int) -> bool:
+        return peer not in self.dead
+
+    def exchange(self, effect: Exchange) -> int | None:
+        self.said(f"exchange {effect.peer}")
+        return exchange(self.rows[0], self.rows[effect.peer], effect)
+
+    def fetch(self, effect: Fetch) -> int | None:
+        self.said(f"fetch {effect.peer}")
+        return 7
+
+    def deferrable(self, peer: int) -> Row | None:
+        return self.rows[peer]
