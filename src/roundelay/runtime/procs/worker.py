@@ -20,9 +20,10 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import NO_REMOTE, Engine, RemoteRows
+from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.heap import keep_freed
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend
