@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def shown_at(self) -> int:
-        """Where what learners show begins."""
+        """The offset at which bytes that learners show begin."""
         return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
 
     @property
@@ -228,7 +228,7 @@ class Arena:
         return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
 
     def shown(self, rank: int) -> Tensor:
-        """What learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
+        """Bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
         size = self.layout.shown_bytes
         if not size:
             return torch.empty(0, dtype=torch.uint8)
