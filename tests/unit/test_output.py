@@ -224,7 +224,7 @@ def test_a_module_is_run_as_python_would(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [(), ("--torchrun-names",)])
 def test_scripts_believe_that_they_are_alone_unless_they_are_told(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Whatever is set where the launcher is started."""
+    """This holds whatever is set where the launcher is started."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, roundelay\n"
