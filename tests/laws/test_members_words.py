@@ -1,7 +1,7 @@
 """Members may say anything: the host is either served or lost; and the run goes on.
 
 A member knows the secret: it may be another version, have broken memory, or be ill. Its messages are those of a host
-that takes part, with anything in place of anything. The conductor's threads live through all of them, nothing that a
+that takes part, with anything in place of anything. The coordinator's threads live through all of them, nothing that a
 message says by half is in the books, and nothing it said makes trouble later.
 """
 

@@ -11,9 +11,9 @@ from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import LATER, Backend, Later
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import Row, exchange
 from roundelay.runtime.trace import Kind

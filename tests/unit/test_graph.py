@@ -8,7 +8,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.fst import (
+from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay.speech.decode.graphs.hmm import build_graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.search import decode
+from roundelay.speech.hmm.topology import monophones
+from roundelay.speech.search.fst import (
     ARC,
     Arcs,
     add_self_loops,
@@ -17,11 +22,6 @@ from roundelay.speech.decode.graphs.fst import (
     merge_equal_states,
     to_arrays,
 )
-from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.search import decode
-from roundelay.speech.hmm.topology import monophones
 from support.damage import forget_checksums
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
 

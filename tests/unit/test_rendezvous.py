@@ -328,7 +328,7 @@ ADDRESS = {"host": "10.0.0.1", "port": 4000}
 
 
 def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: World) -> None:
-    Rendezvous(there, PATIENCE).say("conductor", ADDRESS)
+    Rendezvous(there, PATIENCE).say("coordinator", ADDRESS)
     assert _coordinator(place(there), PATIENCE) == ("10.0.0.1", 4000)
 
 
@@ -345,10 +345,10 @@ TAMPERED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", TAMPERED)
 def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, there: World, how: str) -> None:
-    Rendezvous(there, PATIENCE).say("conductor", ADDRESS)
+    Rendezvous(there, PATIENCE).say("coordinator", ADDRESS)
     strange = stranger(store)
-    strange.set("conductor", TAMPERED[how](strange.get("conductor")))
-    with pytest.raises(UserError, match=r"said by rank 0 \(conductor\) was not written with this run's secret"):
+    strange.set("coordinator", TAMPERED[how](strange.get("coordinator")))
+    with pytest.raises(UserError, match=r"said by rank 0 \(coordinator\) was not written with this run's secret"):
         _coordinator(place(there), PATIENCE)
 
 
@@ -356,10 +356,10 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
     """Under another name, and by hosts with another secret."""
     strange = stranger(store)
     Rendezvous(there, PATIENCE).say("doctor", ADDRESS)
-    strange.set("conductor", strange.get("doctor"))
+    strange.set("coordinator", strange.get("doctor"))
     with pytest.raises(UserError, match="not written with this run's secret"):
         _coordinator(place(there), PATIENCE)
-    Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("conductor", ADDRESS)
+    Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("coordinator", ADDRESS)
     with pytest.raises(UserError, match="not written with this run's secret"):
         _coordinator(place(there), PATIENCE)
     with pytest.raises(UserError, match="need a secret"):
@@ -370,6 +370,6 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
     "fact", [{}, {"host": 7, "port": 1}, {"host": "a", "port": "1"}, {"host": "a", "port": 1 << 16}]
 )
 def test_what_is_no_address_is_refused(store: TCPStore, there: World, fact: dict[str, Any]) -> None:
-    Rendezvous(there, PATIENCE).say("conductor", fact)
+    Rendezvous(there, PATIENCE).say("coordinator", fact)
     with pytest.raises(UserError, match="which is no address"):
         _coordinator(place(there), PATIENCE)

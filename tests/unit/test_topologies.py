@@ -17,7 +17,7 @@ from roundelay.speech.decode.graphs.hmm import build_graph
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN
 from roundelay.speech.decode.lm.ngram import END as SENTENCE_END
-from roundelay.speech.decode.search import Float32, decode, search
+from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
@@ -25,6 +25,7 @@ from roundelay.speech.hmm.realign import RealignConfig, realign
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
 from roundelay.speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
+from roundelay.speech.search.beam import search
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences
 

@@ -355,7 +355,7 @@ def test_one_who_stands_still_at_the_door_is_sent_away_and_keeps_nobody_waiting(
 
 
 def test_a_crowd_at_the_door_is_thinned_from_its_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_room, "AT_THE_DOOR", 3)
+    monkeypatch.setattr(listener_room, "MOST_UNADMITTED", 3)
     with listening(handshake_seconds=100.0) as listener:
         crowd = []
         for _ in range(10):
@@ -641,7 +641,7 @@ def test_who_is_always_sent_away_hears_so_and_not_of_a_wrong_secret() -> None:
 
 
 def test_a_crowd_from_one_address_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_room, "AT_THE_DOOR", 5)
+    monkeypatch.setattr(listener_room, "MOST_UNADMITTED", 5)
     with listening(handshake_seconds=100.0) as listener:
         guest = socket.create_connection(listener.address, timeout=60, source_address=("127.0.0.2", 0))
         assert guest.recv(GREETING.size, socket.MSG_WAITALL)

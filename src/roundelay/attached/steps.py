@@ -206,9 +206,9 @@ class Steps:
         else:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
             place.spare.copy_(pinned(gradient))
             there = self._spare
-        shown = [view if has else None for view, has in zip(there, given, strict=True)]
+        views = [view if has else None for view, has in zip(there, given, strict=True)]
         try:
-            with self.parameters.updated(self._row, shown):
+            with self.parameters.updated(self._row, views):
                 for number, stepper in enumerate(self._steppers):
                     if number in self._asked or any(given[n] for n in self.parameters.numbers(stepper.parameters)):
                         stepper.step()

@@ -1,4 +1,4 @@
-"""The meaning of `Grad`: the seam between a strategy and whatever is being trained.
+"""Learners and tasks: the seam between a strategy and whatever is being trained.
 
 Legend: P parameters, B gradients computed together.
 """

@@ -12,7 +12,7 @@ from roundelay.core.configure import build, one_of, plain
 from roundelay.core.errors import UserError
 from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.known import read_recipe
-from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
+from roundelay.runtime.hosts.terms import EXCHANGE_SHARE
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
@@ -82,7 +82,7 @@ class Training:
     wire: str = one_of(CODECS, "fp32")
     fragments: int = 1
     encrypt: bool = True
-    exchange_share: float = SHARE
+    exchange_share: float = EXCHANGE_SHARE
 
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:

@@ -1,4 +1,4 @@
-"""What every runtime offers: run a segment of a strategy, hand out the state, take it back.
+"""The interface of all runtimes: run a segment of a strategy, hand out the state, take it back.
 
 Legend: P parameters, L learners.
 """
@@ -53,7 +53,7 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What runs where: everything a runtime needs that is not the state of a run."""
+    """Everything a runtime needs that is not the state of a run."""
 
     strategy: Strategy
     task: Task
@@ -100,7 +100,7 @@ class SegmentPlan:
     warmup: Warmup | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What a learner in another process is told of it, now or in a replay."""
+        """The part of it that a learner in another process is told, now or in a replay."""
         return {
             "epoch": dataclasses.asdict(self.epoch),
             "learning_rate": self.learning_rate,
@@ -169,7 +169,7 @@ class HostBack:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one host sent to another in a segment, and how long it waited for it."""
+    """Bytes that one host sent to another in a segment, and the seconds it waited for it."""
 
     host: int
     peer: int
@@ -180,7 +180,7 @@ class Traffic:
 
 @dataclass
 class Counts:
-    """What learners count while they train, by rank; all int64 or float64 arrays."""
+    """Counters of learners while they train, by rank; all int64 or float64 arrays."""
 
     steps: NDArray[np.int64]  # (L,) minibatches applied
     frames: NDArray[np.int64]  # (L,)
@@ -220,7 +220,7 @@ class Counts:
         )
 
     def copy(self) -> "Counts":
-        """What is counted now; goes on meaning that when counting goes on."""
+        """A copy that later counting does not change."""
         return Counts(**{name: array.copy() for name, array in vars(self).items()})
 
     def clear(self) -> None:
@@ -236,7 +236,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a segment did."""
+    """The outcome of a segment."""
 
     counts: Counts
     next: int  # first minibatch not trained; a multiple of L
@@ -276,7 +276,7 @@ class ClusterState:
 
 @dataclass(frozen=True)
 class Glance:
-    """How far a segment is; shown in the progress bar, and by `roundelay status`."""
+    """Progress of a segment; shown in the progress bar, and by `roundelay status`."""
 
     frames: int
     loss: float

@@ -1,4 +1,4 @@
-"""What others receive of a learner's vector, and of two rows that exchange, by the codec of an effect.
+"""Coding: a learner's vector, or two rows that exchange, as others receive them by the codec of an effect.
 
 Every runtime applies a codec here, when the vector is given, so all of them come to the same bits. A codec's memory is
 one of the vectors that the strategy declares: it is in every checkpoint, and a replay finds it where the run had it.
@@ -16,7 +16,7 @@ from roundelay.core.effects import Exchange
 
 
 def arrived(codec: Codec, vector: Tensor, weight: float, memory: Mapping[str, Tensor]) -> Tensor:
-    """What the others receive of `vector` (P,): itself by an exact codec, else another vector (P,). With weight 0
+    """The vector (P,) that others receive of `vector` (P,): itself by an exact codec, else another. With weight 0
     nothing is sent, and nothing is remembered.
 
     Args:

@@ -84,7 +84,7 @@ class Row:
         self._away[self.rank] = lease
 
     def check_in(self, lease: int) -> bool:
-        """Its flight under that lease is over; under the lock, if the row is then changed. False if it was over
+        """It is no longer in flight under that lease; under the lock, if the row is then changed. False if it was over
         before: the row has become another learner's meanwhile, or its peer is dead."""
         assert self._away is not None
         if self._away[self.rank] != lease:

@@ -68,7 +68,7 @@ class Entrance:
             "parameters": initial.numel(),
             "shown": shown.numel(),
         }
-        self.keeper: RowHost | None = None
+        self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
 
     @contextmanager
@@ -161,11 +161,11 @@ class Entrance:
         processes = tuple(int(one["process"]) for one in every)
         wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes)
         try:
-            self.keeper = RowHost(wanted, self._terms.patience_seconds)
+            self.row_host = RowHost(wanted, self._terms.patience_seconds)
         except RowsNotHosted as error:
             log.warning("the GPUs cannot keep the learners' rows (%s): they are in the memory of the host.", error)
             return None
-        return self.keeper.handles
+        return self.row_host.handles
 
     def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
         if self.learners == 1 and self._device is not None:

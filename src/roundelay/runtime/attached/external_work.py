@@ -8,7 +8,7 @@ from torch import Tensor
 from roundelay.core.effects import Grad, GradMean
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
-from roundelay.runtime.engine import LATER, Later
+from roundelay.runtime.backend import LATER, Later
 from roundelay.runtime.procs.backend import LearnerWork
 
 NUMBERLESS = Minibatch(0, -1, 0, 0)

@@ -100,7 +100,7 @@ class AttachedLearner:
                 self._membership.enter()
                 if self.rank == 0:
                     entrance.share(access, rendezvous)
-            self._row_host = entrance.keeper
+            self._row_host = entrance.row_host
             self.agreed = entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)

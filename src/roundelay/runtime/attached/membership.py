@@ -1,4 +1,4 @@
-"""Who is there, where no parent watches: learners that somebody else has started.
+"""Membership without a parent: the learners that somebody else has started, and who of them lives.
 
 Every learner holds a lock on a byte of its own for as long as it lives. The kernel frees it when the process dies,
 however it dies, so whoever waits for somebody need only look whether that byte is still locked.
@@ -22,7 +22,7 @@ from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 
 LOOK_SECONDS = 0.1
-"""How often somebody who waits looks whether the others live."""
+"""Interval at which a learner that waits looks whether the others live."""
 GONE, HERE = 0, 1
 DIED, CLOSED, ENDED, FAILED = range(4)
 """Manners in which a learner leaves."""
@@ -41,7 +41,7 @@ class Membership:
     it there.
 
     Args:
-        bury: called once for a dead rank, under the queue lock.
+        reap: called once for a dead rank, under the queue lock.
     """
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, reap: Callable[[int], None]) -> None:

@@ -46,7 +46,7 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
-    """What `ranks` have said together, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
+    """The vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
     `changed` is 0 here; see `changes`."""
     slot, among = round_ % SLOTS, list(ranks)
     words = np.bitwise_or.reduce(arena.table("given")[slot][among], axis=0).view(np.uint8)

@@ -1,4 +1,4 @@
-"""What a doctor says: findings about a host, and about the way between two."""
+"""Findings of the doctor about a host, and about the network between two."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Verdict(Enum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     GOOD = "good"
     NOTE = "note"  # a run works, but not as well as it could
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Way:
-    """What was measured from one host to another."""
+    """Measurements from one host to another."""
 
     origin: str  # names of the hosts
     target: str
@@ -92,7 +92,7 @@ ROW_MAY_TAKE_S = 0.5
 
 
 def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
-    """What measured ways mean for a model of so many parameters."""
+    """Judge measured ways for a model of so many parameters."""
     findings = []
     for way in ways:
         about = f"{way.origin} -> {way.target}"

@@ -22,13 +22,13 @@ from roundelay.runtime.procs.memory.locks import FLOCK
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 VECTORS = 6
-"""Vectors of a model's size that a learner has: row, snapshot, gradient, mail, momentum and one to spare."""
+"""Vectors of a model's size that a learner has: row, snapshot, gradient, two published, momentum, a spare."""
 FILES_FOR_A_LEARNER, FILES_FOR_ALL = 16, 128
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the host is to be fit for."""
+    """The work that the host is to be fit for."""
 
     learners: int = 1  # on this host
     parameters: int = 12_500_000
@@ -193,7 +193,7 @@ def locks(_: Asked) -> Iterator[Finding]:
 
 
 def disk(asked: Asked) -> Iterator[Finding]:
-    """Where run directories go: room, locks, whole files."""
+    """The file system of run directories: room, locks, whole files."""
     folder = asked.folder.resolve()
     while not folder.exists():
         folder = folder.parent
@@ -227,7 +227,7 @@ def disk(asked: Asked) -> Iterator[Finding]:
 
 
 def limits(asked: Asked) -> Iterator[Finding]:
-    """What the shell allows a process."""
+    """Limits that the shell sets for a process."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = FILES_FOR_ALL + FILES_FOR_A_LEARNER * asked.learners * asked.hosts
     if files < need:

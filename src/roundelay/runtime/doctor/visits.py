@@ -22,12 +22,12 @@ ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
 """Bytes sent at once: four times as many until sending takes long enough to be measured."""
 AGAIN = 2
-"""How often the largest are sent again; the fastest counts."""
+"""Repetitions of the largest; the fastest counts."""
 
 
 @dataclass(frozen=True)
 class Visited:
-    """What one host says of itself."""
+    """Facts that one host says of itself."""
 
     name: str
     address: tuple[str, int]

@@ -45,7 +45,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LOOK_SECONDS = 0.1
-"""How often a thread that hears nothing looks whether the part of the segment is over."""
+"""Interval at which a thread that hears nothing looks whether the part of the segment is over."""
 
 
 def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -72,7 +72,7 @@ class HostMeans:
         host: which of them this is.
         part: a number that no other part of the run has.
         chain: links to the host before and after this one, by host; nothing else is sent over them.
-        post: links to all other hosts, for mixes; by host. Nothing else is sent over them.
+        mix_links: links to all other hosts, for mixes; by host. Nothing else is sent over them.
         failed: called with the reason, from a thread, when a link is gone.
         codec: by which gradients travel; the first host's counts.
     """
@@ -115,7 +115,7 @@ class HostMeans:
             thread.start()
 
     def stop(self) -> None:
-        """When this host's learners have ended: what they have published is still sent."""
+        """End, after this host's learners have ended: what they have published is still sent."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -254,7 +254,7 @@ class HostMeans:
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
     def _forward_contributions(self) -> None:
-        """What learners here have published and learners there will read; and what learners here have read."""
+        """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
         arena = self._arena
         published, forwarded, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
         told, pause = dict.fromkeys(self._here, 0), 50e-6
@@ -342,7 +342,7 @@ def _encoded(codec: Codec, vector: Tensor) -> Tensor:
 
 
 def _decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
-    """What has come, into `vector`; of a vector that goes as it is, it is there already."""
+    """Decode what has come into `vector`; a vector that goes as it is, is there already."""
     if not codec.exact:
         for x, part in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
             codec.decode(part, x)

@@ -1,4 +1,4 @@
-"""What all hosts of a run have in common, and what each says of itself when it comes.
+"""Terms that all hosts of a run have in common, and what each says of itself when it comes.
 
 Legend: P parameters.
 """
@@ -11,12 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.exchange.cpu_budget import SHARE
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "exchange")
-"""Roles of links: of a host's first one to the conductor, of those for means, for mixes and for exchanges."""
+"""Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
+
+EXCHANGE_SHARE = 0.04
+"""Share of a busy core's time for exchanges, unless the user says otherwise."""
 
 
 def identity(rank: int) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def identity(rank: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class HostTerms:
-    """How hosts deal with each other.
+    """Terms on which hosts deal with each other.
 
     Args:
         patience_seconds: how long learners wait for each other, and hosts for others to start.
@@ -48,7 +50,7 @@ class HostTerms:
     wire: str = "fp32"
     fragments: int = 1
     encrypts: bool = True
-    exchange_share: float = SHARE
+    exchange_share: float = EXCHANGE_SHARE
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
@@ -73,7 +75,7 @@ def fingerprint(row: Tensor) -> int:
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """What two plain values differ in, by dotted key."""
+    """Differences of two plain values, by dotted key."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         keys = sorted({*ours, *theirs}, key=str)
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]

@@ -36,11 +36,11 @@ class LocalLeader:
 
     @property
     def waiting(self) -> int:
-        """How many wait, as far as is known."""
+        """Number of processes that wait, as far as is known."""
         return len(self._waiting)
 
     def look(self) -> None:
-        """Who has come?"""
+        """Look for processes that have come."""
         if self._socket is not None:
             self._socket.setblocking(False)
             with suppress(OSError):

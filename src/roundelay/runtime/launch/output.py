@@ -18,7 +18,7 @@ PENDING_BYTES = 1 << 20
 DRAIN_BYTES = 1 << 22
 """So much is read of what a learner left behind, which is more than a pipe holds unless somebody else goes on."""
 BAR_SECONDS = 10.0
-"""How often a line is shown that is written anew again and again, as progress bars are; and when it ends."""
+"""Interval at which a line is shown that is written anew again and again, as progress bars are; and when it ends."""
 LAST_SECONDS = 2.0
 """Seconds that the launcher listens to processes that learners have left behind."""
 
@@ -118,7 +118,7 @@ class LineBuffer:
 
 class Interruptions:
     """Makes one line of each traceback of a KeyboardInterrupt, once `on` is set: Ctrl-C is no fault, and a traceback
-    from each learner would bury what they said."""
+    from each learner would hide what they said."""
 
     def __init__(self, show: Show) -> None:
         self.on, self._show = False, show
@@ -243,7 +243,7 @@ class Output:
         return [stream for streams in self._streams.values() for stream in streams if stream.source >= 0]
 
     def _close(self, stream: _Stream) -> None:
-        """Whoever still writes there is told so by the kernel."""
+        """Close it; the kernel tells whoever still writes there."""
         if stream.source >= 0:
             stream.end()
             os.close(stream.source)

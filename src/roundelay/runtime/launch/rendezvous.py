@@ -50,7 +50,7 @@ class Rendezvous:
         self._store.set(what, self._proof(what, text) + text)
 
     def hear(self, what: str, whom: int = 0) -> dict[str, Any]:
-        """What rank `whom` says, once it has."""
+        """Wait for what rank `whom` says."""
         try:
             _wait(self._world, self._seconds, lambda: bool(self._store.check([what])), f"rank {whom} said nothing")
             raw = self._store.get(what)

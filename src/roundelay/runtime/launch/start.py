@@ -15,16 +15,16 @@ from types import FrameType
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
+from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
 from roundelay.runtime.launch.world import ENDED, ENDED_NAME, JOB, OURS
-from roundelay.runtime.procs.memory.heap import keep_freed_in
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 """Those of them after which learners should end."""
 GRACE_SECONDS = 10.0
-"""How long learners may take to end after the launcher was told to."""
+"""Seconds that learners may take to end after the launcher was told to."""
 PAUSE_SECONDS = 0.05
 """Interval at which the launcher looks who has ended."""
 FLUSH_SECONDS = 1.0
@@ -120,7 +120,7 @@ def launch(
 
 
 def _environment(learners: int, ended: int, torchrun_names: bool) -> dict[str, str]:
-    """What all learners share. They meet by a key that only this launcher and they know: nothing listens on a
+    """Variables that all learners share. They meet by a key that only this launcher and they know: nothing listens on a
     network."""
     environment = {
         name: value
@@ -215,7 +215,7 @@ def _wait(
 
 
 def _write_all(output: Output, told: Sequence[int]) -> None:
-    """However slowly it is read; once the launcher has been told to end, for GRACE_SECONDS."""
+    """Write all of it, however slowly it is read; once the launcher has been told to end, for GRACE_SECONDS."""
     told_at = 0.0
     while not output.flush(PAUSE_SECONDS):
         if ENDING & set(told):

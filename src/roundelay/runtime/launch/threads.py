@@ -1,4 +1,4 @@
-"""How the threads of one operation wait for each other. Imports nothing heavy: it must act before torch is first
+"""Threads of one operation: how they wait for each other. Imports nothing heavy: it must act before torch is first
 imported."""
 
 import os

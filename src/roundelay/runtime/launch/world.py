@@ -1,4 +1,4 @@
-"""What the environment says of learners that somebody else starts, and of hosts.
+"""Learners and hosts as the environment describes them, where somebody else starts them.
 
 This is the only place that reads the environment for it. There are two sets of names for the same variables: those of
 `torchrun` (RANK, WORLD_SIZE, ...), and the same with ROUNDELAY_ before them, which `roundelay launch` sets and which
@@ -182,7 +182,7 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True)
 class HostPlace:
-    """Which host this is, of those that train together, and how they meet."""
+    """The number of this host among those that train together, and how they meet."""
 
     ranks: tuple[int, ...]  # of its learners
     learners: int  # on all hosts
@@ -206,7 +206,7 @@ class HostPlace:
 
     @property
     def world(self) -> World:
-        """Where hosts meet, for the store."""
+        """The world of hosts, for the store at which they meet."""
         return World(self.ranks[0], self.learners, self.address, self.port, self.hosted, secret=self.secret)
 
 
@@ -299,7 +299,7 @@ def secret_file(environment: Mapping[str, str] = os.environ) -> str:
 def read_by_hand(
     listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> tuple[tuple[str, int], list[tuple[str, int]], bytes]:
-    """Where to listen, where `others` do, and the secret, for a command that is told so by options.
+    """The address to listen at, those of `others`, and the secret, for a command that is told so by options.
 
     Raises:
         UserError: no secret, or no addresses.

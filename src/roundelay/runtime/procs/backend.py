@@ -15,8 +15,8 @@ from torch import Tensor
 from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import Backend, Later
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.engine import Backend, Later
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
 from roundelay.runtime.procs.coordination.means import Means

@@ -1,12 +1,12 @@
 """One host, one process per learner: the parent starts them, hands out segments, watches, and notices deaths.
 
 A learner that dies under an asynchronous strategy is replaced: a new process builds its learner, which may take
-seconds, and is a newcomer until it takes the dead one's place. It then begins with the row of a living holder, or with
-the centre, and with that learner's memory. Nobody waits for a newcomer.
+seconds, and is a pending replacement until it takes the dead one's place. It then begins with the row of a living
+holder, or with the centre, and with that learner's memory. Nobody waits for a pending replacement.
 
-Of several hosts each has a runtime like this, which leads the learners that are `here`; the others' rows and tables are
-mirrors, or unused. What they do together is for hosts.py and agent.py to say, by `begin`, `part` and `outcome`, of
-which a segment is made.
+In a run on several hosts each has a ProcsRuntime for its own ranks (`here`). Rows and tables of other ranks are
+mirrors, or unused. Coordinator and agents (runtime/hosts) lead it by `begin`, `part` and `outcome`, of which a segment
+is made.
 
 Legend: P parameters, L learners.
 """
@@ -49,7 +49,7 @@ from roundelay.runtime.trace import NO_TRACE, Kind, Recorder, TraceWriter
 
 PARENT = -1
 LOOK_SECONDS = 0.2
-"""How often the parent looks at its learners."""
+"""Interval at which the parent looks at its learners."""
 
 
 def do_nothing() -> None:
@@ -58,7 +58,7 @@ def do_nothing() -> None:
 
 OnDeath = Literal["replace", "go-on", "stop"]
 REPLACEMENTS = 20
-"""How many learners a runtime starts anew before it takes a death for a habit."""
+"""Replacements that a runtime starts before it takes a death for a habit."""
 
 
 class ProcsRuntime(Runtime):
@@ -73,8 +73,8 @@ class ProcsRuntime(Runtime):
         replacements: how many may be started in all; after them the rest go on.
         here: ranks of the learners to lead, where others are on other hosts; None: all.
         extra: further integer tables of the arena, by name and shape.
-        cross: called with the path of the arena and its layout before learners start; what each of them is told of how
-            to reach other hosts, by rank.
+        open_endpoint: called with the path of the arena and its layout before learners start; what each of them is told
+            of how to reach other hosts, by rank.
         library: what takes the means of synchronous learners that compute on devices; None: NCCL, where each has a GPU
             of its own and nothing is recorded, else nothing but the arena.
         bucket: elements in one call of that library.
@@ -210,7 +210,7 @@ class ProcsRuntime(Runtime):
         """Let all learners run until there is nothing more to draw.
 
         Args:
-            living: of all hosts, where there are several; newcomers that are not among them wait.
+            living: of all hosts, where there are several; replacements that are not among them wait.
             prepare: called when tables are set and before learners begin.
 
         Raises:
@@ -231,8 +231,8 @@ class ProcsRuntime(Runtime):
             self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self._lost))
 
     def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
-        """What the segment did, which stopped before minibatch `end`; deaths while learners started are told with the
-        first."""
+        """The outcome of the segment, which stopped before minibatch `end`; deaths while learners started are told with
+        the first."""
         early, self._early = self._early, ()
         return Outcome(
             counts=self.arena.counts.copy(),
@@ -265,7 +265,7 @@ class ProcsRuntime(Runtime):
         return sent
 
     def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
-        """Wait for the answer, or the death, of each of `ranks`, and of newcomers that take their places meanwhile.
+        """Wait for the answer, or the death, of each of `ranks`, and of replacements that take their places meanwhile.
 
         Comes back with the answers so far as soon as there is a problem no other learner can mend: whoever waits for
         that learner would only be waited for in vain.
@@ -284,7 +284,7 @@ class ProcsRuntime(Runtime):
                     open_.discard(rank)
                 else:
                     self._hear(rank, answer)
-            open_ -= {rank for rank in open_ if self._members[rank].buried or rank in self._pending_joins}
+            open_ -= {rank for rank in open_ if self._members[rank].reaped or rank in self._pending_joins}
             if open_ and self._orders and self.cluster.strategy.traits.joins == "at once" and self._left_over():
                 joined = self._promote(self.here)
                 self._orders["living"] = self.living()
@@ -306,7 +306,7 @@ class ProcsRuntime(Runtime):
         return problem or bool(self._lost and self._on_death == "stop")
 
     def _listen(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
-        """What those of `ranks` say who have something to say within `seconds`; the dead among them are buried."""
+        """Messages of those of `ranks` that have something to say within `seconds`; the dead among them are reaped."""
         members = {rank: self._members[rank] for rank in sorted(ranks)}
         sources: list[Connection | int] = [m.pipe for m in members.values()]
         ready = set(wait([*sources, *(m.process.sentinel for m in members.values())], timeout=max(0.0, seconds)))
@@ -338,7 +338,7 @@ class ProcsRuntime(Runtime):
                 self._redrawn += queue.give_back(self.arena, rank)
 
     def glance(self) -> Glance:
-        """How far the segment is."""
+        """Progress of the segment."""
         counts = self.arena.counts
         statistics = counts.statistics
         staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
@@ -370,7 +370,7 @@ class ProcsRuntime(Runtime):
     # Life and death ---------------------------------------------------------------------------------------------------
 
     def process_ids(self) -> list[int]:
-        """Of the learners here, by rank; a newcomer's where a learner is being replaced."""
+        """Of the learners here, by rank; the replacement's where a learner is being replaced."""
         return [self._members[rank].process.pid or 0 for rank in self.here]
 
     def living(self) -> list[int]:
@@ -380,9 +380,9 @@ class ProcsRuntime(Runtime):
     def _reap(self, rank: int) -> None:
         """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
         member, arena = self._members[rank], self.arena
-        if member.buried:
+        if member.reaped:
             return
-        member.buried = True
+        member.reaped = True
         arena.table("alive")[rank] = 0
         if not self.cluster.strategy.traits.synchronous:
             self._redrawn += queue.give_back(arena, rank)
@@ -400,7 +400,7 @@ class ProcsRuntime(Runtime):
     # Replacements -----------------------------------------------------------------------------------------------------
 
     def _replace(self, rank: int) -> bool:
-        """Start a newcomer for a dead learner's place, if there may be one more and anybody is left to learn from."""
+        """Start a replacement for a dead learner, if there may be one more and anybody is left to learn from."""
         if self._on_death != "replace" or not self._replacements:
             return False
         if self._started and not self.living():
@@ -425,7 +425,7 @@ class ProcsRuntime(Runtime):
             self._hear(rank, answer)
 
     def _hear(self, rank: int, answer: SegmentAnswer) -> None:
-        """A newcomer has built its learner, or could not."""
+        """A replacement has built its learner, or could not."""
         if answer.problem:
             self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
             self._reap(rank)
@@ -433,11 +433,11 @@ class ProcsRuntime(Runtime):
             self._pending_joins[rank] = True
 
     def ready(self) -> list[int]:
-        """Newcomers that have."""
+        """Replacements that have built their learner."""
         return [rank for rank, ready in self._pending_joins.items() if ready]
 
     def _promote(self, wanted: Sequence[int]) -> list[int]:
-        """Those of `wanted` that are newcomers and ready take their places; who did."""
+        """Those of `wanted` that are replacements and ready take their places; who did."""
         ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
             near = [other for other in self.living() if other in self.here]
@@ -466,8 +466,8 @@ class ProcsRuntime(Runtime):
         return min(self.cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
 
     def copy(self, rank: int) -> dict[str, Tensor]:
-        """What a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank` remembers, of
-        one moment; (P,) each, by name, and (n,) `scalars`."""
+        """Copy what a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank`
+        remembers, of one moment; (P,) each, by name, and (n,) `scalars`."""
         found = {}
         for source in dict.fromkeys((rank, self.cluster.learners if self.cluster.centre else rank)):
             row = self._rows[source]

@@ -25,11 +25,11 @@ class Member:
     process: ForkServerProcess
     pipe: Connection
     lifeline: Connection
-    buried: bool = False  # its death has been dealt with
+    reaped: bool = False  # its death has been dealt with
     failure: str = ""  # why it could not start, in its own words
 
     def answer(self) -> SegmentAnswer:
-        """What it says next. Call it when the pipe is ready.
+        """Its next message. Call it when the pipe is ready.
 
         Raises:
             EOFError, OSError: nothing more; it is dead.
@@ -37,7 +37,7 @@ class Member:
         return SegmentAnswer(**json.loads(self.pipe.recv_bytes()))
 
     def reason(self) -> str:
-        """Why it is dead."""
+        """The reason of its death."""
         self.process.join(timeout=1.0)
         code = self.process.exitcode
         if self.failure:
@@ -49,7 +49,7 @@ class Member:
         return f"ended with exit status {code}"
 
     def advice(self) -> str:
-        """What to look at, where it died before it had built its learner."""
+        """Advice for the user, if it died before it had built its learner."""
         code = self.process.exitcode
         if code == -signal.SIGKILL:
             return ", while it started. Too little memory is the usual reason: try fewer learners"
@@ -104,7 +104,7 @@ def end(members: Mapping[int, Member], at_once: set[int]) -> None:
 
 @atexit.register
 def _kill_all() -> None:
-    """Whoever still lives when this process ends: multiprocessing would send it SIGTERM, and wait for its end."""
+    """Kill learners that still live when this process ends: multiprocessing would send them SIGTERM, and wait."""
     for process in multiprocessing.active_children():
         if process.name.startswith(NAME):
             process.kill()

@@ -20,9 +20,11 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import NO_REMOTE, Engine, RemoteRows
+from roundelay.runtime.engine import Engine
+from roundelay.runtime.launch.heap import keep_freed
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
@@ -32,7 +34,6 @@ from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import NONE, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
-from roundelay.runtime.procs.memory.heap import keep_freed
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors

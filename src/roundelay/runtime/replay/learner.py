@@ -12,9 +12,10 @@ from torch import Tensor
 from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import Backend
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import Backend, Engine
+from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean

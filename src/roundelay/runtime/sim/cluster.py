@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Compute:
-    """What a gradient costs on a node of speed 1, its local update included.
+    """Seconds of a gradient on a node of speed 1, its local update included.
 
     seconds            a minibatch, whatever its size (default 0.1, or 0 where `seconds_per_frame` or `trace` is given)
     seconds_per_frame  and so much more a frame
@@ -134,7 +134,7 @@ class VirtualLinks:
 
 @dataclass(frozen=True)
 class Allreduce:
-    """How a mean over a group is made, or how long it was measured to take (by the number of learners).
+    """The algorithm of a mean over a group, or the seconds it was measured to take (by the number of learners).
 
     ring          2 (L - 1) / L * M / bandwidth + 2 (L - 1) latency, over the slowest link on the ring
     tree          up and down: 2 ceil(log2 L) messages, those between nodes first
@@ -338,7 +338,7 @@ class VirtualCluster:
         return places
 
     def machines(self) -> list[Node]:
-        """What each node is like, by its number."""
+        """Every node, by its number."""
         return [node for node in self.nodes for _ in range(node.count)]
 
     def lives(self) -> list[tuple[int, int, bool]]:
@@ -347,7 +347,7 @@ class VirtualCluster:
         return sorted((round(m.at * 1e9), m.rank, joins) for m, joins in told)
 
     def alive_at(self, rank: int, now_ns: int) -> bool:
-        """Whether learner `rank` is there at this virtual nanosecond."""
+        """Is learner `rank` there at this virtual nanosecond?"""
         mine = [(at, joins) for at, who, joins in self._lives if who == rank]
         before = [joins for at, joins in mine if at <= now_ns]
         return before[-1] if before else not (mine and mine[0][1])

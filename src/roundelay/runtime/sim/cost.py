@@ -1,4 +1,4 @@
-"""What things cost in virtual time. Delay belongs to the link and to the processor, never to a strategy.
+"""Costs in virtual time. Delay belongs to the link and to the processor, never to a strategy.
 
 Legend: L learners, M bytes of a row.
 """
@@ -122,7 +122,7 @@ class Prices:
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
     def set_alive(self, alive: Sequence[bool]) -> None:
-        """Who shares its node with whom, from now on."""
+        """Set which learners live, and so who shares its node with whom, from now on."""
         living = [0] * len(self._machines)
         for rank, lives in enumerate(alive):
             living[self.places[rank]] += bool(lives)
@@ -195,7 +195,7 @@ class Prices:
         return nanoseconds(sum(self._link(rank, other).seconds(size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
-        """What an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
+        """Resources that an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
         rows = (rank, peer)
         a, b = self.places[rank], self.places[peer]
         links, nodes = self.cluster.links, len(self._machines)
@@ -293,7 +293,7 @@ def _bus(link: VirtualLink, messages: int, size: float) -> float:
 def _spells(
     rank: int, handicaps: Iterable[Handicap], stragglers: Iterable[Straggler]
 ) -> list[tuple[float, float, float, float]]:
-    """When learner `rank` is slow, and how: (from ns, to ns, factor, seconds)."""
+    """Times in which learner `rank` is slow, and how: (from ns, to ns, factor, seconds)."""
     always = [(0.0, math.inf, s.factor, s.seconds) for s in stragglers if s.rank == rank]
     spells = [(h.window[0] * 1e9, h.window[1] * 1e9, h.factor, h.seconds) for h in handicaps if h.rank == rank]
     return [spell for spell in (*always, *spells) if spell[2] != 1 or spell[3]]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
 from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.runtime.backend import LATER
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.engine import LATER
 from roundelay.runtime.rows import Row, exchange, fetch
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster

@@ -1,4 +1,4 @@
-"""When the simulator computes gradients: one by one as they are asked for, or many together.
+"""Gradients of the simulator: computed one by one as they are asked for, or many together.
 
 A gradient is a pure function of a snapshot and a minibatch, and its learner waits for it with the snapshot in its
 hands. So it may be computed at any moment up to the virtual time its answer is due, along with all others that are

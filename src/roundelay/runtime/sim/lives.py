@@ -1,4 +1,4 @@
-"""Who is there: deaths and joins, as the virtual cluster says."""
+"""Deaths and joins, as the virtual cluster says."""
 
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.sim.cluster import VirtualCluster
@@ -30,7 +30,7 @@ class Lives:
         return [r for r, there in enumerate(self.alive) if not there and self._cluster.alive_at(r, now_ns)]
 
     def after(self, now_ns: int) -> list[tuple[int, int, bool]]:
-        """What will happen: (virtual nanosecond, rank, whether it joins)."""
+        """Coming deaths and joins: (virtual nanosecond, rank, whether it joins)."""
         return [told for told in self._cluster.lives() if told[0] > now_ns]
 
     def neighbour(self, rank: int) -> int:
@@ -42,9 +42,9 @@ class Lives:
         return self.all_there or peer >= len(self.alive) or self.alive[peer]
 
     def died(self, rank: int, now_ns: int) -> LearnerDied:
-        """What to raise where its death cannot be borne."""
+        """The exception to raise if its death cannot be borne."""
         return LearnerDied(rank, self.reason(now_ns))
 
     def reason(self, now_ns: int) -> str:
-        """Why somebody died."""
+        """The reason of a death."""
         return f"cluster {self._cluster.name!r} says so, at {now_ns / 1e9:g} s"

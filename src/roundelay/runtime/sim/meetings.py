@@ -1,4 +1,4 @@
-"""Where synchronous learners meet: means of a group, and mixes with neighbours.
+"""Meetings of synchronous learners: means of a group, and mixes with neighbours.
 
 Both take a vector's value when its learner arrives and are computed when the last one has. Who is waiting is an opaque
 `Waiting` of the driver's.
@@ -59,7 +59,7 @@ class VirtualMeans(Generic[W]):
         return [who for group in groups for _, _, who in self._gatherings.pop(group).values()]
 
     def missing(self) -> dict[Group, list[int]]:
-        """Who has not arrived, by group."""
+        """Learners that have not arrived, by group."""
         return {group: sorted(set(group) - set(arrived)) for group, arrived in self._gatherings.items()}
 
 
@@ -78,7 +78,7 @@ class VirtualMixes(Generic[W]):
     def __init__(self, learners: int) -> None:
         self._number = [0] * learners
         self._contributions: dict[tuple[int, int], _Contribution] = {}
-        self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> letters laid out for it
+        self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> contributions to it
         self._waiting: dict[int, tuple[int, Mix, W]] = {}
 
     def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:

@@ -30,7 +30,7 @@ class InForeground(Handle[Any]):
 
 
 To = Role | Handle[Any]
-"""Who a reply is for: a learner that waits, or the handle of what it has begun."""
+"""The receiver of a reply: a learner that waits, or the handle of what it has begun."""
 
 Meeting = tuple[Role, To, Gradient | None, Minibatch | None]
-"""Who has come to a mean; of a GradMean also its own gradient, and over which minibatch."""
+"""A learner that has come to a mean; for a GradMean also its own gradient, and the minibatch it is over."""

@@ -1,4 +1,4 @@
-"""Who is given which minibatch of a segment."""
+"""Minibatches of a segment, and the learners that they are given to."""
 
 from dataclasses import dataclass
 
@@ -79,7 +79,7 @@ class Work:
         return None
 
     def _draw_together(self, rank: int, group: tuple[int, ...]) -> Minibatch | None:
-        """Whoever of the group comes first draws for all of it."""
+        """The first of the group that comes draws for all of it."""
         drawn = self._groups.get(group)
         if drawn is None or not drawn.waiting:
             found = [batch for batch in (self._next() for _ in group) if batch is not None]

@@ -20,9 +20,9 @@ import kaldifst
 import numpy as np
 
 from roundelay.core.files import atomic_write
-from roundelay.speech.decode.graphs.fst import Fst, to_arrays
 from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
+from roundelay.speech.search.fst import Fst, to_arrays
 
 LATTICE_BEAM = 6.0
 _MARGIN = 2.0  # of the search's beam beyond that of the lattice

@@ -15,8 +15,9 @@ from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graphs.graph import Graph, load_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
-from roundelay.speech.decode.search import BEAM, FEWEST_ACTIVE, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.scoring.formats.ctm import TimedWord
+from roundelay.speech.search.beam import FEWEST_ACTIVE
 
 _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
 POSTERIOR_STRINGS = 100  # that confidences are summed over

@@ -1,4 +1,4 @@
-"""Beam search over a decoding graph for one utterance (kaldi-decoder's FasterDecoder).
+"""Words of one utterance: beam search over a decoding graph.
 
 The decoder sees a (T, S) matrix of scaled log-likelihoods and a graph, nothing of who made them. Frames are far from
 independent, so their log-likelihoods are scaled down before they meet the language model; by how much is found on
@@ -9,18 +9,16 @@ Legend: T frames, S pdfs.
 
 from dataclasses import dataclass
 
-import kaldi_decoder
-import kaldifst
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.speech.decode.graphs.graph import Graph
+from roundelay.speech.search.beam import search
 
 Float32 = npt.NDArray[np.float32]
 
 BEAM = 11.0
 MAX_ACTIVE = 7000
-FEWEST_ACTIVE = 20  # paths the decoder keeps whatever the beam says; max_active must be above it
 SCALES = (0.05, 0.07, 0.1, 0.14, 0.18, 0.25)
 
 
@@ -76,20 +74,3 @@ def check_scores(graph: Graph, loglikes: Float32) -> None:
         raise ValueError(f"log-likelihoods have shape {loglikes.shape}, expected (T > 0, {graph.num_pdfs})")
     if not loglikes.max() < np.inf:  # NaN fails the comparison as well
         raise ValueError("log-likelihoods hold NaN or +inf")
-
-
-def search(
-    fst: object, scores: Float32, beam: float, max_active: int
-) -> tuple[list[int], list[int], float, float, bool] | None:
-    """The best path: (input labels, output labels, graph cost, acoustic cost, final state reached); None without one.
-
-    Label i of the graph scores column i - 1 of `scores`.
-    """
-    options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=max_active, min_active=FEWEST_ACTIVE)
-    decoder = kaldi_decoder.FasterDecoder(fst, options)
-    decoder.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(scores, dtype=np.float32)))
-    found, best = decoder.get_best_path()
-    if not found:
-        return None
-    _, labels, words, weight = kaldifst.get_linear_symbol_sequence(best)
-    return labels, words, weight.value1, weight.value2, decoder.reached_final()

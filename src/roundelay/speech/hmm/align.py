@@ -19,10 +19,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decode.graphs.fst import ARC, Arcs, Fst, from_arrays
-from roundelay.speech.decode.search import search
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.beam import search
+from roundelay.speech.search.fst import ARC, Arcs, Fst, from_arrays
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]

@@ -1,7 +1,7 @@
-"""Many hosts: every host but the first. It leads its own learners and does what the conductor says, until the run ends.
+"""Agent: every host of several but the first. It leads its own learners and obeys the coordinator until the run ends.
 
-Who loses the conductor stops its learners, comes back once they are built anew, and gives up when nobody answers for as
-long as hosts are patient: nothing outlives a run.
+A host that loses the coordinator stops its learners, comes back once they are built anew, and gives up when nobody
+answers within `host_patience`: nothing outlives a run.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ Asked = Callable[[], str]
 
 
 class _CoordinatorLost(Exception):
-    """The conductor is gone; says why."""
+    """The coordinator is gone; says why."""
 
 
 class _Over(Exception):
-    """The conductor says that the run has ended: well, for a reason, or stopped by a signal."""
+    """The coordinator says that the run has ended: well, for a reason, or stopped by a signal."""
 
     def __init__(self, why: str, signal: str = "") -> None:
         super().__init__(why)
@@ -46,17 +46,17 @@ class _Over(Exception):
 
 
 def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[str], None], asked: Asked) -> str:
-    """Lead the learners of this host in a run that the first host conducts, until it ends.
+    """Lead the learners of this host in a run that the first host coordinates, until it ends.
 
     Args:
         say: told what a user should know.
-        asked: asked a few times a second; a name asks the conductor to stop the run at the next round.
+        asked: asked a few times a second; a name asks the coordinator to stop the run at the next round.
 
     Returns:
         The name of the signal that has stopped the run, on whichever host it was heard; "" where it came to its end.
 
     Raises:
-        UserError: the conductor does not answer, refuses this host, or has ended for a reason.
+        UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
     """
     seconds = terms.patience_seconds
     while True:
@@ -78,7 +78,7 @@ def _listed(ranks: tuple[int, ...]) -> str:
 
 
 class _HostAgent:
-    """From the first word to the conductor to the last."""
+    """The agent of this host, from its first message to the coordinator to the last."""
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, asked: Asked, seconds: float) -> None:
         self._cluster, self._place, self._terms, self._asked = cluster, place, terms, asked
@@ -86,10 +86,10 @@ class _HostAgent:
         self._synchronous = cluster.strategy.traits.synchronous
         self._prefetch: PrefetchedLeases | None = None
         self._part = self._segment = self._generation = self._host = -1
-        self._lost = ""  # why the conductor is
+        self._lost = ""  # why the coordinator is
         self._over: _Over | None = None  # why the run is
         self._trouble: tuple[float, str] | None = None
-        self._told = False  # the conductor, that the user wants the run to stop
+        self._told = False  # the coordinator, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
         self._peer_links: PeerLinks | None = None
         self._traffic = TrafficCounters(0, self._readings)
@@ -125,10 +125,10 @@ class _HostAgent:
     # The beginning ----------------------------------------------------------------------------------------------------
 
     def _find(self, seconds: float) -> MonitoredLink:
-        """A link to the conductor, sought for so many seconds.
+        """A link to the coordinator, sought for so many seconds.
 
         Raises:
-            UserError: it does not answer, or takes us for a stranger.
+            UserError: it does not answer, or does not accept us.
         """
         place, deadline = self._place, wall_clock() + seconds
         hello = {
@@ -192,7 +192,7 @@ class _HostAgent:
         self._lost = self._lost or f"the first host is lost: {reason}"
 
     def _check(self) -> None:
-        """Is there still a run, and a conductor?"""
+        """Is there still a run, and a coordinator?"""
         if self._over is not None:
             raise self._over
         if self._lost:
@@ -248,7 +248,7 @@ class _HostAgent:
     # What is done -----------------------------------------------------------------------------------------------------
 
     def obey(self) -> None:
-        """Do what the conductor says, until it says that the run has ended.
+        """Do what the coordinator says, until it says that the run has ended.
 
         Raises:
             _Over, _Lost.
@@ -314,7 +314,7 @@ class _HostAgent:
             self._gone(str(error))
 
     def _train(self, header: dict[str, Any]) -> None:
-        """A part of a segment; afterwards the conductor is told how it went."""
+        """A part of a segment; afterwards the coordinator is told how it went."""
         assert self.local_runtime is not None
         local_runtime = self.local_runtime
         plan = dataclasses.replace(SegmentPlan.from_json(header["plan"]), last_round=int(header["last_round"]))
@@ -334,7 +334,7 @@ class _HostAgent:
         except Exception:
             problem["problem"], problem["text"] = "error", traceback.format_exc()
         report = self._report() or {"settled": [], "counts": counted(self._arena, local_runtime.here)}
-        queue.clear_prefetch(self._arena)  # the conductor knows: it is what was not settled
+        queue.clear_prefetch(self._arena)  # the coordinator knows: it is what was not settled
         self._prefetch = None
         happened = local_runtime.outcome(plan, 0, 0.0)
         self._say_state()
@@ -401,4 +401,4 @@ class _HostAgent:
 def _coordinator(place: HostPlace, seconds: float) -> Address:
     if not place.hosted:
         return place.address, place.port
-    return Rendezvous(place.world, max(1.0, seconds)).hear_address("conductor")
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -1,8 +1,8 @@
-"""Many hosts: the conductor. It leads the learners of its own host, as on one, and over a link to each the others'.
+"""Coordinator: the first of several hosts. It leads its own learners, as on one host, and the others' over links.
 
-What crosses those links is small: orders, leases of minibatches, what was counted, who lives; and between segments the
-rows. In this host's arena the places of learners elsewhere are mirrors: counts and lives are written there as they are
-reported, rows when they are asked for. So whatever is said of all learners is read in one place.
+Those links carry little: orders, leases of minibatches, what was counted, who lives; and between segments the rows. In
+this host's arena the places of learners elsewhere are mirrors: counts and lives are written there as they are reported,
+rows when they are asked for. So whatever is said of all learners is read in one place.
 
 A host is lost when its link is closed or silent for `host_patience`. Its minibatches are drawn again by the others. It
 may come back, or another with its ranks: it then begins with the row of a learner of this host. Only the loss of this
@@ -51,7 +51,7 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.driver import ProcsRuntime
 
 OWN = 0
-"""The conductor's host."""
+"""The coordinator's host."""
 EVERYBODY = -1
 """All hosts together, beside the numbers of each."""
 
@@ -185,12 +185,12 @@ class MultiHostRuntime(Runtime):
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
 
     def _wanted(self) -> list[int]:
-        """Learners that are to take part: those that live, and newcomers that are ready."""
+        """Learners that are to take part: those that live, and replacements that are ready."""
         found = {*self.local_runtime.living(), *self.local_runtime.ready()}
         return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
 
     def _more_for(self, ready: Iterable[int]) -> bool:
-        """Is there anything to do for newcomers of a host whose learners have all ended?"""
+        """Is there anything to do for replacements on a host whose learners have all ended?"""
         return bool(list(ready)) and self._at_once and self._leases is not None and self._leases.left
 
     def _order(self, remote: RemoteHost, plan: SegmentPlan, living: list[int]) -> None:
@@ -296,7 +296,7 @@ class MultiHostRuntime(Runtime):
         return self._leases.give_back(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
-        """What happens a few times a second while learners run."""
+        """Attend to hosts; called a few times a second while learners run."""
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()
@@ -323,7 +323,7 @@ class MultiHostRuntime(Runtime):
         return self._hosts.seen(traffic)
 
     def _late_learners(self, remote: RemoteHost, late: bool) -> Iterable[int]:
-        """Learners of a host that could begin at once: all, when it has just come, or newcomers."""
+        """Learners of a host that could begin at once: all, when it has just come, or replacements."""
         return remote.ranks if late else remote.ready
 
     def _judge(self) -> None:
@@ -385,7 +385,7 @@ class MultiHostRuntime(Runtime):
         return int(self._arena.counts.frames[list(ranks)].sum())
 
     def who_waits(self) -> str:
-        """What every learner is doing, as far as it is known here, in a table."""
+        """A table of what every learner is doing, as far as it is known here."""
         return self._hosts.who_waits()
 
     def _stop(self) -> None:

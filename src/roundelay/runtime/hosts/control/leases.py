@@ -1,9 +1,9 @@
-"""One work queue for all hosts of a run. The conductor owns it; every host keeps a small stock of what it has drawn, so
-that no learner waits for the network.
+"""One work queue for all hosts of a run. The coordinator owns it; every host prefetches a few leases, so no learner
+waits for the network.
 
 A minibatch is leased to one host at a time. That host says what its learners have trained, together with what they
-counted for it; only then is it off the books. When a host dies, what it had not yet said to be trained is drawn again
-by others, and what it had counted for the rest stays counted: so every minibatch of an epoch is counted exactly once.
+counted for it; only then is the lease settled. When a host dies, its leases that are not settled are drawn again by
+others, and whatever it had counted for the rest stays counted: so every minibatch of an epoch is counted exactly once.
 """
 
 import math
@@ -23,14 +23,14 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import PREFETCH, TRAINED, Arena
 
 LOOK_SECONDS, SLOWEST_LOOK_SECONDS = 2e-3, 0.05
-"""How often a host looks at its stock: four times a minibatch, within these bounds. A host whose learners need all of
-its cores has none to spare for looking."""
+"""Bounds of the interval at which a host looks at its prefetched leases: a quarter of a minibatch. A host whose
+learners need all of its cores has none to spare for looking."""
 AHEAD_SECONDS = 0.02
-"""Besides a round trip to the conductor, for how long a stock is to last."""
+"""Prefetched leases are to last so much longer than a round trip to the coordinator."""
 
 
 class Leases:
-    """The conductor's book for one segment: minibatches `first` to `end` of an epoch. Safe to use from any thread."""
+    """The coordinator's leases of one segment: minibatches `first` to `end` of an epoch. Safe from any thread."""
 
     def __init__(self, plan: EpochPlan, first: int, end: int) -> None:
         self._plan, self._next, self._end = plan, first, end
@@ -50,7 +50,7 @@ class Leases:
         return bool(self._returned) or self._next < self._end
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
-        """Up to so many for `host`, at most a STOCK; what others did not train comes first. And: is there more?"""
+        """Up to so many for `host`, at most PREFETCH; those given back by others come first. And: is there more?"""
         with self._lock:
             found: list[int] = []
             while len(found) < min(wanted, PREFETCH) and self.left:
@@ -92,7 +92,7 @@ class PrefetchedLeases:
     """A host's share of the queue, kept filled on a thread of its own while a part of a segment runs.
 
     Args:
-        ask: ask the conductor for so many; it answers by `fill`.
+        ask: ask the coordinator for so many; it answers by `fill`.
     """
 
     def __init__(self, arena: Arena, here: Sequence[int], ask: Callable[[int], None]) -> None:
@@ -101,14 +101,14 @@ class PrefetchedLeases:
         self._lock = threading.Lock()
         self._answered, self._ended = threading.Event(), threading.Event()
         self._answered.set()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="stock")
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="prefetch")
 
     def start(self) -> None:
         """Begin to ask."""
         self._thread.start()
 
     def fill(self, indices: Sequence[int], more: bool) -> None:
-        """What the conductor answers."""
+        """Take what the coordinator answers."""
         with self._lock:
             if not self._ended.is_set():
                 self._open.update(indices)
@@ -147,7 +147,7 @@ class PrefetchedLeases:
             self._thread.join()
 
     def report(self) -> dict[str, Any] | None:
-        """What learners have trained since the last report, `settled`, and all they have counted, `counts`: of one
+        """Minibatches trained since the last report, `settled`, and all that learners have counted, `counts`: of one
         moment. None: just now a learner is dead that had not finished counting."""
         with self._lock:
             self._arena.queue_lock.acquire()

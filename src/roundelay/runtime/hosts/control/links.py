@@ -10,7 +10,7 @@ from roundelay.runtime.hosts.transport.wire import Address, Link
 
 
 class PeerLinks:
-    """This host's links: those to hosts before it are dialled, those to hosts after it come in at the door.
+    """This host's links: those to hosts before it are dialled, those to hosts after it are accepted by the router.
 
     Args:
         hosts: the ranks of each, in rank order; this one is number `host` of them.

@@ -1,7 +1,7 @@
-"""Which hosts take part in a run: who has come, who is lost, who comes back. The conductor's book of them.
+"""Membership: the hosts that take part in a run, those that are lost, those that come back. The coordinator keeps it.
 
-Links have threads of their own, which note what they hear. What follows from it happens in `attend`, which the
-conductor calls a few times a second from its main thread, so that nothing changes under its hands.
+Links have threads of their own, which note what they hear. The consequences are drawn in `attend`, which the
+coordinator calls a few times a second from its main thread, so that nothing changes while it is being read.
 """
 
 import threading
@@ -25,7 +25,7 @@ from roundelay.runtime.procs.coordination import activity
 from roundelay.runtime.procs.driver import ProcsRuntime
 
 GOODBYE_SECONDS = 5.0
-"""How long the conductor waits for the others to hear that the run has ended."""
+"""Seconds that the coordinator waits for the others to hear that the run has ended."""
 
 
 def open_router(place: HostPlace, terms: HostTerms) -> Router:
@@ -46,7 +46,7 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
         ) from error
     if place.conducts and place.hosted:
         host, port = listener.address
-        Rendezvous(place.world, terms.patience_seconds).say("conductor", {"host": host, "port": port})
+        Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
     return Router(listener, ROLES, terms.patience_seconds)
 
 
@@ -79,8 +79,8 @@ class HostMembership:
     """All other hosts.
 
     Args:
-        crew: the learners of this host; what is known of the others is written into its arena.
-        door, arrivals: where they knock, and who has.
+        local_runtime: the learners of this host; facts about the others are written into its arena.
+        router, arrivals: accepted links, and the hosts among them that want to join.
         handle: called for each message of a host, from that host's thread.
         left: called when a host is gone, from any thread; how many minibatches come back from it.
         moved: called with the addresses of all hosts when one is lost or comes.
@@ -214,7 +214,7 @@ class HostMembership:
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
     def addresses(self) -> list[Address]:
-        """Where hosts listen, in rank order; nowhere, ("", 0), where none is."""
+        """Addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
         found = [self._router.listener.address] + [("", 0)] * (len(self.hosts) - 1)
         for remote in self.all():
             found[remote.host] = remote.address
@@ -231,7 +231,7 @@ class HostMembership:
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
 
     def who_waits(self) -> str:
-        """What every learner is doing, as far as it is known here, in a table."""
+        """A table of what every learner is doing, as far as it is known here."""
         here, now = activity.report_activity(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
         said[0] = activity.ReportedActivity(here, now)
@@ -283,7 +283,7 @@ class HostMembership:
             self._handle(remote, message)
 
     def _take_state(self, remote: RemoteHost, message: Message) -> None:
-        """What a host says of its learners a few times a second."""
+        """Take what a host says of its learners a few times a second."""
         arena, found = self._local_runtime.arena, message.header
         with self.gate:
             if remote.standing != "in":
@@ -392,7 +392,7 @@ class HostMembership:
     # For the records --------------------------------------------------------------------------------------------------
 
     def news(self) -> tuple[tuple[HostGone, ...], tuple[HostBack, ...]]:
-        """Who was lost and who came back since this was asked last."""
+        """Hosts that were lost, and hosts that came back, since this was asked last."""
         with self.gate:
             found = tuple(self.lost), tuple(self.joined)
             self.lost, self.joined = [], []

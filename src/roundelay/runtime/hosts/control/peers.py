@@ -1,4 +1,4 @@
-"""A host of a run, as the conductor sees it."""
+"""A host of a run, as the coordinator sees it."""
 
 import threading
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ class RemoteHost:
     welcomed: bool = False  # it has been given what it needs, or is just being given it
     late: bool = False  # it came when the run had begun
     copied: int | None = None  # whose row it began with then
-    ready: list[int] = field(default_factory=list)  # its newcomers that could take part
+    ready: list[int] = field(default_factory=list)  # its replacements that could take part
     answer: HostAnswer = field(default_factory=HostAnswer)  # what it said at the end of its last part
     said: ReportedActivity | None = None  # of its learners, last
     reached: int = 0  # the round its furthest learner has begun, when it was asked
@@ -107,6 +107,6 @@ class RemoteHost:
         self.answer = HostAnswer()
 
     def note(self, answer: HostAnswer) -> None:
-        """What it said at the end of a part, of all the segment so far."""
+        """Note what it said at the end of a part, of all the segment so far."""
         self.answer, self.lost, self.joined = answer, answer.lost, answer.joined
         self.traffic, self.redrawn = answer.traffic, answer.redrawn

@@ -1,10 +1,10 @@
-"""Hosts that work and get nothing done. A heartbeat says that a host lives; only what it has trained, that it moves."""
+"""Hosts that work and get nothing done. A heartbeat says that a host lives, only settled leases say that it moves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 SUSPENDED_SECONDS = 1.0
-"""What lies between two looks counts for no more: whoever was suspended has not idled."""
+"""The time between two looks counts for no more: a process that was suspended has not idled."""
 
 
 @dataclass

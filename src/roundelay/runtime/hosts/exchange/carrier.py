@@ -59,7 +59,7 @@ class RowCarrier:
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
         self._state, self._number = ExchangeState(Role.CLIENT), 0
         self._gate = threading.RLock()
-        self._flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
+        self._in_flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
 
     def fetch(self, peer: int, into: Tensor) -> int | None:
         """Copy row `peer` as it is now into `into` (P,); its version. None: nobody is there.
@@ -122,7 +122,7 @@ class RowCarrier:
                 return None
             encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
             with self._gate:
-                self._flight = terms.peer, lease
+                self._in_flight = terms.peer, lease
                 row.check_out(lease)
             self._state.take(Event.CHECK_OUT)
             return row.version
@@ -162,10 +162,10 @@ class RowCarrier:
             row.lock.release()
 
     def _is_back(self, lease: int) -> bool:
-        """The flight under `lease` is over from now on; False if it was over before. Giving up needs no lock
+        """The row is not in flight under `lease` any more; False if it was over before. Giving up needs no lock
         of the row: whoever applies a reply has that lock, and asks this first."""
         with self._gate:
-            self._flight = None
+            self._in_flight = None
             return self._row.check_in(lease)
 
     def _check_in(self, lease: int) -> None:
@@ -177,9 +177,9 @@ class RowCarrier:
     def living_changed(self) -> None:
         """If the row is in flight to a dead learner, it is back, as it was. From any thread."""
         with self._gate:
-            if self._flight is None or self._lives(peer := self._flight[0]):
+            if self._in_flight is None or self._lives(peer := self._in_flight[0]):
                 return
-            self._is_back(self._flight[1])
+            self._is_back(self._in_flight[1])
         self.links.cut(self._network.home(peer))
 
     def _talk(

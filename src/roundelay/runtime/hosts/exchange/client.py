@@ -59,9 +59,9 @@ class ExchangeClient:
         arena: path of the host's arena, as learners are told it.
         layout: of that arena; it has rows for all learners of the run.
         network: the other hosts.
-        flights: leases on the rows of this host; its server's too.
-        carriage: how rows are carried.
-        pace: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
+        row_leases: of the rows of this host; its server's too.
+        row_format: of rows on their way.
+        cpu_budget: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """

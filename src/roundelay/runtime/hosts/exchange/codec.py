@@ -1,4 +1,4 @@
-"""What is carried between two hosts for an exchange, and the arithmetic at both ends.
+"""Payloads of exchanges between two hosts, and the arithmetic at both ends.
 
 Of the row m that travels and the row t that it visits, both ends get the same vectors m^ and t^: what was carried of
 them. Both apply the rule to these, and each changes its own row by what the rule changes of its own:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 
 from roundelay.core.cores import cores, quota
 
-SHARE = 0.04
-"""Of a busy core's time, unless the user says otherwise."""
 MOST_SECONDS = 1.0
 """For so long an allowance may be saved up."""
 

@@ -61,7 +61,7 @@ class HostNetwork:
         addresses: by host: where the others' listeners are, whose links are given to their servers.
         patience: seconds, for which an exchange is tried before it comes to nothing. Not how long hosts may be silent:
             whoever knows that one is dead says so by `ExchangeClient.peers_changed`.
-        tally: counts malformed frames.
+        rejected: counts malformed frames.
         encrypts: is what goes over the links hidden?
     """
 

@@ -86,7 +86,7 @@ def text(value: Any) -> str:
 
 
 def address(value: Any) -> tuple[str, int]:
-    """Where a host listens.
+    """The address a host listens at.
 
     Raises:
         Nonsense.

@@ -1,7 +1,7 @@
-"""Links that are watched: heartbeats both ways, several senders, one who listens; and the door at which hosts knock.
+"""Monitored links: heartbeats both ways, several senders, one listener; and the router of accepted links.
 
-Who has said nothing for as long as hosts are patient is gone, and so is whoever closed the link. Large things are sent
-in pieces, each of which is a sign of life, so that a slow link is not taken for a dead one.
+A host that has said nothing for as long as hosts are patient is gone, and so is one that has closed its link. Large
+things are sent in pieces, each of which is a sign of life, so that a slow link is not taken for a dead one.
 """
 
 import threading
@@ -35,7 +35,7 @@ class MonitoredLink:
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
         self.heard = time.monotonic()
-        """When the other end last said anything, a heartbeat too."""
+        """The moment at which the other end last said anything, a heartbeat too."""
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send a message.
@@ -106,7 +106,7 @@ class Router:
         self._takers: dict[str, Callable[[Link], None]] = {}
         self._early: list[tuple[float, str, Link]] = []  # when they came, and for what
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._open, daemon=True, name="door")
+        self._thread = threading.Thread(target=self._open, daemon=True, name="router")
         self._thread.start()
 
     def give(self, role: str, take: Callable[[Link], None]) -> None:

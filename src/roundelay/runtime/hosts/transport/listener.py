@@ -1,6 +1,6 @@
-"""Where other hosts connect.
+"""The listener: other hosts connect to it.
 
-Who does proves itself (wire.py) on a thread of its own, so that one who stands still at the door keeps nobody waiting.
+Each connection is authenticated (wire.py) on a thread of its own, so one that says nothing keeps nobody waiting.
 """
 
 import socket
@@ -22,12 +22,12 @@ from roundelay.runtime.hosts.transport.wire import (
 )
 
 MOST_UNADMITTED = 64
-"""How many may be proving themselves at a time; one more, and the oldest of the address that has most of them is sent
-away: a crowd from one address keeps nobody else out."""
+"""Connections that may be authenticating at a time. With one more, the oldest of the address that has most of them is
+closed: a crowd from one address keeps nobody else out."""
 
 
 class Listener:
-    """A door.
+    """Accepts connections of other hosts.
 
     Args:
         address: of an interface of this host, and a port; 0 takes any.
@@ -93,7 +93,7 @@ class Listener:
             except OSError:  # gone again
                 socket_.close()
                 continue
-            thread = threading.Thread(target=self._examine, args=(link,), daemon=True, name=f"door {link.peer}")
+            thread = threading.Thread(target=self._examine, args=(link,), daemon=True, name=f"listener {link.peer}")
             with self._gate:
                 if len(self._unadmitted) >= MOST_UNADMITTED:
                     self._reject_oldest()

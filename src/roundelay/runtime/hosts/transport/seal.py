@@ -89,8 +89,8 @@ def _expand(key: bytes, label: bytes) -> bytes:
 
 
 def cut(views: Sequence[memoryview]) -> Iterator[memoryview]:
-    """What lies in `views`, one after the other, as the data of records: each is good until the next is asked for.
-    Copied is only what does not lie in one piece."""
+    """Cut the bytes of `views`, one after the other, into the data of records: each is good until the next is asked
+    for. Only data that does not lie in one piece is copied."""
     joint, filled = memoryview(b""), 0
     for number, view in enumerate(views):
         at = 0

@@ -1,4 +1,4 @@
-"""How much goes over the links between hosts."""
+"""Traffic counters of the links between hosts."""
 
 from collections.abc import Callable, Iterable
 

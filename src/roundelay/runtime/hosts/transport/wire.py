@@ -59,12 +59,12 @@ _FRAME = struct.Struct("!BIQ")
 
 
 class BadFrame(LinkError):
-    """What came is no frame of ours. The link is closed."""
+    """The bytes that came are no frame of ours. The link is closed."""
 
 
 class Tampered(BadFrame):
-    """What came is not what the other end has sent, or not in its order: somebody between the two has changed it, left
-    something out, or put something in. The link is closed."""
+    """The bytes that came are not those that the other end has sent, or not in its order: somebody between the two has
+    changed them, left something out, or put something in. The link is closed."""
 
 
 class UnknownPeer(LinkError):
@@ -73,7 +73,7 @@ class UnknownPeer(LinkError):
 
 @dataclass(frozen=True)
 class Message:
-    """What came in one frame."""
+    """The contents of one frame."""
 
     kind: str
     header: dict[str, Any]
@@ -136,7 +136,7 @@ class Link:
         self.largest = largest
         """Bytes of a payload, either way: what this link is for needs no more."""
         self.hello: dict[str, Any] = {}
-        """What the other end has said of itself."""
+        """The identity that the other end has given."""
 
     @classmethod
     def connect(

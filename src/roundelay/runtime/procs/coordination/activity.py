@@ -1,9 +1,9 @@
-"""Who waits for whom: what every learner of every host is doing, as a table for people.
+"""Activity: what every learner of every host is doing, and who waits for whom, as a table for people.
 
-Each learner notes the effect it is in, whom or what that is about, and since when. Hosts say it to the conductor a few
+Each learner notes the effect it is in, whom or what that is about, and since when. Hosts tell the coordinator a few
 times a second, so the table can be printed when somebody's patience is over, also if nobody answers any more. It is for
-people alone, and kept apart from the arena: learners of the conductor's host act on what its tables say of others, and
-what a host has published must not be there before it is.
+people alone, and kept apart from the arena: learners of the coordinator's host act on what its tables say of others,
+and what a host has published must not be there before it is.
 """
 
 import time
@@ -18,7 +18,7 @@ OWN = "its own code"
 EFFECTS = (OWN, *LABELS.values())
 _NUMBERS = {effect: number for number, effect in enumerate(LABELS, 1)}
 TABLES = ("doing", "round", "published", "versions")
-"""What a host says of its learners besides what they count."""
+"""Tables that a host reports of its learners besides their counters."""
 
 
 def number_of(effect: Effect[Any]) -> tuple[int, int]:
@@ -30,7 +30,7 @@ def number_of(effect: Effect[Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ReportedActivity:
-    """What a host has said of its learners: `found` of `report_activity`, and when it came."""
+    """The last report of a host about its learners: `found` of `report_activity`, and when it came."""
 
     found: dict[str, Any]
     came: int
@@ -44,7 +44,7 @@ class ReportedActivity:
 
 
 def report_activity(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """What `ranks` are doing, for JSON: seconds instead of points in time, which differ from host to host."""
+    """The activity of `ranks`, for JSON: time passed instead of points in time, which differ from host to host."""
     now, chosen = milliseconds(), list(ranks)
     found = {name: arena.table(name)[..., chosen].tolist() for name in TABLES}
     found["doing"][2] = [now - since for since in found["doing"][2]]

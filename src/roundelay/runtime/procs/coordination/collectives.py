@@ -31,7 +31,7 @@ BUCKET = 25 * 2**18
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a learner process is told of the library: its name, and a folder, where the L processes meet."""
+    """The library as a learner process is told of it: its name, and a folder, where the L processes meet."""
 
     library: Library
     folder: str

@@ -18,8 +18,8 @@ from roundelay.runtime.procs.memory.device_rows import DeviceRows
 
 
 def device_of(place: int, device: torch.device) -> torch.device:
-    """Where the learner at `place` among those of its host computes: the GPUs of a host are dealt out in turn; with
-    fewer of them than learners, some share one."""
+    """The device of the learner at `place` among those of its host: GPUs are dealt out in turn; with fewer of them than
+    learners, some share one."""
     if device == torch.device("cuda"):  # any
         return torch.device("cuda", place % torch.cuda.device_count())
     return device
@@ -32,7 +32,7 @@ def reach_each_other(devices: Iterable[torch.device]) -> bool:
 
 
 def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceRows | None:
-    """Where others write a learner's row: all rows in the memory of devices, if these can reach each other's.
+    """Rows in the memory of devices, if others write a learner's row and these devices can reach each other's memory.
 
     Args:
         device: that learners compute on.
@@ -55,7 +55,7 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
 
 
 def visible() -> dict[str, str]:
-    """What this process's numbers of devices mean: only where it means the same do two speak of one."""
+    """Variables that give numbers of devices their meaning: processes that share devices must agree on them."""
     return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
 
 

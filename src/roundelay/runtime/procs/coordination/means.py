@@ -184,7 +184,7 @@ class Means:
         return self._mean_of_all(group)
 
     def _mean_of_all(self, group: Sequence[int]) -> Tensor:
-        """Where the mean of a group with members on other hosts lies, (P,)."""
+        """The vector (P,) that holds the mean of a group with members on other hosts."""
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:

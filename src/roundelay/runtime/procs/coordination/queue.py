@@ -17,7 +17,7 @@ from roundelay.runtime.procs.memory.arena import EMPTY, END, NONE, PREFETCH, TRA
 NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""
 ELSEWHERE = 1 << 62
-"""Where the queue of a host among several stands: nothing is left in it, and everything was drawn from it."""
+"""Position of the queue of a host among several: nothing is left in it, and everything was drawn from it."""
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
@@ -72,7 +72,7 @@ def prefetched(arena: Arena) -> int:
 
 
 def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
-    """Put minibatches, drawn from the run's queue, into the stock; is that all?"""
+    """Add prefetched minibatches, drawn from the run's queue; is that all?"""
     prefetch = arena.table("stock")
     arena.queue_lock.acquire()
     try:
@@ -85,13 +85,13 @@ def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
 
 
 def open_prefetch(arena: Arena) -> None:
-    """At the beginning of a segment on a host among several: everything comes through the stock."""
+    """At the beginning of a segment on a host among several: everything is prefetched."""
     arena.table("stock")[:2] = 0
     arena.table("queue")[0], arena.table("more")[0] = ELSEWHERE, 1
 
 
 def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
-    """Under the lock: what lies in the stock, was put back, or is with one of `ranks`."""
+    """Under the lock: what is prefetched, was put back, or is with one of `ranks`."""
     prefetch, returned = arena.table("stock"), arena.table("returned")
     found = [int(prefetch[2 + number % PREFETCH]) for number in range(int(prefetch[0]), int(prefetch[1]))]
     found += [int(index) for index in returned[1 : 1 + returned[0]]]

@@ -12,7 +12,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long learner `rank` waits for anything before it gives up, and what it does while it waits."""
+    """Seconds that learner `rank` waits for anything before it gives up, and what it does while it waits."""
 
     rank: int
     seconds: float

@@ -1,8 +1,8 @@
-"""Rows on devices for learners that no parent leads: a process of its own keeps them.
+"""Rows on devices for learners that no parent leads: a process of its own, the row host, owns them.
 
 The memory of a device belongs to a process and goes with it, and whoever else has mapped it is left with nothing. Where
 a parent leads the learners it owns their rows (device_rows.py). Learners that somebody else has started may die in any
-order, so rank 0 starts a keeper, which allocates the rows, says where they are, and does nothing more until the last
+order, so rank 0 starts a row host, which allocates the rows, says where they are, and does nothing more until the last
 learner process has ended.
 
 What is said is JSON: for each learner, by the names of the vectors, what the driver needs to map one (torch counts who
@@ -37,7 +37,7 @@ CENTRE = "centre"
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What a keeper is to keep."""
+    """The rows that a row host is to allocate."""
 
     names: tuple[str, ...]
     parameters: int
@@ -51,7 +51,7 @@ class RowsNotHosted(Exception):
 
 
 class RowHost:
-    """Rank 0's hold on it.
+    """Rank 0's handle of the process.
 
     Raises:
         RowsNotHosted: it cannot have the memory, or says nothing for `patience` seconds; says which.
@@ -76,11 +76,11 @@ class RowHost:
         if not select.select([process.stdout], [], [], patience)[0]:
             process.kill()
             process.wait()
-            raise RowsNotHosted(f"their keeper said nothing for {patience:.0f} s")
+            raise RowsNotHosted(f"their row host said nothing for {patience:.0f} s")
         said = process.stdout.readline()
         process.stdout.close()
         if not said:
-            raise RowsNotHosted(f"their keeper ended with status {process.wait()}")
+            raise RowsNotHosted(f"their row host ended with status {process.wait()}")
         answer: dict[str, Any] = json.loads(said)
         if "problem" in answer:
             process.wait()
@@ -92,7 +92,7 @@ class RowHost:
 
 
 def mapped(handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int) -> DeviceRows:
-    """The rows that a keeper keeps, in this process: vectors (P,) by these `names`, and the centre if there is one.
+    """The rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there is one.
 
     Raises:
         ValueError: `handles` are not of such rows; nothing was mapped that is not.
@@ -114,7 +114,7 @@ def mapped(handles: Handles, names: Sequence[str], parameters: int, centre: bool
 
 
 def _say(vector: Tensor) -> dict[str, Any]:
-    """How another process can map it."""
+    """A description by which another process can map it."""
     storage: Any = vector.untyped_storage()
     if vector.device.type != "cuda":
         descriptor, size = storage._share_fd_cpu_()

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
-from roundelay.speech.decode.graphs.fst import Fst, map_input, merge_equal_states, to_arrays
 from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import Symbols
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
 
 BLANK = "<blk>"
 

@@ -12,8 +12,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decode.graphs.fst import ARC, Arcs
 from roundelay.speech.decode.lm.ngram import BEGIN, END, NEVER, ROOT, Arpa, Floats, Ints
+from roundelay.speech.search.fst import ARC, Arcs
 
 
 def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:

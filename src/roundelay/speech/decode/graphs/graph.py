@@ -19,7 +19,11 @@ import numpy as np
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, write_text
-from roundelay.speech.decode.graphs.fst import (
+from roundelay.speech.decode.graphs.grammar import grammar_arcs
+from roundelay.speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
+from roundelay.speech.decode.lm.ngram import Arpa, Restricted
+from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.fst import (
     Arcs,
     Fst,
     add_output_cost,
@@ -29,10 +33,6 @@ from roundelay.speech.decode.graphs.fst import (
     to_arrays,
     write_arrays,
 )
-from roundelay.speech.decode.graphs.grammar import grammar_arcs
-from roundelay.speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
-from roundelay.speech.decode.lm.ngram import Arpa, Restricted
-from roundelay.speech.lexicon.lexicon import Lexicon
 
 FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE = "HCLG.fst", "words.txt", "phones.txt", "graph.json"
 GRAPH_VERSION = 2

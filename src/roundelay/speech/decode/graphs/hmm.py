@@ -22,12 +22,12 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
-from roundelay.speech.decode.graphs.fst import add_self_loops, from_arrays, map_input, merge_equal_states, to_arrays
 from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import expand_states
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.fst import add_self_loops, from_arrays, map_input, merge_equal_states, to_arrays
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import kaldifst
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.decode.graphs.fst import ARC, Arcs, Fst
 from roundelay.speech.decode.lm.ngram import BEGIN, END
 from roundelay.speech.hmm.topology import EDGE, PhoneState, Tying, transitions
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.search.fst import ARC, Arcs, Fst
 
 EPSILON, BACKOFF = "<eps>", "#0"
 

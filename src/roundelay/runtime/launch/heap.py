@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed.
+"""Freed memory: the C library is told to keep it for the next step.
 
 Every training step allocates the same activations and gradients and frees them again. By default glibc gives large
 pieces back to the kernel at once, which clears each page before it hands it out again: up to 15,000 page faults and 25

@@ -1,0 +1,72 @@
+"""The real imports of the package, and the floors that .importlinter states, for the pictures that show them."""
+
+import configparser
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = ("runtime", "learner", "strategies", "algorithms")
+"""What makes an importer a part of the distributed wing."""
+SPEECH = "speech"
+
+
+@cache
+def imports() -> grimp.ImportGraph:
+    """All imports, but for those that only type checkers see."""
+    return grimp.build_graph("roundelay", exclude_type_checking_imports=True, cache_dir=None)
+
+
+def floors(contract: str) -> list[list[str]]:
+    """The layers of a contract from the top; names of files and folders that are there."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter", encoding="utf-8")
+    section = parser[f"importlinter:contract:{contract}"]
+    above = section["containers"].strip()
+    there = {name.rsplit(".", 1)[1] for name in imports().find_children(above)}
+    layers = [[n.strip(" ()") for n in row.split("|")] for row in section["layers"].strip().splitlines()]
+    return [kept for layer in layers if (kept := [name for name in layer if name in there])]
+
+
+def uses(importer: str, imported: str) -> bool:
+    """Does anything in `importer` import anything in `imported`? Dotted names below the package."""
+    a, b = f"roundelay.{importer}", f"roundelay.{imported}"
+    return imports().direct_import_exists(importer=a, imported=b, as_packages=True)
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """Imports among some modules: importer -> those it imports directly."""
+
+    direct: dict[str, frozenset[str]]
+
+    @classmethod
+    def among(cls, names: list[str], above: str = "") -> "Arrows":
+        """Those among `names`, which are children of `above`."""
+        dotted = {name: f"{above}.{name}" if above else name for name in names}
+        return cls({a: frozenset(b for b in names if a != b and uses(dotted[a], dotted[b])) for a in names})
+
+    def reached(self, name: str) -> frozenset[str]:
+        """Everything that `name` imports, over however many others."""
+        found: set[str] = set()
+        waiting = list(self.direct[name])
+        while waiting:
+            found.add(following := waiting.pop())
+            waiting += self.direct[following] - found
+        return frozenset(found)
+
+    def shown(self) -> list[tuple[str, str]]:
+        """Imports that do not follow from others: enough to see who can reach whom."""
+        return [
+            (a, b) for a in self.direct for b in sorted(self.direct[a])
+            if not any(b in self.reached(c) for c in self.direct[a] - {b})
+        ]  # fmt: skip
+
+
+def wing(name: str, arrows: Arrows) -> str:
+    """`training`, `speech`, `both` or `neither`: which wings a module of the package is part of, or reaches."""
+    known = arrows.reached(name) | {name}
+    trains, speaks = bool(known & set(TRAINING)), SPEECH in known
+    return "both" if trains and speaks else "training" if trains else "speech" if speaks else "neither"

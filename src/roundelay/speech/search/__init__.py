@@ -1,0 +1,1 @@
+"""Transducers and the search through them, for alignment and decoding."""
