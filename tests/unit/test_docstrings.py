@@ -19,7 +19,7 @@ PRIVATE = re.compile(
 
 
 def docstrings() -> list[tuple[str, str]]:
-    """Where a docstring is, and its text."""
+    """Place and text of every docstring."""
     found = []
     for file in source_files():
         for node in ast.walk(file.tree):
