@@ -1,4 +1,4 @@
-"""Where the two wings meet: an acoustic model as a task for learners, and a recipe as a job.
+"""The two wings joined: an acoustic model as a task for learners, and a recipe as a job.
 
 Legend: P parameters, S tied states.
 """
@@ -23,11 +23,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
 from roundelay.core.streams import stream, stream_seed
+from roundelay.job import AfterDeath, Job
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay.recipes.kept import completed
-from roundelay.recipes.recipe import Recipe, complete
+from roundelay.recipes.recipe import Recipe, Training, complete
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts
@@ -45,7 +46,6 @@ from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
-from roundelay.training import AfterDeath, Job
 
 TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"
@@ -119,7 +119,7 @@ def parse_straggler(text: str) -> Straggler:
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
-    """What `training.on_death` means for this strategy.
+    """The policy that `training.on_death` means for this strategy.
 
     Raises:
         UserError: it cannot do that.
@@ -164,10 +164,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
     """
     training = recipe.training
     corpus = load_corpus(recipe.corpus)
-    if training.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("training.device is cuda: torch sees no GPU here. Choose cpu, or install torch for CUDA.")
-    pays = training.device == "cuda" or autocast_pays()
-    autocast = pays if training.precision == "auto" else training.precision == "bf16"
+    autocast = _autocast(training)
     task = AcousticTask(
         recipe.corpus,
         recipe.alignment,
@@ -180,23 +177,12 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         training.augment,
         training.objective,
     )
-    stragglers = tuple(parse_straggler(text) for text in training.stragglers)
-    if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
-        raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
-    if beyond := [s.rank for s in stragglers if not 0 <= s.rank < training.learners]:
-        raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {training.learners - 1}.")
+    stragglers = _stragglers(training)
     if training.record and training.runtime == "sim":
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
-    strategy = make_strategy(training.strategy, training.options)
-    if place is not None and not place.alone:
-        strategy = _several_hosts(recipe, place, strategy)
-    strategy.check(training.learners)
+    strategy = _strategy(recipe, place)
     on_death = _on_death(training.on_death, strategy)
     cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
-
-    after_death: AfterDeath = "stop"
-    if strategy.traits.synchronous and on_death != "stop":
-        after_death = "shrink" if on_death == "shrink" else "restart"
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
@@ -224,21 +210,67 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         save_model=lambda x, path: save_model(task, x, path),
         complete=complete if exp is None else lambda old: completed(old, exp, plain(recipe)),
         with_learners=with_learners,
-        after_death=after_death,
+        after_death=_after_death(on_death, strategy),
         keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
     )
 
 
+def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
+    """The strategy of the recipe, on one host or several.
+
+    Raises:
+        UserError: it cannot be trained with so many learners, or on several hosts.
+    """
+    strategy = make_strategy(recipe.training.strategy, recipe.training.options)
+    if place is not None and not place.alone:
+        strategy = _several_hosts(recipe, place, strategy)
+    strategy.check(recipe.training.learners)
+    return strategy
+
+
+def _autocast(training: Training) -> bool:
+    """True if gradients are computed in bfloat16 where torch takes that for safe.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if training.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("training.device is cuda: torch sees no GPU here. Choose cpu, or install torch for CUDA.")
+    if training.precision == "auto":
+        return training.device == "cuda" or autocast_pays()
+    return training.precision == "bf16"
+
+
+def _stragglers(training: Training) -> tuple[Straggler, ...]:
+    """The learners made slow.
+
+    Raises:
+        UserError: one is named twice, or does not exist.
+    """
+    stragglers = tuple(parse_straggler(text) for text in training.stragglers)
+    if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
+        raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")
+    if beyond := [s.rank for s in stragglers if not 0 <= s.rank < training.learners]:
+        raise UserError(f"stragglers {beyond} do not exist: learners are 0 to {training.learners - 1}.")
+    return stragglers
+
+
+def _after_death(on_death: str, strategy: Strategy) -> AfterDeath:
+    """The way on after a death that the strategy itself cannot survive."""
+    if not strategy.traits.synchronous or on_death == "stop":
+        return "stop"
+    return "shrink" if on_death == "shrink" else "restart"
+
+
 def learners_deaths(on_death: str) -> OnDeath:
-    """What they mean to the runtime."""
+    """The runtime's policy for a dead learner under `training.on_death`."""
     return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
 
 
 def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
-    """How hosts deal with each other; what must be the same on all of them is the recipe, and how much data it
-    names."""
+    """The terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
     training, corpus = recipe.training, load_corpus(recipe.corpus)
     agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
     if isinstance(strategy, HAdPsgd):
@@ -282,7 +314,7 @@ class AcousticModel:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What lies beside the tensors: enough to build the network."""
+    """Sizes stored beside the tensors: enough to build the network."""
 
     model: ModelConfig
     features: int

@@ -27,7 +27,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json
 from roundelay.runtime.base import ClusterState
 
-VERSION = 2
+CHECKPOINT_VERSION = 2
 """Version 1 had a crc32 of the tensors and none of the JSON; it is still read."""
 DAMAGED = ".damaged"
 """Ends the names of files that were set aside."""
@@ -57,7 +57,7 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     write_checked_with(
         path,
         {
-            "version": VERSION,
+            "version": CHECKPOINT_VERSION,
             "tensors": tensors.name,
             "integers": checkpoint.state.integers,
             "virtual_ns": checkpoint.state.virtual_ns,
@@ -76,8 +76,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         UserError: it is of a version that this program does not read.
     """
     meta, sums = read_sums(path, "")
-    if sums and meta.get("version") != VERSION:
-        raise UserError(f"{path}: checkpoint version {meta.get('version')}, this program reads {VERSION}.")
+    if sums and meta.get("version") != CHECKPOINT_VERSION:
+        raise UserError(f"{path}: checkpoint version {meta.get('version')}, this program reads {CHECKPOINT_VERSION}.")
     name = meta.get("tensors")
     if not isinstance(name, str) or not is_file_name(name):
         raise Damaged(f"{path}: not a checkpoint: it names no file of tensors.")

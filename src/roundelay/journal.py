@@ -61,7 +61,7 @@ class Journal:
         self._room.wait_for(lambda: append(self._exp, record), self._exp)
 
     def begin_segment(self) -> None:
-        """None of its learners has died yet."""
+        """Begins a segment none of whose learners has died yet."""
         self._deaths.clear()
 
     def lose(self, lost: Lost, frames: int = 0) -> None:
@@ -73,7 +73,7 @@ class Journal:
         )
 
     def lose_all(self, lost: tuple[Lost, ...]) -> None:
-        """All who have died in this segment so far, in order; each death is said once."""
+        """Reports all who have died in this segment so far, in order; each death is reported once."""
         said: Counter[tuple[int, str]] = Counter()
         for one in lost:
             said[one.rank, one.reason] += 1
@@ -81,7 +81,7 @@ class Journal:
                 self.lose(one)
 
     def has_said(self, rank: int, reason: str) -> bool:
-        """Was this death of this segment said already?"""
+        """True if this death of this segment was reported already."""
         return (rank, reason) in self._deaths
 
     def segment(self, epoch: int, rate: float, outcome: Outcome, now: Position) -> None:
@@ -159,7 +159,7 @@ class Journal:
 
 
 def _spent(outcome: Outcome) -> dict[str, Any]:
-    """Where the learners' seconds went, where they are real."""
+    """Seconds the learners spent, by activity; empty where seconds are virtual."""
     if outcome.virtual_seconds is not None:
         return {}
     seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}

@@ -11,8 +11,8 @@ from typing import Any, Self
 from roundelay.core.files import json_line
 from roundelay.core.live import (
     EVALUATING,
-    FAILED,
     INTERRUPTED,
+    RUN_FAILED,
     STARTING,
     TRAINING,
     Live,
@@ -47,7 +47,7 @@ class LiveFile:
         self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
 
     def look(self, glance: Glance) -> None:
-        """How far the segment is; called a few times a second."""
+        """Records how far the segment is; called a few times a second."""
         now = wall_clock()
         for rank, frames in enumerate(glance.learner_frames):
             if self._seen.get(rank, (-1, 0.0))[0] != frames:
@@ -126,4 +126,4 @@ class LiveFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(FAILED, str(error) or type(error).__name__)
+            self._end(RUN_FAILED, str(error) or type(error).__name__)

@@ -16,7 +16,7 @@ from roundelay.core.progress import Progress
 from roundelay.recipes.kept import kept_recipe
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
-from roundelay.speech.hmm.realign import REALIGN_SCALE, realign
+from roundelay.speech.hmm.realign import REALIGN_SCALE, RealignConfig, realign
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.prepared import load_corpus
 
@@ -59,10 +59,12 @@ def realign_with(
         out=out,
         progress=progress,
         made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
-        scale=scale,
-        silence_probability=recipes[0].align.silence_probability,
-        failure_share=recipes[0].align.failure_share,
-        workers=workers,
+        config=RealignConfig(
+            scale=scale,
+            silence_probability=recipes[0].align.silence_probability,
+            failure_share=recipes[0].align.failure_share,
+            workers=workers,
+        ),
     )
 
 

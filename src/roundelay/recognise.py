@@ -1,4 +1,4 @@
-"""From trained runs to words and word error rates.
+"""Recognition: from trained runs to words and word error rates.
 
 OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if
@@ -34,6 +34,7 @@ from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
 from roundelay.speech.features.external import Matrices
 from roundelay.speech.hmm.alignment import Alignment
+from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
@@ -100,28 +101,20 @@ def recognise(
     own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
     corpus = own if of is None else load_corpus(of)
     _check_asked(exp, config, len(others), out, of, scores)
-    if unknown := [split for split in config.splits if split not in corpus.splits]:
-        raise UserError(
-            f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
-        )
+    _check_splits(corpus, config.splits)
     tuned_on = own if of is not None and TUNING_SPLIT not in corpus.splits else corpus
     source: Source
     tuned: Source
     if scores is None:
-        members = ensemble(exp, recipe, others, None if of is None else corpus)
-        source = tuned = Models(members)
-        if tuned_on is not corpus:
-            tuned = Models(ensemble(exp, recipe, others))
-        said = words_said(members[0], own, corpus)
+        source = Models(ensemble(exp, recipe, others, None if of is None else corpus))
+        tuned = source if tuned_on is corpus else Models(ensemble(exp, recipe, others))
+        said = words_said(source.members[0], own, corpus)
     else:
         source = tuned = Given(Matrices.open(scores))
         said = ""
     columns = config.graph.columns(alignment.tying)
     graph = _graph(recipe, own, columns, progress, said)
-    pronouncing = None
-    if config.ctm:
-        lexicon = read_lexicon(graph / LEXICON_FILE, alignment.tying.phones[0])
-        pronouncing = Pronouncing(lexicon, alignment.tying, config.silence_probability, FRAME_SECONDS)
+    pronouncing = _pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
     with decoders(graph, config.workers, pronouncing) as run:
         options, tried = _settings(run, tuned, tuned_on, config, progress)
@@ -134,6 +127,18 @@ def recognise(
                 _update_results(exp, found)
             done.append(found)
     return done
+
+
+def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
+    if unknown := [split for split in splits if split not in corpus.splits]:
+        raise UserError(
+            f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
+        )
+
+
+def _pronouncing(graph: Path, tying: Tying, config: Decoding) -> Pronouncing:
+    lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0])
+    return Pronouncing(lexicon, tying, config.silence_probability, FRAME_SECONDS)
 
 
 def _check_asked(

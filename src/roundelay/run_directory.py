@@ -35,7 +35,7 @@ RECIPE = "recipe.yaml"
 EVENTS = "events.jsonl"
 PLACE = "place.json"
 """The file that says where the recipe's relative paths begin: see Origin."""
-MANNERS: tuple[str, ...] = tuple(
+CHANGEABLE: tuple[str, ...] = tuple(
     f"training.{name} "
     for name in (
         "on_death",
@@ -73,7 +73,7 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
         with suppress(UserError):  # not even a recipe any more: the differences say more than its first mistake
             old = complete(old)
         differences = _differences(old, recipe)
-        may = MANNERS
+        may = CHANGEABLE
         shrinks = recipe.get("training", {}).get("on_death") == "shrink"  # and may have, before it finished
         if (shrinks or not finished) and any(d.startswith(RESIZED[0]) for d in differences):
             may += RESIZED
@@ -94,7 +94,7 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run directory, and the working directory its recipe's relative paths begin at, were when the recipe was
+    """Paths of a run directory, and of the working directory its recipe's relative paths begin at, when the recipe was
     written; both absolute."""
 
     run: Path
@@ -196,7 +196,7 @@ def _lasting(line: bytes) -> bool:
 
 
 def has_trained(exp: Path) -> bool:
-    """Does the run's log tell of a segment of training? A damaged log counts as one that does."""
+    """True if the run's log has a segment of training. A damaged log counts as one that has."""
     try:
         return bool(of_kind(read_events(exp / EVENTS), Segment)) if (exp / EVENTS).exists() else False
     except UserError:

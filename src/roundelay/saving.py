@@ -28,7 +28,7 @@ from roundelay.runtime.clocks import pause
 FOLDER = "checkpoints"
 RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
-LOOK_SECONDS = 0.2
+DISK_LOOK_SECONDS = 0.2
 """Interval at which it is asked meanwhile whether the run is to stop."""
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Position:
     """Position of a run besides its cluster's state; all of it is in every checkpoint."""
 
-    schedule: schedules.Progress
+    schedule: schedules.SchedulePosition
     first: int = 0  # minibatch of the epoch to go on with
     frames: int = 0
     wall_s: float = 0.0
@@ -56,10 +56,10 @@ class Position:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Position":
         """The inverse of `to_json`."""
-        return cls(**{**value, "schedule": schedules.Progress(**value["schedule"])})
+        return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
     def judge(self, name: str, loss: float) -> None:
-        """The model in checkpoint `name` has this held-out loss: is it the best?"""
+        """Notes the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best, self.best_loss = name, loss
 
@@ -87,7 +87,7 @@ class Room:
         self._patience, self._asked, self._say = patience, asked, say
 
     def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """What `write` returns, which needs about so many bytes in `folder`; it is called again after `DiskFull`.
+        """Calls `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
 
         Raises:
             DiskFull: there is still no room.
@@ -105,7 +105,7 @@ class Room:
                     raise
             again = wall_clock() + RETRY_SECONDS
             while wall_clock() < again and not self._asked():
-                pause(LOOK_SECONDS)
+                pause(DISK_LOOK_SECONDS)
 
     def _complaint(self, error: DiskFull, folder: Path, needed: int) -> str:
         path = str(error).partition(": the disk is full")[0]
@@ -269,5 +269,5 @@ def listed(exp: Path) -> list[Listed]:
 
 
 def _bytes(path: Path) -> int:
-    """Of a checkpoint's files on disk."""
+    """Bytes of a checkpoint's files on disk."""
     return sum(file.stat().st_size for file in files_of(path) if file.exists())

@@ -23,8 +23,8 @@ from roundelay.core.rates import Warmup
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a schedule stands. `best` is the held-out loss of the last accepted epoch."""
+class SchedulePosition:
+    """Position in a schedule. `best` is the held-out loss of the last accepted epoch."""
 
     epoch: int  # the next to train, from 0
     learning_rate: float  # of that epoch; when warm
@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """What all rules have in common. `max_epochs` ends a run under every one."""
+    """Base of all rules. `max_epochs` ends a run under every one."""
 
     rule: str = field(default="", kw_only=True)
     learning_rate: float = 0.02
@@ -79,7 +79,7 @@ class Schedule(ABC):
         return Warmup(begin / scaled if scaled else 1.0, self.warmup_epochs * rounds, epoch * rounds)
 
     @abstractmethod
-    def decide(self, now: Progress, gain: float) -> Progress:
+    def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
         """After an epoch in which the held-out loss fell by the share `gain` of itself: how to go on. Only the rate,
         `halving` and `stopped` are this method's."""
 
@@ -99,7 +99,7 @@ class Newbob(Schedule):
     stop_below: float | None = field(default=0.001, kw_only=True)
     reject_worse: bool = field(default=True, kw_only=True)
 
-    def decide(self, now: Progress, gain: float) -> Progress:
+    def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
         stopped = ""
         if now.halving and self.stop_below is not None and gain < self.stop_below:
             change = "fell only" if gain >= 0 else "rose"
@@ -125,18 +125,18 @@ class Anneal(Schedule):
         if self.anneal_from < 1:
             raise UserError(f"schedule.anneal_from is {self.anneal_from}: give a number of epochs, 1 or more.")
 
-    def decide(self, now: Progress, gain: float) -> Progress:
+    def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
         annealing = now.epoch + 1 >= self.anneal_from
         return replace(now, learning_rate=now.learning_rate * (self.factor if annealing else 1))
 
 
-def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> Progress:
+def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> SchedulePosition:
     """Before the first epoch of a run with `minibatch` frames a round; `loss` is the held-out loss of the untrained
     model, which an epoch must not make worse."""
-    return Progress(0, schedule.scaled(minibatch), loss if loss is not None and math.isfinite(loss) else None)
+    return SchedulePosition(0, schedule.scaled(minibatch), loss if loss is not None and math.isfinite(loss) else None)
 
 
-def advance(schedule: Schedule, now: Progress, loss: float) -> tuple[Progress, bool]:
+def advance(schedule: Schedule, now: SchedulePosition, loss: float) -> tuple[SchedulePosition, bool]:
     """After an epoch ended with held-out `loss` (nats per frame): what comes next, and whether the epoch is
     accepted."""
     if not math.isfinite(loss):

@@ -1,4 +1,4 @@
-"""How large a learning rate a strategy bears: the largest stable product of rate and curvature.
+"""Stability of strategies: the largest stable product of learning rate and curvature.
 
 On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and what decides is s = lr h alone. It
 is stable while no eigenvalue of the recursion lies outside the unit circle. The edge is measured with the strategy's
@@ -37,7 +37,7 @@ from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPsgd, mixing_matrix
 from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_pga import GossipPga
-from roundelay.strategies.sgd import Sgd as OneLearner
+from roundelay.strategies.sgd import SerialSgd as OneLearner
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.ssgd import Ssgd
 
@@ -93,7 +93,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StabilitySetting:
     """Learners that train one minibatch a round between them, as `roundelay train` does."""
 
     learners: int
@@ -106,7 +106,7 @@ class Setting:
         return Sgd(self.momentum)
 
     def share_after_reset(self, steps: int) -> float:
-        """As `LocalOptimizer`."""
+        """Share of momentum after a reset, as in `LocalOptimizer`."""
         return self.optimizer.share_after_reset(steps)
 
 
@@ -129,7 +129,7 @@ def stability(
     ]
     for _, strategy, count in asked:
         strategy.check(count)
-    return [_edge(text, strategy, Setting(count, momentum), jitter, seed) for text, strategy, count in asked]
+    return [_edge(text, strategy, StabilitySetting(count, momentum), jitter, seed) for text, strategy, count in asked]
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -146,7 +146,7 @@ def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
     )
 
 
-def _edge(text: str, strategy: Strategy, setting: Setting, jitter: float, seed: int) -> Edge:
+def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: float, seed: int) -> Edge:
     learners, momentum = setting.learners, setting.momentum
     paper = theory(strategy, learners, momentum) if strategy.traits.synchronous or not jitter else None
     span = (0.02, 4.0) if not momentum else (0.001, 4.0 * (1 + momentum))
@@ -210,7 +210,7 @@ def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | 
 
     With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
     """
-    setting, edge = Setting(learners, momentum), None
+    setting, edge = StabilitySetting(learners, momentum), None
     match strategy:
         case OneLearner() | Ssgd():
             edge = 2 * (1 + momentum)
@@ -285,9 +285,9 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
     return first_unstable(turn)
 
 
-def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Setting) -> Recursion:
-    """On (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local momentum, and
-    what one learner's deviates from theirs (models do not: they begin a block alike)."""
+def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: StabilitySetting) -> Recursion:
+    """The recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local
+    momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
     fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
     keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
@@ -323,7 +323,7 @@ def _server(strategy: Asgd, learners: int) -> float:
 
 
 def _springs(strategy: Easgd, learners: int) -> Recursion:
-    """On (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
+    """The recursion on (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
     alpha, centre = strategy.beta / learners, learners
 
     def turn(s: float) -> NDArray[np.float64]:
@@ -339,7 +339,7 @@ def _springs(strategy: Easgd, learners: int) -> Recursion:
 
 
 def _springs_at_once(strategy: EasgdSync, learners: int) -> Recursion:
-    """On (mean, centre, a deviation from the mean)."""
+    """The recursion on (mean, centre, a deviation from the mean)."""
     alpha, beta = strategy.beta / learners, strategy.beta
 
     def turn(s: float) -> NDArray[np.float64]:

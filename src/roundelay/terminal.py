@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: bars, tables, errors. Logs and pipes get plain lines."""
+"""Output for a person at a terminal: bars, tables, errors. Logs and pipes get plain lines."""
 
 import sys
 import unicodedata
@@ -85,7 +85,7 @@ class Bar:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """However a command ends, no bar goes on drawing and the terminal has its cursor back."""
+    """Stops all bars and gives the terminal its cursor back, however a command ends."""
     try:
         yield
     finally:

@@ -17,11 +17,11 @@ from roundelay.core.streams import stream
 from roundelay.speech.scoring.alignment.align import SCLITE
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
 from roundelay.speech.scoring.alignment.groups import by_speaker, sclite_table
-from roundelay.speech.scoring.cases import Rules, case_of_times
 from roundelay.speech.scoring.formats.ctm import Place, TimedWord, write_ctm
 from roundelay.speech.scoring.formats.glm import Purpose, read_glm
-from roundelay.speech.scoring.formats.stm import Segment, write_stm
+from roundelay.speech.scoring.formats.stm import StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import read_trn, write_trn
+from roundelay.speech.scoring.normalise import Rules, case_of_times
 from roundelay.speech.scoring.resample import matched_pairs
 
 FOLDER = Path("/usr/lib/sctk/bin")
@@ -214,7 +214,7 @@ def test_names_without_case(tmp_path: Path) -> None:
     theirs = counts_in(sclite("-i", "spu_id", "-r", str(ref), "-h", str(hyp), "-o", "pralign", "stdout"))
     ours = score(read_trn(ref), read_trn(hyp)).utterances
     assert {u.id.lower(): u.errors for u in ours} == theirs
-    write_stm(tmp_path / "ref.stm", [Segment("Tape1", "A", "s", 0.0, 2.0, ("a", "b"))])
+    write_stm(tmp_path / "ref.stm", [StmSegment("Tape1", "A", "s", 0.0, 2.0, ("a", "b"))])
     write_ctm(
         tmp_path / "hyp.ctm", {"u": [TimedWord("a", 0.1, 0.2), TimedWord("b", 1.1, 0.2)]}, {"u": Place("tAPE1", "a")}
     )
@@ -227,7 +227,7 @@ def test_names_without_case(tmp_path: Path) -> None:
 def test_times(tmp_path: Path) -> None:
     """Segments with gaps between them, ignored ones too, and words anywhere: counts of every segment."""
     rng = stream(2, "sclite")
-    segments: list[Segment] = []
+    segments: list[StmSegment] = []
     spoken: dict[str, list[TimedWord]] = {}
     for file in (f"f{n}" for n in range(40)):
         now = 0.0
@@ -235,7 +235,7 @@ def test_times(tmp_path: Path) -> None:
             start = round(now + float(rng.choice([0, 0, 0.5, 1.25])), 3)
             now = round(start + float(rng.integers(1, 5)), 3)
             said = ["ignore_time_segment_in_scoring"] if rng.random() < 0.1 else words(rng, 8)
-            segments.append(Segment(file, "A", f"s{rng.integers(0, 5)}", start, now, tuple(said), ("o",)))
+            segments.append(StmSegment(file, "A", f"s{rng.integers(0, 5)}", start, now, tuple(said), ("o",)))
         starts = np.sort(rng.uniform(0, now + 2, 70)).round(2)
         spoken[file] = [TimedWord(f"w{rng.integers(0, 12)}", float(t), 0.11, 0.5) for t in starts]
     write_stm(tmp_path / "ref.stm", segments)
@@ -275,10 +275,10 @@ def test_alternatives_in_a_ctm(tmp_path: Path) -> None:
     write_stm(
         tmp_path / "ref.stm",
         [
-            Segment("tape", "A", "s", 0.0, 2.0, ("so",)),
-            Segment("tape", "A", "s", 2.0, 3.0, ("he", "is", "late")),
-            Segment("tape", "A", "s", 3.0, 4.0, ("IGNORETIMESEGMENTINSCORING",)),
-            Segment("tape", "A", "s", 4.0, 5.0, ("and",)),
+            StmSegment("tape", "A", "s", 0.0, 2.0, ("so",)),
+            StmSegment("tape", "A", "s", 2.0, 3.0, ("he", "is", "late")),
+            StmSegment("tape", "A", "s", 3.0, 4.0, ("IGNORETIMESEGMENTINSCORING",)),
+            StmSegment("tape", "A", "s", 4.0, 5.0, ("and",)),
         ],
     )
     files = ["-r", str(tmp_path / "ref.stm"), "stm", "-h", str(tmp_path / "hyp.ctm"), "ctm"]

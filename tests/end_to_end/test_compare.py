@@ -9,13 +9,13 @@ import pytest
 from roundelay.cli import main
 from roundelay.compare import running
 from roundelay.compare.grid import Grid, directory_label, plan
-from roundelay.compare.running import Outcome, State, run_grid
+from roundelay.compare.running import CellState, Outcome, run_grid
 from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import RunStarted, of_kind, read_events
+from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
-from roundelay.training import Interrupt
 
 SIM = ["--runtime", "sim", "--seeds", "1"]
 
@@ -83,7 +83,7 @@ def two_by_two(folder: Path) -> Grid:
     return plan("recipe.yaml", overrides, ["ssgd", "bmuf,period=5"], [2], 1, folder=folder)
 
 
-def states(outcomes: list[Outcome]) -> list[State]:
+def states(outcomes: list[Outcome]) -> list[CellState]:
     return [outcome.state for outcome in outcomes]
 
 
@@ -94,7 +94,7 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     interrupt = Interrupt()
     stop = StopAt(interrupt, "2/3 ssgd, 2 learners, seed 0: epoch 2")
     outcomes = run_grid(cut, False, stop, lambda _: None, interrupt)
-    assert states(outcomes) == [State.FINISHED, State.INTERRUPTED, State.WAITING]
+    assert states(outcomes) == [CellState.FINISHED, CellState.INTERRUPTED, CellState.WAITING]
     half = summarise(cut, outcomes, None, 200)
     assert "ssgd, 2 learners           interrupted  " in half.table
     assert "bmuf period 5, 2 learners    not begun  " in half.table
@@ -104,13 +104,13 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     before = done.read_bytes()
     said: list[str] = []
     outcomes = run_grid(cut, False, Silent(), said.append, Interrupt())
-    assert states(outcomes) == [State.FINISHED] * 3
+    assert states(outcomes) == [CellState.FINISHED] * 3
     assert [line.endswith("there already") for line in said] == [True, False, False]
     assert done.read_bytes() == before
     starts = of_kind(read_events(cut.cells[1].exp / "events.jsonl"), RunStarted)
     assert [start.resumed for start in starts] == [False, True]
     summarise(cut, outcomes, None, 200)
-    summarise(whole, [Outcome(cell, State.FINISHED, trained=True) for cell in whole.cells], None, 200)
+    summarise(whole, [Outcome(cell, CellState.FINISHED, trained=True) for cell in whole.cells], None, 200)
     again, once = (cells_of(inside / name)["ssgd-2-seed0"] for name in ("cut", "whole"))
     for key in ("held_out_loss", "held_out_accuracy", "frames", "staleness_mean", "epochs"):
         assert again[key] == once[key]
@@ -123,7 +123,7 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     monkeypatch.setattr(running, "train", refuse)
     cut = dataclasses.replace(cut, cells=cut.cells[1:2])
     outcomes = run_grid(cut, True, Silent(), lambda _: None, Interrupt())
-    assert states(outcomes) == [State.FINISHED]
+    assert states(outcomes) == [CellState.FINISHED]
     table = summarise(cut, outcomes, None, 200).table
     assert "test WER %" in table
     assert cells_of(inside / "cut")["ssgd-2-seed0"]["wer"]["test"]["ref"] > 0
@@ -134,7 +134,7 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     assert broken.table.splitlines()[1].startswith("ssgd, 2 learners  failed")
     monkeypatch.setattr(running, "recognise", refuse)
     monkeypatch.setattr(running, "make_job", refuse)
-    assert states(run_grid(cut, True, Silent(), lambda _: None, Interrupt())) == [State.FINISHED]
+    assert states(run_grid(cut, True, Silent(), lambda _: None, Interrupt())) == [CellState.FINISHED]
 
 
 def test_a_cell_that_fails_is_named_and_stops_nothing(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:

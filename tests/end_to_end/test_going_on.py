@@ -27,13 +27,14 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
+from roundelay.job import AfterDeath, Interrupt, Job
 from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
-from roundelay.training import AfterDeath, Interrupt, Job, train
+from roundelay.training import train
 from support.clusters import MANY, MINIBATCH, make_strategy
 from support.runs import comparable, job
 

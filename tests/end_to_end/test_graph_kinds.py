@@ -13,7 +13,7 @@ import yaml
 from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.prepared import load_corpus
 from support.beeps import RECIPE, WORDS
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from roundelay import training
+from roundelay import loop
 from roundelay.acoustic import make_job
 from roundelay.cli import main
 from roundelay.core.epochs import EpochPlan
@@ -197,7 +197,7 @@ def test_a_job_can_be_made_for_fewer_learners(inside: Path) -> None:
 def test_a_training_goes_on_with_other_learners(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", "recipe.yaml", "--exp", "resized", "--runtime", "sim", "--strategy", "bmuf"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training._Run, "_finish", lambda _: None)  # stopped just before its end
+        patch.setattr(loop.Run, "_finish", lambda _: None)  # stopped just before its end
         assert main([*arguments, "--learners", "3"]) == 130
     assert main([*arguments, "--learners", "2", "--resume"]) == 0
     (changed,) = of_kind(read_events(inside / "resized" / "events.jsonl"), LearnersChanged)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roundelay import training
+from roundelay import loop
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.checkpoint import load_checkpoint
 from roundelay.core.configure import read_yaml
@@ -30,13 +30,14 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
+from roundelay.job import Interrupt, Job
 from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import alone
 from roundelay.runtime.base import Glance, Outcome, Runtime, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
-from roundelay.training import Interrupt, Job, train
+from roundelay.training import train
 from support.clusters import EVERY, MINIBATCH, SYNCHRONOUS
 from support.runs import comparable, job
 
@@ -145,7 +146,7 @@ def test_a_killed_run_repeats_the_epoch_it_was_in_and_nothing_else(
 ) -> None:
     """A kill leaves no Interrupted record and half an epoch of events; resuming drops those and trains them again."""
     whole = run(job("adpsgd", TASK), tmp_path / "whole")
-    original = training._Run._measure
+    original = loop.Run._measure
     calls = 0
 
     def die(self: Any, split: str) -> Any:
@@ -156,7 +157,7 @@ def test_a_killed_run_repeats_the_epoch_it_was_in_and_nothing_else(
         return original(self, split)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._Run, "_measure", die)
+        patch.setattr(loop.Run, "_measure", die)
         with pytest.raises(KeyboardInterrupt):
             run(job("adpsgd", TASK), tmp_path / "cut")
     assert len(of_kind(read_events(tmp_path / "cut" / "events.jsonl"), Segment)) == 3
@@ -336,7 +337,7 @@ def test_a_run_killed_at_its_very_end_is_finished_by_the_next_call(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "write_json", die)
+        patch.setattr(loop, "write_json", die)
         with pytest.raises(KeyboardInterrupt):
             run(job("ssgd", TASK), tmp_path / "exp")
     run(job("ssgd", TASK), tmp_path / "exp")

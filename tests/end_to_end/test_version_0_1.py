@@ -11,8 +11,9 @@ from roundelay.checkpoint import latest, load_checkpoint
 from roundelay.cli import main
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, Segment, of_kind, read_events
+from roundelay.job import Interrupt
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 from support.version_0_1 import FOLDER, arithmetic, exact_job
 
 EPOCHS, FRAMES = 2, 792

@@ -33,12 +33,13 @@ from roundelay.core.records import (
     read_events,
     to_line,
 )
+from roundelay.job import Interrupt, Job
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.run_directory import append
 from roundelay.runtime.base import ClusterState, SegmentPlan, Straggler, Watch
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
-from roundelay.training import Interrupt, Job, train
+from roundelay.training import train
 from support.clusters import MINIBATCH, SYNCHRONOUS
 from support.runs import comparable, job
 

@@ -8,11 +8,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Glance, Runtime, Straggler, wall_clock
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 from support.broken import DeadOnArrival, Failing
 from support.clusters import MANY, cluster, plan
 from support.runs import job

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.core.records import Results
+from roundelay.job import Job
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob, Schedule
-from roundelay.training import Job
 from support.clusters import MINIBATCH, make_strategy
 
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.streams import stream
+from roundelay.job import Job
 from roundelay.runtime.base import Cluster, Runtime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.schedule import Newbob
-from roundelay.training import Job
 from support.exact import Exact
 from support.runs import job
 

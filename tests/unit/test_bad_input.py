@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from roundelay.core.progress import Silent
 from roundelay.speech.audio.reading import AudioError, audio_length, read_audio
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
-from roundelay.speech.corpus.formats.lhotse import read_part, write_part
+from roundelay.speech.corpus.formats.lhotse import read_part
+from roundelay.speech.corpus.formats.lhotse_writing import write_part
 from roundelay.speech.corpus.formats.matrices import store_matrices
 from roundelay.speech.data.manifest import problems_of, read_manifest, write_manifest
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import parse_lexicon, read_lexicon
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.mutations import damaged, may_be_refused

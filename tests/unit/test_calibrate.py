@@ -9,11 +9,12 @@ import yaml
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.records import Exchanges, Record, RunStarted, Segment, of_kind, read_events, to_line
+from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.schedule import Newbob
 from roundelay.simulate.calibrate import Costs, Measured, calibrate, read_run
 from roundelay.strategies import make_strategy
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 from support.clusters import MINIBATCH
 from support.runs import job
 

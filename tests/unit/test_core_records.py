@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.records import (
     BY_KIND,
-    KINDS,
+    RECORD_KINDS,
     CheckpointWritten,
     Finished,
     Interrupted,
@@ -38,7 +38,7 @@ def write_events(path: Path, records: list[Record]) -> Path:
     return path
 
 
-@given(st.one_of(*(st.builds(cls) for cls in KINDS)))
+@given(st.one_of(*(st.builds(cls) for cls in RECORD_KINDS)))
 def test_any_record_survives_its_line(record: Record) -> None:
     line = to_line(record)
     assert "\n" not in line
@@ -56,8 +56,8 @@ def test_the_line_is_what_people_grep_for() -> None:
 
 
 def test_kinds_are_distinct_and_in_snake_case() -> None:
-    assert len(BY_KIND) == len(KINDS)
-    assert {kind_of(cls) for cls in KINDS} == set(BY_KIND)
+    assert len(BY_KIND) == len(RECORD_KINDS)
+    assert {kind_of(cls) for cls in RECORD_KINDS} == set(BY_KIND)
     assert kind_of(RECORDS[2]) == "finished"
 
 

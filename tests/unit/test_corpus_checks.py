@@ -12,7 +12,8 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.audio.speed import at_speed, resampled
-from roundelay.speech.corpus.build import PrepareOptions, change_features, prepare_kaldi
+from roundelay.speech.corpus.build import change_features, prepare_kaldi
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines

@@ -16,7 +16,7 @@ from roundelay.core.cores import Quota
 from roundelay.core.errors import UserError
 from roundelay.runtime.doctor import host
 from roundelay.runtime.doctor.consult import table
-from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
+from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.meeting import go_round, meet
 from roundelay.runtime.doctor.visits import VisitServer
@@ -136,7 +136,7 @@ def test_closed_ways_clocks_and_versions() -> None:
     assert differences({"a": {"torch": "2.13"}, "b": {"torch": "2.13"}}) == []
     (other,) = differences({"a": {"torch": "2.13"}, "b": {"torch": "2.12"}})
     assert (other.verdict, other.found) == (Verdict.BAD, "a has 2.13, b has 2.12")
-    report = Report({"a": []}, [closed, late], [other])
+    report = DoctorReport({"a": []}, [closed, late], [other])
     assert not report.well
     assert [row[2] for row in table(report)[1]] == ["cannot be reached: nobody answers", "0.20"]
     value = json.loads(json.dumps(report.to_json()))
@@ -193,7 +193,7 @@ def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() ->
 
     master = port()
     world, said = World(0, 6, "127.0.0.1", master), list[str]()
-    results: dict[int, Report | None] = {}
+    results: dict[int, DoctorReport | None] = {}
 
     def come(first: int, at: int) -> None:
         world_here = replace(world, rank=first)

@@ -10,8 +10,9 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
-from roundelay.speech.corpus.formats.lhotse import write_part
-from roundelay.speech.kaldi_io.archive import read_matrix, read_scp
+from roundelay.speech.corpus.formats.lhotse_writing import write_part
+from roundelay.speech.kaldi_io.archive import read_matrix
+from roundelay.speech.kaldi_io.locations import read_scp
 from roundelay.speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
 

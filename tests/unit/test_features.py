@@ -27,7 +27,7 @@ from roundelay.speech.features.fbank import FbankConfig, fbank
 from roundelay.speech.features.partial import Partial
 from roundelay.speech.features.parts import External, FeatureConfig, Filterbank
 from roundelay.speech.features.store import FeatureStore, StoredPart
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
 

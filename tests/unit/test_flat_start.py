@@ -14,13 +14,14 @@ from roundelay.speech.decode.search import Float32
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.realign import realign
+from roundelay.speech.hmm.realign import RealignConfig, realign
 from roundelay.speech.hmm.task import scratch_folder
 from roundelay.speech.hmm.tree import windows
 from roundelay.speech.prepared import Corpus
 from support.damage import forget_checksums
 from support.toy_corpus import SIZES, Truth, toy_corpus
 
+ALONE = RealignConfig(workers=1)
 SMALL = AlignConfig(
     tied_states=40,
     mono_gaussians=40,
@@ -131,7 +132,7 @@ def test_realignment_with_the_truth_is_the_truth(
         return scores
 
     summary = realign(
-        corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="truth", workers=1
+        corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="truth", config=ALONE
     )
     again = Alignment.load(tmp_path)
     labels = np.concatenate([truth[name] for name in store.utterance_ids])
@@ -140,7 +141,7 @@ def test_realignment_with_the_truth_is_the_truth(
     assert summary.changed_share == pytest.approx(float((again.pdf != alignment.pdf).mean()))
     assert again.tree == alignment.tree
     with pytest.raises(UserError, match=r"differs in models \(made by truth\)"):
-        realign(corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="other", workers=1)
+        realign(corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="other", config=ALONE)
 
 
 def test_unusable_loglikes_name_the_utterance(
@@ -154,7 +155,7 @@ def test_unusable_loglikes_name_the_utterance(
         given: dict[str, Float32] = dict.fromkeys(store.utterance_ids, scores)
         with pytest.raises(UserError, match=message):
             realign(
-                corpus, store, alignment, given.__getitem__, out=tmp_path, progress=Silent(), made_by="x", workers=1
+                corpus, store, alignment, given.__getitem__, out=tmp_path, progress=Silent(), made_by="x", config=ALONE
             )
 
 
@@ -218,8 +219,7 @@ def test_words_that_were_not_said_are_named_and_left_out(
             out=tmp_path / folder,
             progress=Silent(),
             made_by="silence",
-            failure_share=share,
-            workers=1,
+            config=dataclasses.replace(ALONE, failure_share=share),
         )
 
     summary = again("some", 0.1)

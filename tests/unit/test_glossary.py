@@ -48,7 +48,7 @@ MEANT = {
     ("letters?", "speech/corpus/readers/transcript_rules.py"): "words are spelled in transcripts",
     ("letters?", "speech/corpus/readers/hub5.py"): "words are spelled in transcripts",
     ("letters?", "speech/corpus/demo/script.py"): "words are spelled in the demo",
-    ("letters?", "speech/kaldi_io/archive.py"): "Kaldi's tokens begin with a letter",
+    ("letters?", "speech/kaldi_io/writing.py"): "Kaldi's tokens begin with a letter",
     ("letters?", "report/charts.py"): "the width of letters",
     ("letters?", "report/numbers.py"): "1.2M has a letter",
     ("letters?", "report/page.py"): "fonts",

@@ -13,14 +13,10 @@ from roundelay.core.progress import Silent
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
 from roundelay.speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
-from roundelay.speech.hmm.formats.interchange import (
-    ImportConfig,
-    KaldiAlignment,
-    at_least,
-    import_kaldi,
-    import_textgrids,
-)
-from roundelay.speech.hmm.formats.kaldi_tying import match_phones
+from roundelay.speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
+from roundelay.speech.hmm.formats.from_textgrid import at_least, import_textgrids
+from roundelay.speech.hmm.formats.interchange import ImportConfig
+from roundelay.speech.hmm.formats.kaldi_phones import match_phones
 from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
 from roundelay.speech.hmm.topology import SILENCE, STATES
 from roundelay.speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows

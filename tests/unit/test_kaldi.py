@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by, write_data_dir
+from roundelay.speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
+from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay.speech.data.manifest import Utterance
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, utterance, write_lines
 

@@ -13,12 +13,11 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     Answer,
     ContextDependency,
     Question,
-    Table,
+    TableMap,
     read_transition_model,
     read_tree,
-    write_transition_model,
-    write_tree,
 )
+from roundelay.speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from support import kaldi_files
 from support.damage import refused_or_read
 from support.kaldi_files import FIVE, THREE, Tree
@@ -32,14 +31,14 @@ TRIPLES = [(1, 0, 0), (1, 1, 1), (1, 4, 2), (2, 0, 3), (2, 0, 4), (2, 1, 5), (2,
 def test_a_tree_is_read(tmp_path: Path, binary: bool) -> None:
     kaldi_files.write_tree(tmp_path / "tree", 3, 1, TREE, binary)
     found = read_tree(tmp_path / "tree")
-    states = Table(-1, (Answer(4), Answer(5), Answer(6)))
+    states = TableMap(-1, (Answer(4), Answer(5), Answer(6)))
     asked = Question(
         0,
         frozenset({0, 2}),
-        Table(-1, (Answer(0), Answer(1), Answer(2))),
+        TableMap(-1, (Answer(0), Answer(1), Answer(2))),
         Question(2, frozenset({1}), Answer(3), Answer(7)),
     )
-    assert found == ContextDependency(3, 1, Table(1, (None, states, asked)))
+    assert found == ContextDependency(3, 1, TableMap(1, (None, states, asked)))
 
 
 @pytest.mark.parametrize("binary", [True, False])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import PrepareOptions, prepare_lhotse
-from roundelay.speech.corpus.formats.lhotse import find_parts, read_part, write_part
+from roundelay.speech.corpus.build import prepare_lhotse
+from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
+from roundelay.speech.corpus.formats.lhotse_writing import write_part
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.data.manifest import Utterance
 from support.corpora import DICTIONARY, RATE, recorded, speechlike, utterance
 

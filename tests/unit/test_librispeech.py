@@ -9,8 +9,8 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus, load_corpus

@@ -9,8 +9,9 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+from roundelay.speech.corpus.build import prepare_kaldi
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
+from roundelay.speech.corpus.options import PrepareOptions
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 

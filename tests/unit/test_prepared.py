@@ -9,7 +9,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import PrepareOptions, prepare_kaldi
+from roundelay.speech.corpus.build import prepare_kaldi
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, recorded, write_lines
 from support.damage import forget_checksums

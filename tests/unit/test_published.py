@@ -9,7 +9,7 @@ from roundelay.simulate.published import (
     MEDIAN_BOUND,
     Compared,
     Fit,
-    Row,
+    PublishedRow,
     compare,
     errors,
     fit,
@@ -48,7 +48,7 @@ def test_rows_are_fitted_by_the_rule_that_is_written_down() -> None:
             assert row.use != "fitted"
 
 
-def closed_form(found: Fit, row: Row) -> float:
+def closed_form(found: Fit, row: PublishedRow) -> float:
     """N / ((f + (1 - f) q s(N) + messages x time / period) / (f + (1 - f) q)), written out once more."""
     q = row.minibatch / found.largest
     crowded = found.fixed + (1 - found.fixed) * q * found.slowdown[row.gpus]
@@ -82,6 +82,6 @@ def test_the_fit_finds_the_numbers_that_made_its_rows() -> None:
 def test_an_unused_server_costs_a_model_there_and_back() -> None:
     """Four learners, a long period: they do not meet at the server, and an exchange is two messages."""
     found = fit(load_tables(), "DNN")
-    row = Row("", "DNN", 4096, "easgd", 4, 64, 1.0, "predicted")
+    row = PublishedRow("", "DNN", 4096, "easgd", 4, 64, 1.0, "predicted")
     period = 64 * (found.fixed + (1 - found.fixed) * found.slowdown[4]) + 2 * found.message
     assert predict(found, row) == pytest.approx(4 * 64 / period, rel=2e-3)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import SegmentPlan
-from roundelay.schedule import Anneal, Newbob, Progress, Schedule, advance, start
+from roundelay.schedule import Anneal, Newbob, Schedule, SchedulePosition, advance, start
 
 
-def run(schedule: Schedule, losses: list[float]) -> list[tuple[Progress, bool]]:
+def run(schedule: Schedule, losses: list[float]) -> list[tuple[SchedulePosition, bool]]:
     now, seen = start(schedule, 256), []
     for loss in losses:
         now, accepted = advance(schedule, now, loss)

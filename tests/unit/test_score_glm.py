@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import score
-from roundelay.speech.scoring.formats.glm import MappingRules, Purpose, Rule, read_glm
+from roundelay.speech.scoring.formats.glm import GlmRule, MappingRules, Purpose, read_glm
 
 HEADER = "* name = \"test\"\n* format = 'NIST1'\n* copy_no_hit = 'T'\n* case_sensitive = 'F'\n"
 OWN = Path(__file__).parents[2] / "docs" / "example.glm"
@@ -49,11 +49,11 @@ def test_rules(tmp_path: Path, lines: str, text: str, expected: str | None) -> N
 
 
 strings = st.text("ab ", max_size=3)
-random_rules = st.lists(st.builds(Rule, strings.filter(bool), st.sampled_from("123"), strings, strings), max_size=8)
+random_rules = st.lists(st.builds(GlmRule, strings.filter(bool), st.sampled_from("123"), strings, strings), max_size=8)
 
 
 @given(random_rules, st.text("ab ", max_size=12))
-def test_the_first_rule_that_fits_is_used(some: list[Rule], text: str) -> None:
+def test_the_first_rule_that_fits_is_used(some: list[GlmRule], text: str) -> None:
     """Against the definition: every rule tried in turn at every place."""
     expected, place = "", 0
     while place < len(text):
@@ -85,10 +85,10 @@ def test_sections_for_one_side(tmp_path: Path) -> None:
     lines = (
         'A => B\n;; INPUT_DEPENDENT_APPLICATION = "REF|stm"\nC => D\n;; INPUT_DEPENDENT_APPLICATION = "hyp"\nE => F\n'
     )
-    assert rules(tmp_path, lines).rules == (Rule("A", "B"), Rule("C", "D"))
-    assert rules(tmp_path, lines, "hyp").rules == (Rule("A", "B"), Rule("E", "F"))
+    assert rules(tmp_path, lines).rules == (GlmRule("A", "B"), GlmRule("C", "D"))
+    assert rules(tmp_path, lines, "hyp").rules == (GlmRule("A", "B"), GlmRule("E", "F"))
     lines += ';; INPUT_DEPENDENT_APPLICATION = ".*"\nG => H\n'
-    assert rules(tmp_path, lines).rules[-1] == rules(tmp_path, lines, "hyp").rules[-1] == Rule("G", "H")
+    assert rules(tmp_path, lines).rules[-1] == rules(tmp_path, lines, "hyp").rules[-1] == GlmRule("G", "H")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
 from roundelay.speech.scoring.alignment.groups import Group, by_speaker, by_subset, group_of, sclite_table
-from roundelay.speech.scoring.cases import read_groups, write_groups
-from roundelay.speech.scoring.shown import Wanted, describe, frequent_errors
+from roundelay.speech.scoring.normalise import read_groups, write_groups
+from roundelay.speech.scoring.output import OutputOptions, describe, frequent_errors
 
 REFS = {"s1-u1": "A B C", "s1-u2": "D E", "s2-u1": "F G H I J"}
 HYPS = {"s1-u1": "A B C", "s1-u2": "D X E", "s2-u1": "F I K"}
@@ -77,12 +77,14 @@ def test_frequent_errors(result: Score) -> None:
 
 
 def test_what_is_wanted_is_said(result: Score) -> None:
-    assert describe("hyp.trn", result, GROUPS, Wanted()) == f"hyp.trn: {result.errors}"
+    assert describe("hyp.trn", result, GROUPS, OutputOptions()) == f"hyp.trn: {result.errors}"
     text = describe(
         "hyp.trn",
         result,
         GROUPS,
-        Wanted(interval=True, unit="speakers", per_speaker=True, subsets=True, table=True, confusions=3, errors=True),
+        OutputOptions(
+            interval=True, unit="speakers", per_speaker=True, subsets=True, table=True, confusions=3, errors=True
+        ),
     )
     for part in (
         "bootstrap over 2 speakers",
@@ -97,7 +99,7 @@ def test_what_is_wanted_is_said(result: Score) -> None:
 
 def test_subsets_that_are_none(result: Score) -> None:
     with pytest.raises(UserError, match="no utterance has a subset"):
-        describe("hyp.trn", result, {}, Wanted(subsets=True))
+        describe("hyp.trn", result, {}, OutputOptions(subsets=True))
 
 
 def test_groups_survive_their_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from roundelay.speech.scoring.alignment.align import FEWEST, SCLITE, Costs, alig
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, count_errors, score
 from roundelay.speech.scoring.alignment.marks import (
     MarkError,
-    Network,
+    WordNetwork,
     fragments_match,
     is_fragment_of,
     marked_network,
@@ -27,7 +27,7 @@ def counts_of(ref: str, hyp: str) -> ErrorCounts:
     return score({"u": ref.split()}, {"u": hyp.split()}, marked=True).errors
 
 
-def readings(network: Network, node: int | None = None) -> Iterator[list[tuple[str, bool]]]:
+def readings(network: WordNetwork, node: int | None = None) -> Iterator[list[tuple[str, bool]]]:
     """Every path, as (word, optional)."""
     node = len(network.into) - 1 if node is None else node
     if node == 0:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import ErrorCounts
 from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.cases import Rules, case_of_times
 from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.speech.scoring.formats.stm import Segment, cut_at_segments, read_stm, write_stm
+from roundelay.speech.scoring.formats.stm import StmSegment, cut_at_segments, read_stm, write_stm
+from roundelay.speech.scoring.normalise import Rules, case_of_times
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=";<{}()/,>"), min_size=1)
 labels = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=",<>"), min_size=1)
@@ -19,9 +19,9 @@ times = st.integers(0, 10**6).map(lambda n: n / 1000)
 
 
 @st.composite
-def some_segments(draw: st.DrawFn) -> Segment:
+def some_segments(draw: st.DrawFn) -> StmSegment:
     start, end = sorted((draw(times), draw(times)))
-    return Segment(
+    return StmSegment(
         draw(names),
         draw(names),
         draw(names),
@@ -34,7 +34,7 @@ def some_segments(draw: st.DrawFn) -> Segment:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(some_segments(), max_size=5))
-def test_round_trip(tmp_path: Path, segments: list[Segment]) -> None:
+def test_round_trip(tmp_path: Path, segments: list[StmSegment]) -> None:
     write_stm(tmp_path / "ref.stm", segments)
     assert read_stm(tmp_path / "ref.stm") == sorted(segments, key=lambda s: (s.file, s.channel, s.start, s.end))
 
@@ -49,7 +49,7 @@ def test_a_file_as_one_writes_it(tmp_path: Path) -> None:
     )
     first, second, third = read_stm(tmp_path / "ref.stm")
     words = ("(%HESITATION)", "{", "HE", "IS", "/", "HE'S", "}", "here")
-    assert first == Segment("sw1", "A", "anna", 0.5, 2.25, words, ("O", "Swb", "F"))
+    assert first == StmSegment("sw1", "A", "anna", 0.5, 2.25, words, ("O", "Swb", "F"))
     assert first.subset == "Swb"
     assert not first.ignored
     assert second.ignored
@@ -78,15 +78,15 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None
 @pytest.mark.parametrize(
     ("segment", "message"),
     [
-        (Segment("f", "A", "two names", 0, 1, ()), "'two names' must be one word"),
-        (Segment("f", "A", "s", 0, 1, ("",)), "'' must be one word"),
-        (Segment("f", "A", "s", 2, 1, ()), r"it ends at 1 s"),
-        (Segment("f", "A", "s", 0, float("nan"), ()), r"it ends at nan s"),
-        (Segment("f", "A", "s", 0, 1, (), ("a,b",)), "the label 'a,b'"),
-        (Segment("f", "A", "s", 0, 1, ("<unk>",)), "'<unk>' would be read as labels"),
+        (StmSegment("f", "A", "two names", 0, 1, ()), "'two names' must be one word"),
+        (StmSegment("f", "A", "s", 0, 1, ("",)), "'' must be one word"),
+        (StmSegment("f", "A", "s", 2, 1, ()), r"it ends at 1 s"),
+        (StmSegment("f", "A", "s", 0, float("nan"), ()), r"it ends at nan s"),
+        (StmSegment("f", "A", "s", 0, 1, (), ("a,b",)), "the label 'a,b'"),
+        (StmSegment("f", "A", "s", 0, 1, ("<unk>",)), "'<unk>' would be read as labels"),
     ],
 )
-def test_what_cannot_be_read_is_not_written(tmp_path: Path, segment: Segment, message: str) -> None:
+def test_what_cannot_be_read_is_not_written(tmp_path: Path, segment: StmSegment, message: str) -> None:
     with pytest.raises(UserError, match=message):
         write_stm(tmp_path / "ref.stm", [segment])
 
@@ -94,11 +94,11 @@ def test_what_cannot_be_read_is_not_written(tmp_path: Path, segment: Segment, me
 def test_words_belong_where_their_midpoint_is() -> None:
     """The first segment that ends after it; the last takes what comes after; ignored time swallows its words."""
     segments = [
-        Segment("f", "A", "anna", 1.0, 2.0, ("A",)),
-        Segment("f", "A", "bert", 3.0, 5.0, ("B",)),
-        Segment("f", "A", "x", 6.0, 6.5, ("ignore_time_segment_in_scoring",)),
-        Segment("f", "A", "x", 6.5, 7.0, ("IGNORETIMESEGMENTINSCORING",)),
-        Segment("f", "A", "anna", 8.0, 10.0, ("C",)),
+        StmSegment("f", "A", "anna", 1.0, 2.0, ("A",)),
+        StmSegment("f", "A", "bert", 3.0, 5.0, ("B",)),
+        StmSegment("f", "A", "x", 6.0, 6.5, ("ignore_time_segment_in_scoring",)),
+        StmSegment("f", "A", "x", 6.5, 7.0, ("IGNORETIMESEGMENTINSCORING",)),
+        StmSegment("f", "A", "anna", 8.0, 10.0, ("C",)),
     ]
     starts = {"before": 0.1, "edge2": 1.9, "gap": 2.3, "edge5": 4.9, "edge7": 6.9, "gap7": 7.3, "edge10": 9.9}
     cut = cut_at_segments(segments, {("f", "A"): [TimedWord(word, start, 0.2) for word, start in starts.items()]})
@@ -111,14 +111,14 @@ def test_words_belong_where_their_midpoint_is() -> None:
 
 
 def test_nothing_is_lost_unless_it_is_ignored() -> None:
-    segments = [Segment("f", "A", "s", t, t + 2, ("W",)) for t in range(0, 20, 2)]
+    segments = [StmSegment("f", "A", "s", t, t + 2, ("W",)) for t in range(0, 20, 2)]
     words = [TimedWord(f"W{n}", n / 7, 0.1) for n in range(200)]
     cut = cut_at_segments(segments, {("f", "A"): words})
     assert [w for name in cut.refs for w in cut.hyps[name]] == [w.word for w in words]
 
 
 def test_channels_must_fit() -> None:
-    segments = [Segment("f", "A", "s", 0, 1, ("W",)), Segment("f", "B", "t", 0, 1, ())]
+    segments = [StmSegment("f", "A", "s", 0, 1, ("W",)), StmSegment("f", "B", "t", 0, 1, ())]
     word = TimedWord("W", 0, 1)
     with pytest.raises(UserError, match="without a segment in the reference: f C"):
         cut_at_segments(segments, {("f", "A"): [word], ("f", "C"): [word]})

@@ -9,8 +9,8 @@ from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring import summary
 from roundelay.speech.scoring.alignment.counts import score
 from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.cases import Rules, case_of_times, cases_of_run
 from roundelay.speech.scoring.formats.ctm import TimedWord, write_ctm
+from roundelay.speech.scoring.normalise import Rules, case_of_times, cases_of_run
 from roundelay.speech.scoring.summary import place_of, summarise, summarise_subsets, word_errors, write_score
 
 RATE = 8000

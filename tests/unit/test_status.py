@@ -17,13 +17,14 @@ from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen, Live, LostSeen, read_live, started_at, whoami
 from roundelay.core.progress import Silent
 from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarted, to_line
+from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.live import LiveFile
 from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 from support.clusters import cluster, plan
 from support.fake_runs import Fake, fake_records, write_run
 from support.runs import job

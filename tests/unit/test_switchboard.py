@@ -12,7 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.corpus.build import PrepareOptions
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.corpus.readers.calls import find_files
 from roundelay.speech.corpus.readers.fisher import read_fisher
 from roundelay.speech.corpus.readers.hub5 import read_hub5

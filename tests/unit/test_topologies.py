@@ -21,7 +21,7 @@ from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.realign import realign
+from roundelay.speech.hmm.realign import RealignConfig, realign
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
 from roundelay.speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
@@ -291,7 +291,16 @@ def test_from_a_flat_start_and_again(tmp_path: Path) -> None:
         return scores
 
     out = tmp_path / "again"
-    again = realign(corpus, store, alignment, loglikes_of, out=out, progress=Silent(), made_by="itself", workers=1)
+    again = realign(
+        corpus,
+        store,
+        alignment,
+        loglikes_of,
+        out=out,
+        progress=Silent(),
+        made_by="itself",
+        config=RealignConfig(workers=1),
+    )
     assert again.changed_share is not None
     assert again.changed_share < 0.01
     with pytest.raises(UserError, match="differs in silence_states"):

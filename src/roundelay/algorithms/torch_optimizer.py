@@ -106,7 +106,7 @@ class TorchOptimizer(LocalOptimizer):
 
     @cached_property
     def _shares(self) -> dict[int, float]:
-        """By the number of steps."""
+        """Cached shares of momentum after a reset, by the number of steps."""
         return {}
 
     def attach(
@@ -172,7 +172,7 @@ class _TorchUpdate(RowUpdate):
                 state[name] = kept
 
     def end(self) -> None:
-        """Of the scalars every chunk has its own, all equal."""
+        """Notes the optimizer's scalars for all chunks: every chunk has its own, all equal."""
         if len(self._scalars):
             state = self._optimizer.state[self._parameters[-1]]
             self._scalars[1:] = [float(state[name]) for name in self._numbers]
@@ -191,7 +191,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def _read(value: object, default: object) -> Any:
-    """What torch expects for a value as YAML gives it: tuples for lists, and 1e-3 is a number."""
+    """Converts a value as YAML gives it to what torch expects: tuples for lists, and 1e-3 is a number."""
     if isinstance(value, list | tuple):
         return tuple(_read(item, 0.0) for item in value)
     if isinstance(value, str) and isinstance(default, int | float):
@@ -206,7 +206,7 @@ def _read(value: object, default: object) -> Any:
 
 
 class _Unfit(Exception):
-    """Why an optimizer cannot be a local one."""
+    """An optimizer cannot be a local one; the message says why."""
 
 
 def _reason(make: Make) -> str | None:

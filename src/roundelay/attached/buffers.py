@@ -49,7 +49,7 @@ class Buffers:
                 offset += size
 
     def mean(self, packed: Sequence[Tensor]) -> Tensor:
-        """By the rule, of what the living have packed, (B,) each, by rank."""
+        """The mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
         means, offset = [], 0
         for buffer in self._module.buffers():
             end = offset + buffer.numel() * buffer.element_size()

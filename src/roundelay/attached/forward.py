@@ -46,7 +46,7 @@ def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle]:
 
 
 def other_session(module: nn.Module) -> bool:
-    """Is the module, or a part of it, attached already?"""
+    """True if the module, or a part of it, is attached already."""
     hooks = (hook for part in module.modules() for hook in part._forward_pre_hooks.values())
     return any(isinstance(hook, BeforeForward) and hook.session is not None and hook.session.open for hook in hooks)
 

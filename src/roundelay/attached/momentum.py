@@ -32,7 +32,8 @@ class UsersOptimizers(LocalOptimizer):
                         moment.zero_()
 
     def share_after_reset(self, steps: int) -> float:
-        """By the options of the first parameter group: `momentum` and `nesterov`, or the first of `betas`."""
+        """Share of momentum by the options of the first parameter group: `momentum` and `nesterov`, or the first of
+        `betas`."""
         group = self._optimizers[0].param_groups[0]
         momentum = group.get("momentum") or (group.get("betas") or (0.0,))[0]
         return after_reset(float(momentum), steps, bool(group.get("nesterov", False)))

@@ -21,7 +21,7 @@ ROUNDED = (torch.bfloat16, torch.float16)
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
-    """Where a module is, all of it; None: in the memory of the host.
+    """The device that holds the whole module; None: the memory of the host.
 
     Raises:
         UserError: it is on several devices, or on one that attach does not know.

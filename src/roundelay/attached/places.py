@@ -1,4 +1,4 @@
-"""Where a learner's vectors are, seen from a module that may be on another device.
+"""Location of a learner's vectors, seen from a module that may be on another device.
 
 The module always looks at vectors of its own device: at the snapshot where the next gradient is taken, and for the
 moment of an update at the row. Where the learner has them there, these are the learner's own (`Here`). A module on a
@@ -43,7 +43,7 @@ class VectorPlace(ABC):
 
 
 class Here(VectorPlace):
-    """On the device the module is on."""
+    """The learner's vectors are on the device of the module."""
 
     def __init__(self, me: Me, gradient: Tensor) -> None:
         self.snapshot, self.row, self.gradient = me.snapshot().vector, me.x, gradient
@@ -58,7 +58,7 @@ class Here(VectorPlace):
 
 
 class Away(VectorPlace):
-    """In the memory of the host, but for the snapshot."""
+    """The learner's vectors are in the memory of the host, but for the snapshot."""
 
     def __init__(self, me: Me, gradient: Tensor) -> None:
         self.snapshot = me.snapshot().vector

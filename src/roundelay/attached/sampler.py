@@ -45,7 +45,7 @@ class SharedSampler(Sampler[list[int]]):
         self._gone_through: Counter[int] = Counter()
 
     def set_epoch(self, epoch: int) -> None:
-        """Which order the next pass takes. Left out, each pass takes the next."""
+        """Sets the order of the next pass. Without a call each pass takes the next order."""
         self._epoch = epoch
 
     def __len__(self) -> int:

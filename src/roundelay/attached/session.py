@@ -148,14 +148,14 @@ class Session:
 
     @property
     def wants_to_begin(self) -> bool:
-        """Does the next forward that records gradients begin a step?"""
+        """True if the next forward that records gradients begins a step."""
         return self._steps.wants_to_begin
 
     @property
     def stopping(self) -> bool:
-        """Has this process been sent SIGTERM? A loop that reads this ends by itself: it leaves its loop, and comes to
-        `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step, by
-        SystemExit(143)."""
+        """True once this process was sent SIGTERM. A loop that reads this ends by itself: it leaves its loop, and comes
+        to `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step,
+        by SystemExit(143)."""
         self._steps.loop_looks = True
         return termination.asked()
 
@@ -178,7 +178,7 @@ class Session:
             yield self.module
 
     def state_dict(self) -> dict[str, Any]:
-        """What this learner needs to go on from here: to be saved by each, beside `optimizer.state_dict()`.
+        """The state this learner needs to go on from here: to be saved by each, beside `optimizer.state_dict()`.
 
         `model` is the consensus model, as `module.state_dict()` would be inside `consensus()`, the same on all
         learners. The rest is this learner's own.

@@ -77,7 +77,7 @@ class Stepper:
         return self._ask(self._number, closure)
 
     def called(self) -> None:
-        """For schedules, which warn when they are stepped before the optimizer."""
+        """Marks the optimizer as stepped, for schedules, which warn when they are stepped before it."""
         vars(self.optimizer)["_opt_called"] = True
 
     def step(self) -> None:
@@ -92,7 +92,7 @@ class Stepper:
 
     @property
     def overflowed(self) -> bool:
-        """Has the GradScaler that asks found an infinity or NaN among the gradients?"""
+        """True if the GradScaler that asks has found an infinity or NaN among the gradients."""
         found: Tensor | None = getattr(self.optimizer, "found_inf", None)
         return found is not None and bool(found)
 
@@ -104,7 +104,7 @@ class Stepper:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Of all groups."""
+        """Parameters of all groups."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def remove(self) -> None:
@@ -150,7 +150,7 @@ class _Asking:
 
 
 def _rounded(p: Tensor, value: object) -> bool:
-    """Is this, remembered of a parameter in 16 bits, in 16 bits too?"""
+    """True if this state of a parameter in 16 bits is in 16 bits too."""
     return isinstance(value, Tensor) and p.dtype in ROUNDED and value.dtype == p.dtype and value.shape == p.shape
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger("roundelay")
 
 
 class Steps:
-    """Of one learner, over a module and its optimizers.
+    """The steps of one learner, over a module and its optimizers.
 
     Args:
         device: of the module; None: the memory of the host.
@@ -136,7 +136,7 @@ class Steps:
 
     @property
     def wants_to_begin(self) -> bool:
-        """Does the next forward that records gradients begin a step?"""
+        """True if the next forward that records gradients begins a step."""
         return self.open and not self.evaluating and self.failure is None and not self.learner.begun
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
@@ -170,7 +170,7 @@ class Steps:
             self.parameters.multiply_gradients([self._gradient[n] for n in found], found, factor)
 
     def _complete(self, examples: float | None = None) -> None:
-        """Those optimizers that have been asked are all that will be: the step is taken."""
+        """Takes the step: no other optimizer will be asked."""
         try:
             self._watch.check()
             self._note_late_changes()
@@ -234,7 +234,7 @@ class Steps:
                 self._check_inputs(inputs)
 
     def _check_inputs(self, inputs: object) -> None:
-        """Are this learner's first minibatches those of another?"""
+        """Compares this learner's first minibatches with those of the others, and warns where they are the same."""
         seen = self.learner.inputs
         if seen.wanted and (found := fingerprint(inputs)) is not None:
             seen.note(found)
@@ -309,7 +309,7 @@ class Steps:
 
     @contextmanager
     def showing(self, parameters: Tensor) -> Iterator[None]:
-        """For a while, the model to evaluate, (P,)."""
+        """Shows the module, for a while, the model to evaluate, (P,)."""
         there = self._there(parameters)
         self.evaluating = True
         self._watch.show(there, self.parameters.views(there))
@@ -348,7 +348,7 @@ class Steps:
         del self._place, self._home, self._row, self._gradient, self._spare, self._watch
 
     def _there(self, vector: Tensor) -> Tensor:
-        """Where the module is."""
+        """The vector on the module's device."""
         return vector if self._device is None else vector.to(self._device)
 
     def check_open(self, what: str) -> None:

@@ -73,7 +73,7 @@ class Watch:
             self._versions = [p._version for p in self._parameters.all]
 
     def check(self) -> None:
-        """Are the parameters those that were attached?
+        """Checks that the parameters are those that were attached.
 
         Raises:
             UserError: one was replaced, moved, cast or unfrozen; names it.
@@ -99,7 +99,7 @@ class Watch:
                 )
 
     def check_all(self) -> None:
-        """As `check`, and has the module no others?
+        """Checks as `check` does, and that the module has no other parameters.
 
         Raises:
             UserError: as `check`, and where a trainable parameter was added.
@@ -198,7 +198,7 @@ class Changes:
 
     @property
     def fingerprint(self) -> int:
-        """Of what has become of them; not 0."""
+        """Checksum of their values; not 0."""
         found = 1
         for number, (now, _) in self._by_number.items():
             found = crc32(now.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), found + number)

@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def refuse_wrapped(module: nn.Module, rank: int) -> None:
-    """Is the module, or a part of it, wrapped or sharded?
+    """Refuses a module that is, or a part of which is, wrapped or sharded.
 
     Raises:
         UserError: it is; names the part and the wrapper.
@@ -32,7 +32,7 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
 
 
 def refuse_reducer(rank: int) -> None:
-    """To be called in a forward: does DistributedDataParallel, made around the module later, run it?
+    """Refuses, in a forward, a DistributedDataParallel made around the module later.
 
     Raises:
         UserError: it does.

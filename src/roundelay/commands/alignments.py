@@ -56,7 +56,9 @@ def _realign(options: argparse.Namespace) -> None:
 
 
 def _import_alignment(options: argparse.Namespace) -> None:
-    from roundelay.speech.hmm.formats.interchange import ImportConfig, KaldiAlignment, import_kaldi, import_textgrids
+    from roundelay.speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
+    from roundelay.speech.hmm.formats.from_textgrid import import_textgrids
+    from roundelay.speech.hmm.formats.interchange import ImportConfig
     from roundelay.speech.prepared import load_corpus
 
     corpus = load_corpus(options.corpus)

@@ -1,4 +1,4 @@
-"""What the files of commands share."""
+"""Parts shared by the files of commands."""
 
 import argparse
 from typing import Protocol

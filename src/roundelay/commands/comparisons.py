@@ -178,7 +178,7 @@ def _compare(options: argparse.Namespace) -> int:
     from roundelay.compare.grid import parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
-    from roundelay.training import Interrupt
+    from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
@@ -267,6 +267,11 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
     )
+    _add_costs(sub)
+
+
+def _add_costs(sub: argparse.ArgumentParser) -> None:
+    """Costs of a cluster that is not described by a file."""
     defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
     texts = {
         "gradient": "seconds of a minibatch",

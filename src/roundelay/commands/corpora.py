@@ -11,6 +11,7 @@ from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
     from roundelay.speech.features.parts import FeatureConfig
+    from roundelay.speech.prepared import Corpus
 
 
 def add(command: Command) -> None:
@@ -44,12 +45,10 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.build import PrepareOptions
     from roundelay.speech.corpus.named import prepare_named
+    from roundelay.speech.corpus.options import PrepareOptions
     from roundelay.speech.corpus.readers import READERS
     from roundelay.speech.corpus.readers.base import Request
-    from roundelay.speech.data.problems import listing
-    from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 
     usual = Path(READERS[options.corpus].data or f"data/{options.corpus}")
     data = usual if options.data is None else options.data
@@ -87,16 +86,23 @@ def _prepare(options: argparse.Namespace) -> None:
         options=how,
         seed=options.seed,
     )
-    corpus = prepare_named(options.corpus, request, Bar())
+    _show_prepared(prepare_named(options.corpus, request, Bar()), data)
+
+
+def _show_prepared(corpus: "Corpus", data: Path) -> None:
+    """The splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
+    from roundelay.speech.data.problems import listing
+    from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
+
     rows = [
         (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
         for name, some in corpus.splits.items()
     ]
     print_table(["split", "utterances", "hours", "speakers"], rows)
-    for split, culprits in corpus.left_out.items():
+    for split, gone in corpus.left_out.items():
         console.print(
-            f"{split}: left out {len(culprits)} of {len(culprits) + len(corpus.splits[split])} utterances:\n"
-            f"{listing([one.reason for one in culprits])}",
+            f"{split}: left out {len(gone)} of {len(gone) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in gone])}",
             markup=False,
         )
     if corpus.guessed:
@@ -150,7 +156,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
-    """What `--features`, `--bins` ask for."""
+    """The features that `--features` and `--bins` ask for."""
     from roundelay.core.configure import build, read_yaml
     from roundelay.speech.features.fbank import FbankConfig
     from roundelay.speech.features.parts import FeatureConfig, only_fbank
@@ -193,6 +199,14 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
         "librispeech: a part, and a split may be named several times",
     )
+    _add_policies(sub)
+    _add_reading(sub)
+    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
+    _add_feature_options(sub)
+
+
+def _add_policies(sub: argparse.ArgumentParser) -> None:
+    """Options of words, and policies for words and utterances that cannot be used."""
     sub.add_argument(
         "--vocabulary",
         type=Path,
@@ -234,6 +248,10 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
     )
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
+    """Options of reading audio, features and transcripts."""
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
@@ -266,8 +284,6 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         default="warn",
         help="a speaker, or the same audio, in train and in another split (default: warn)",
     )
-    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
-    _add_feature_options(sub)
 
 
 def _add_feature_options(sub: argparse.ArgumentParser) -> None:

@@ -121,9 +121,9 @@ def weighted(text: str) -> tuple[Path, float]:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from roundelay.speech.scoring.cases import Rules
-    from roundelay.speech.scoring.session import Asked, answers
-    from roundelay.speech.scoring.shown import Wanted
+    from roundelay.speech.scoring.command import Asked, answers
+    from roundelay.speech.scoring.normalise import Rules
+    from roundelay.speech.scoring.output import OutputOptions
 
     asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
     rules = Rules(
@@ -134,7 +134,7 @@ def _score(options: argparse.Namespace) -> None:
         sclite_costs=options.sclite_costs,
         missing="empty" if options.missing_as_empty else "error",
     )
-    wanted = Wanted(
+    wanted = OutputOptions(
         interval=options.interval,
         unit=options.over,
         per_speaker=options.per_speaker,

@@ -57,6 +57,6 @@ def status(why: str) -> int:
 
 
 def leave_to_another() -> None:
-    """From now on another process of this host answers signals, and this one ends with it."""
+    """Leaves signals to another process of this host, and ends with it."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -35,7 +35,7 @@ def add(command: Command) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    """On one host, or, under torchrun's variables, on one of several."""
+    """Trains on one host or, under torchrun's variables, on one of several."""
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded
@@ -67,10 +67,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.acoustic import make_job, make_terms
+    from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
-    from roundelay.training import Interrupt, train
+    from roundelay.training import train
 
     recipe = load_recipe(options.recipe, _overrides(options))
     job = make_job(recipe, options.exp, place)
@@ -181,6 +182,20 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
     )
+    _add_going_on(sub)
+    sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
+    _add_hosts(sub)
+    sub.add_argument(
+        "--straggler",
+        type=straggler,
+        action="append",
+        metavar="RANK:3x|RANK:+0.4",
+        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
+    )
+
+
+def _add_going_on(sub: argparse.ArgumentParser) -> None:
+    """Options of runs that stopped, and of learners that die."""
     sub.add_argument("--resume", action="store_true", help="go on with the run that is there; do not begin one")
     sub.add_argument(
         "--begin-anew",
@@ -192,7 +207,10 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         choices=["replace", "go-on", "shrink", "stop"],
         help="what happens when a learner dies (docs/faults.md)",
     )
-    sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
+
+
+def _add_hosts(sub: argparse.ArgumentParser) -> None:
+    """Options of training on several hosts."""
     sub.add_argument(
         "--listen",
         metavar="ADDRESS[:PORT]",
@@ -212,11 +230,4 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         type=count,
         metavar="K",
         help="several hosts: an exchange carries one of K parts of the row (default: 1)",
-    )
-    sub.add_argument(
-        "--straggler",
-        type=straggler,
-        action="append",
-        metavar="RANK:3x|RANK:+0.4",
-        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
     )

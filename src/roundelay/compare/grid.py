@@ -1,4 +1,4 @@
-"""What to compare: one learner and every strategy with every number of learners, under every seed.
+"""The runs to compare: one learner and every strategy with every number of learners, under every seed.
 
 FOLDER/<label>-<learners>[-straggler]-seed<k> is a run directory like any other: `train`, `decode` and `report` work on
 it. Its name depends on the cell alone, so that a grid that grew finds what is there.
@@ -17,7 +17,7 @@ from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.report.series import configuration_name
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
-from roundelay.strategies.sgd import Sgd
+from roundelay.strategies.sgd import SerialSgd
 
 OURS = ("strategy", "options", "learners", "seed", "stragglers")  # of section `training`: the grid sets them
 
@@ -34,11 +34,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Without the seed, as the report calls it."""
+        """Name without the seed, as the report calls it."""
         return configuration_name(self.strategy.label, self.learners, self.stragglers)
 
     def recipe(self, base: Recipe) -> Recipe:
-        """What `base` becomes in this cell; of a virtual cluster its first learners take part.
+        """The recipe `base` changed for this cell; of a virtual cluster its first learners take part.
 
         Raises:
             UserError: the recipe, or its virtual cluster, does not allow so many learners.
@@ -67,7 +67,7 @@ class Grid:
 
     @property
     def about_time(self) -> str:
-        """What seconds are, where they are not real."""
+        """Text that says which seconds are meant; empty where they are real."""
         if self.base.training.runtime != "sim":
             return ""
         cost = self.base.cost
@@ -108,14 +108,14 @@ def plan(
     where = folder if folder is not None else Path("exp") / base.name / "compare"
     chosen: list[Strategy] = []
     for strategy in map(make_strategy, strategies):
-        if strategy not in chosen and not isinstance(strategy, Sgd):
+        if strategy not in chosen and not isinstance(strategy, SerialSgd):
             chosen.append(strategy)
     if not chosen:
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
     variants = [(), tuple(stragglers)] if stragglers else [()]
     cells = []
     for seed in range(training.seed, training.seed + seeds):
-        cells.append(_cell(where, Sgd(), 1, (), seed))
+        cells.append(_cell(where, SerialSgd(), 1, (), seed))
         for count in dict.fromkeys(n for n in learners if n > 1):
             cells += [_cell(where, s, count, slow, seed) for s in chosen for slow in variants]
     return Grid(base, where, tuple(cells))

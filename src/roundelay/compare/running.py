@@ -11,16 +11,17 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
+from roundelay.job import Interrupt
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.recognise import recognise
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
-from roundelay.training import Interrupt, train
+from roundelay.training import train
 
 
-class State(Enum):
-    """How a cell ended."""
+class CellState(Enum):
+    """State of a cell when its run ended."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -30,10 +31,10 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell."""
+    """Outcome of a cell: state, and the error if it failed."""
 
     cell: Cell
-    state: State
+    state: CellState
     trained: bool  # its results are there, also if decoding failed or has not begun
     error: str = ""  # what a user can mend
 
@@ -50,17 +51,17 @@ def run_grid(
     total = len(grid.cells)
     for number, cell in enumerate(grid.cells, 1):
         if interrupt.asked:
-            outcomes.append(Outcome(cell, State.WAITING, trained=False))
+            outcomes.append(Outcome(cell, CellState.WAITING, trained=False))
             continue
         what, started = f"{number}/{total} {cell.name}, seed {cell.seed}", wall_clock()
         work = _Work(cell, grid.base, decode, _Prefixed(progress, what), interrupt)
         try:
             finished = work.go()
         except UserError as error:
-            outcomes.append(Outcome(cell, State.FAILED, work.trained, str(error)))
+            outcomes.append(Outcome(cell, CellState.FAILED, work.trained, str(error)))
             announce(f"{what}: failed. {error}")
             continue
-        outcomes.append(Outcome(cell, State.FINISHED if finished else State.INTERRUPTED, work.trained))
+        outcomes.append(Outcome(cell, CellState.FINISHED if finished else CellState.INTERRUPTED, work.trained))
         if finished:
             worked += [wall_clock() - started] if work.new else []
             announce(f"{what}: {_said(cell)}{_to_go(worked, total - number) if work.new else ', there already'}")

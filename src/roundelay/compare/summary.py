@@ -1,11 +1,11 @@
-"""What a grid came to: a table for the terminal, compare.json for machines, compare.html for everybody."""
+"""Results of a grid: a table for the terminal, compare.json for machines, compare.html for everybody."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from roundelay.compare.grid import Grid
-from roundelay.compare.running import Outcome, State
+from roundelay.compare.running import CellState, Outcome
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
@@ -37,7 +37,7 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
     """Compare the finished cells; write compare.json and compare.html."""
     runs, outcomes = _load(outcomes)
     failed = tuple(f"{o.cell.name}, seed {o.cell.seed}, failed: {o.error}" for o in outcomes if o.error)
-    waiting = sum(o.state in (State.INTERRUPTED, State.WAITING) for o in outcomes)
+    waiting = sum(o.state in (CellState.INTERRUPTED, CellState.WAITING) for o in outcomes)
     notes = [*failed, *([f"{waiting} of {len(outcomes)} trainings are not finished."] if waiting else [])]
     comparison = compare_runs(runs, target)
     written = [grid.folder / JSON]
@@ -59,7 +59,7 @@ def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
             runs += [load_run(outcome.cell.exp)] if outcome.trained else []
             found.append(outcome)
         except UserError as error:
-            found.append(Outcome(outcome.cell, State.FAILED, trained=False, error=str(error)))
+            found.append(Outcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
     return runs, found
 
 
@@ -69,14 +69,16 @@ def table_rows(outcomes: Sequence[Outcome], comparison: Comparison) -> list[list
     cells_of = {id(s): row for s, row in zip(comparison.series, found, strict=True)}
     table = [titles]
     for cells in _configurations(outcomes):
-        failed = sum(o.state is State.FAILED for o in cells)
+        failed = sum(o.state is CellState.FAILED for o in cells)
         folders = {o.cell.exp for o in cells}
         mine = [s for s in comparison.series if any(run.folder in folders for run in s.runs)]
         for series in mine:
             _, seeds, *rest = cells_of[id(series)]
             table.append([series.name, seeds + (f" ({failed} failed)" if failed else ""), *rest])
         if not mine:
-            worst = min((o.state for o in cells), key=[State.FAILED, State.INTERRUPTED, State.WAITING].index)
+            worst = min(
+                (o.state for o in cells), key=[CellState.FAILED, CellState.INTERRUPTED, CellState.WAITING].index
+            )
             table.append([cells[0].cell.name, worst.value, *[MISSING] * (len(titles) - 2)])
     names = shortened([row[0] for row in table])
     return [[name, *row[1:]] for name, row in zip(names, table, strict=True)]

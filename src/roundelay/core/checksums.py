@@ -19,7 +19,7 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line, json_text, read_json, write_text
 
-KEY, OWN = "checksums", ""
+KEY, OWN_CHECKSUM = "checksums", ""
 _METHOD, _BYTES = "blake2b", 16
 
 
@@ -28,17 +28,17 @@ class Damaged(UserError):
 
 
 def is_file_name(name: object) -> bool:
-    """Does it name something in a folder itself, not above or below it?"""
+    """True if it names something in a folder itself, not above or below it."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\0"}
 
 
 def checksum(data: bytes) -> str:
-    """Of `data`, as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
+    """Checksum of `data` as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
     return f"{_METHOD}:{hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}"
 
 
 def file_checksum(path: Path) -> str:
-    """Of a file's content, read piece by piece."""
+    """Checksum of a file's content, read piece by piece."""
     with open(path, "rb") as file:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 
@@ -54,7 +54,7 @@ def write_checked_with(
 ) -> None:
     """`write_checked` where the checksums of the files are known already."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
-    whole = {**plain, KEY: {**sums, OWN: _own(plain)}}
+    whole = {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
     write_text(path, json_line(whole) + "\n" if one_line else json_text(whole))
 
 
@@ -90,7 +90,7 @@ def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
     sums = value.pop(KEY, None)
     if sums is None:
         return value, {}
-    if not isinstance(sums, dict) or sums.pop(OWN, None) != _own(value):
+    if not isinstance(sums, dict) or sums.pop(OWN_CHECKSUM, None) != _own(value):
         raise Damaged(f"{path}: damaged, its checksum does not fit its content. {remedy}".rstrip())
     if not all(map(is_file_name, sums)):
         raise Damaged(f"{path}: names a file outside its folder. {remedy}".rstrip())
@@ -114,14 +114,14 @@ def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FileCheck:
     """The verdict on one file; `fault` is "" where it is what was written."""
 
     path: Path
     fault: str
 
 
-def verify(folder: Path) -> Iterator[Verdict]:
+def verify(folder: Path) -> Iterator[FileCheck]:
     """Hold all files below `folder` to the checksums in the JSONs beside them. A JSON without checksums tells nothing,
     and is not named unless it cannot be read."""
     for path in sorted(folder.rglob("*.json")):
@@ -129,17 +129,17 @@ def verify(folder: Path) -> Iterator[Verdict]:
             _, sums = read_sums(path, "")
         except Damaged as error:
             if not str(error).endswith("not an object of JSON."):  # then it is none of ours
-                yield Verdict(path, str(error))
+                yield FileCheck(path, str(error))
             continue
         for name, expected in sums.items():
             try:
                 check_file(path.with_name(name), expected, path.name, "")
             except Damaged as error:
-                yield Verdict(path.with_name(name), str(error))
+                yield FileCheck(path.with_name(name), str(error))
             else:
-                yield Verdict(path.with_name(name), "")
+                yield FileCheck(path.with_name(name), "")
         if sums:
-            yield Verdict(path, "")
+            yield FileCheck(path, "")
 
 
 def _own(value: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How many cores this process may use: those it may run on, or as much of them as its control group grants.
+"""Number of cores this process may use: those it may run on, or as much of them as its control group grants.
 
 A container that is limited to two cores of sixty-four still sees sixty-four, and they look idle when its own are spent.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Quota:
-    """What a control group grants: so many cores' time, of which `used_seconds` have been used."""
+    """Processor time a control group grants: that of so many cores, of which `used_seconds` have been used."""
 
     cores: float
     usage: Path
@@ -50,7 +50,7 @@ def quota(root: Path = Path("/")) -> Quota | None:
 
 
 def cores() -> int:
-    """How many this process may keep busy; at least one."""
+    """Number of cores this process may keep busy; at least one."""
     granted = quota()
     may_run_on = len(os.sched_getaffinity(0))
     return may_run_on if granted is None else max(1, min(may_run_on, int(granted.cores)))

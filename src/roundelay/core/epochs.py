@@ -1,4 +1,4 @@
-"""Which examples make which minibatch.
+"""Assignment of examples to minibatches.
 
 One shuffled order per epoch, cut into rounds of `minibatch` examples, each round cut evenly into one minibatch per
 learner. All strategies train the same cuts: a synchronous one takes (round, rank), an asynchronous one takes them from

@@ -17,7 +17,7 @@ from roundelay.core.parsing import parse_json
 from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
-INTERRUPTED, FAILED = "interrupted", "failed"
+INTERRUPTED, RUN_FAILED = "interrupted", "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ class Live:
         return cls(**fields)
 
     def process_lives(self) -> bool | None:
-        """Does the process that wrote this live? None where this is another host and cannot tell."""
+        """True if the process that wrote this lives; None on another host, which cannot tell."""
         if self.host != platform.node():
             return None
         return started_at(self.process) == self.started
 
 
 def read_live(exp: Path) -> Live | None:
-    """What a run directory says of the present; None if nothing.
+    """The present state that a run directory records; None if it has none.
 
     Raises:
         UserError: the file is damaged.
@@ -102,7 +102,7 @@ def read_live(exp: Path) -> Live | None:
 
 
 def started_at(process: int) -> int:
-    """When a process of this host started, in ticks since the host did; 0 if there is none."""
+    """Start of a process of this host, in ticks since the host started; 0 if there is no such process."""
     try:
         stat = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:

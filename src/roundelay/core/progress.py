@@ -1,4 +1,4 @@
-"""What long work tells whoever watches it; the command line draws it, tests ignore it."""
+"""Reports of long work to its caller; the command line draws them, tests ignore them."""
 
 from typing import Protocol
 

@@ -27,7 +27,7 @@ R = TypeVar("R", bound="Record")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record carries."""
+    """Base of all records: the time."""
 
     wall_s: float
     virtual_s: float | None = None
@@ -86,7 +86,7 @@ class Evaluation(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Staleness(Record):
-    """How old gradients were when they were applied, in versions of the learner's own row, over one segment."""
+    """Age of gradients when they were applied, in versions of the learner's own row, over one segment."""
 
     epoch: int
     histogram: list[int]  # histogram[s] = gradients with staleness s; the last bin collects all above
@@ -96,7 +96,7 @@ class Staleness(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanges(Record):
-    """Who exchanged with whom in one segment: matrix[i][j] = exchanges that learner i began with row j."""
+    """Counts of exchanges in one segment: matrix[i][j] = exchanges that learner i began with row j."""
 
     epoch: int
     matrix: list[list[int]]
@@ -150,7 +150,7 @@ class HostJoined(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Links(Record):
-    """What went between hosts in one segment. Each of `links` is one direction of view: `host` says what it sent to
+    """Traffic between hosts in one segment. Each of `links` is one direction of view: `host` says what it sent to
     `peer` and received from it, in bytes, and for how many seconds its learners' requests to `peer` were under way."""
 
     epoch: int
@@ -204,7 +204,7 @@ class Finished(Record):
     reason: str  # why the schedule stopped
 
 
-KINDS: tuple[type[Record], ...] = (
+RECORD_KINDS: tuple[type[Record], ...] = (
     RunStarted,
     Segment,
     Evaluation,
@@ -234,7 +234,7 @@ def kind_of(record: Record | type[Record]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
-BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in KINDS}
+BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in RECORD_KINDS}
 
 
 def to_line(record: Record) -> str:
@@ -325,7 +325,7 @@ class WordErrors:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "WordErrors":
-        """From a mapping with the key `del`; unknown keys are ignored."""
+        """The record in a mapping with the key `del`; unknown keys are ignored."""
         fields = known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
         parts = fields.get("subsets", {})
         return cls(**fields | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})

@@ -92,12 +92,12 @@ class Me(Protocol):
 
     @property
     def centre(self) -> int:
-        """What `Exchange` and `Fetch` call the centre row, where the strategy has one."""
+        """Rank that stands for the centre row in `Exchange` and `Fetch`, where the strategy has one."""
         ...
 
     @property
     def learning_rate(self) -> float:
-        """Of the local update now."""
+        """Learning rate of the local update now."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Who may talk to whom: rings, relabelled rings, graphs, mixing matrices. Data only; nothing here opens a connection.
+"""Topologies: rings, relabelled rings, graphs, mixing matrices. Data only; nothing here opens a connection.
 
 Legend: L learners.
 """
@@ -122,7 +122,7 @@ def metropolis_matrix(learners: int, edges: Iterable[Sequence[int]]) -> NDArray[
 
 
 def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
-    """Can everybody reach everybody?"""
+    """True if every node can reach every other."""
     reached = {0}
     links = [set(edge) for edge in edges]
     while grown := {rank for link in links if link & reached for rank in link} - reached:

@@ -1,5 +1,4 @@
-"""What a recipe says: every option of a run, as frozen dataclasses with defaults; a YAML file names those that
-differ."""
+"""Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from roundelay.speech.models.augment import AugmentConfig
 
 @dataclass(frozen=True)
 class Training:
-    """Who trains, and how.
+    """Learners, strategy and runtime of the training.
 
     strategy        name, or name:topology (adpsgd:fixed-ring)
     options         of the strategy
@@ -112,7 +111,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How words are recognised (docs/decoding.md).
+    """Recognition of words (docs/decoding.md).
 
     graph           kind of the decoding graph: what the columns of the log-likelihoods are
 

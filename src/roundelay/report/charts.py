@@ -82,7 +82,7 @@ def _title(content: str) -> str:
 
 
 def empty_chart(width: float, message: str) -> str:
-    """Where there is nothing to draw, say so."""
+    """A chart without data, which says so."""
     return svg(width, 120, message, text(clip(message, width - 20), width / 2, 64, class_="unit", anchor="middle"))
 
 
@@ -130,7 +130,7 @@ def line_chart(
 
 
 def _roomy(ticks: Sequence[float], left: float, right: float) -> tuple[float, ...]:
-    """Those whose labels have room, from the largest down."""
+    """Ticks whose labels have room, from the largest down."""
     kept: list[float] = []
     for tick in sorted(set(ticks), reverse=True):
         if not kept or (kept[-1] - tick) / max(ticks) * (right - left) > 4 * CHARACTER:

@@ -28,7 +28,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """Not a number without values."""
+        """Mean of the values; not a number without values."""
         return fmean(self.values) if self.values else math.nan
 
     @property
@@ -47,7 +47,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Of the values that are there."""
+    """Spread of the values that are there."""
     there = [value for value in values if value is not None]
     kept = tuple(value for value in there if math.isfinite(value))
     return Spread(kept, len(there) - len(kept))
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def one_clock(self) -> bool:
-        """Whether all seconds are of one kind, real or virtual."""
+        """True if all seconds are of one kind, real or virtual."""
         return len({run.simulated for run, _ in self.figures}) == 1
 
 
@@ -187,7 +187,7 @@ def kept_losses(run: Run) -> list[tuple[float, float]]:
 
 
 def seconds_to(run: Run, target: float | None) -> float | None:
-    """When the model kept first had a held-out loss of `target` or less; None if never.
+    """Seconds until the model kept first had a held-out loss of `target` or less; None if never.
 
     Linear between evaluations. Losses fall ever more slowly, so this is a little late, for all runs alike.
     """

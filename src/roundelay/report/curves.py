@@ -1,4 +1,4 @@
-"""What changes while a run goes on: held-out loss and consensus distance, over frames or over seconds.
+"""Curves of a run: held-out loss and consensus distance, over frames or over seconds.
 
 Several seeds are drawn as their mean at each epoch that all of them finished, between the lowest and the highest.
 """
@@ -18,7 +18,7 @@ from roundelay.report.series import Series, finite, named
 
 @dataclass(frozen=True)
 class _Abscissa:
-    """What stands below the curves."""
+    """The horizontal axis of the curves."""
 
     title: str
     place: Callable[[Run, Evaluation], float]
@@ -72,7 +72,7 @@ def curves(series: Sequence[Series], over: str) -> str:
 
 
 def consensus(series: Sequence[Series]) -> str:
-    """How far apart the learners' rows are at the end of every epoch, over seconds; empty without several learners."""
+    """Distance between the learners' rows at the end of every epoch, over seconds; empty without several learners."""
     several = [s for s in series if s.runs[0].results.learners > 1 and any(_shown(run) for run in s.runs)]
     apart = [s for s in several if any(e.consensus_distance for run in s.runs for e in _shown(run))]
     agree = [s for s in several if s not in apart]
@@ -146,7 +146,7 @@ def _point(series: Series, run: Run, e: Evaluation, below: _Abscissa, value: Val
 
 
 def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | None:
-    """At each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
+    """Mean at each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
     by_epoch = [{e.epoch: e for e in _shown(run)} for run in series.runs]
     common = [epoch for epoch in by_epoch[0] if all(epoch in found for found in by_epoch)]
     points, band = [], []
@@ -168,7 +168,7 @@ def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | N
 
 
 def _average(values: Sequence[float]) -> float:
-    """Not a number where one is not finite, or their sum is not."""
+    """Mean of the values; not a number where one is not finite, or their sum is not."""
     total = sum(values)
     return total / len(values) if math.isfinite(total) else math.nan
 
@@ -186,9 +186,9 @@ def _number(value: float, unit: str) -> str:
 
 
 def _ceiling(lines: Sequence[Line]) -> float:
-    """Where to cut curves off so that the first epochs, or a run that diverged, do not flatten all that matters.
+    """Height that cuts curves off so that the first epochs, or a run that diverged, do not flatten all that matters.
 
-    Infinite where cutting would gain little. Whatever a run ends with is shown, unless it is far out.
+    Infinite where cutting would gain little. The end of a run is always shown, unless it is far out.
     """
     each = [finite(p.y for p in line.points) for line in lines]
     values = sorted(value for line in each for value in line)

@@ -1,4 +1,4 @@
-"""What came out, in a few sentences, with no more certainty than the counts allow."""
+"""The results in a few sentences, with no more certainty than the counts allow."""
 
 import math
 import re
@@ -37,7 +37,7 @@ def headline(comparison: Comparison) -> list[str]:
 
 
 def _race(series: Sequence[Series], comparison: Comparison) -> str:
-    """Who was first at the target, and when the one-learner run of the same seeds was there."""
+    """A sentence on who reached the target first, and when the one-learner run of the same seeds did."""
     if len(series) < 2 or not comparison.one_clock or comparison.target is None:
         return ""
     times = {s.name: spread(comparison.of(run).seconds_to_target for run in s.runs) for s in series}
@@ -56,7 +56,7 @@ def _race(series: Sequence[Series], comparison: Comparison) -> str:
 
 
 def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
-    """What is left of the speed of each strategy that also ran with a straggler."""
+    """A sentence on how much speed each strategy keeps that also ran with a straggler."""
     kept = [
         (found.mean, s.name)
         for s in series

@@ -1,4 +1,4 @@
-"""Who exchanged with whom, and how fast that would mix: the effective spectral gap of counted exchanges.
+"""Matrices of exchanges, and how fast they would mix: the effective spectral gap of counted exchanges.
 
 Counts come as a matrix of L rows: n[i][j] exchanges that learner i began with row j. A strategy with a centre has one
 more column, the last, for exchanges with it.
@@ -33,13 +33,13 @@ def counted(runs: Sequence[Run]) -> Matrix:
 
 
 def has_centre(matrix: Matrix) -> bool:
-    """Whether the last column is a centre."""
+    """True if the last column is a centre."""
     return bool(matrix) and len(matrix[0]) == len(matrix) + 1
 
 
 @dataclass(frozen=True)
 class Gap:
-    """How fast exchanges mix: shares of the squared distance from consensus that are gone at least, in the mean."""
+    """Speed of mixing: shares of the squared distance from consensus that are gone at least, in the mean."""
 
     exchange: float  # after one exchange
     round: float  # after as many as there are learners
@@ -80,7 +80,7 @@ def effective_gap(matrix: Matrix) -> Gap | None:
 
 
 def gap_note(matrix: Matrix) -> str:
-    """How many exchanges, and their gap in words."""
+    """Number of exchanges, and their gap in words."""
     total = f"{sum(map(sum, matrix)):,} exchanges."
     if has_centre(matrix):
         return f"{total} With the centre they are not averages, so there is no spectral gap."

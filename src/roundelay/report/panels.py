@@ -80,7 +80,7 @@ def _button(name: str, indices: tuple[int, ...]) -> str:
 
 
 def _variant(series: Series, label: str) -> str:
-    """What a name says after the strategy's label."""
+    """The part of a name that follows the strategy's label."""
     return series.name.removeprefix(label).removeprefix(", ") or series.name
 
 
@@ -141,7 +141,7 @@ def _losses(series: Sequence[Series]) -> str:
 
 
 def _beneath(rows: Sequence[DotRow]) -> list[DotRow]:
-    """With names as they are said of rows below each other."""
+    """The series with names as they are said of rows below each other."""
     names = shortened([row.name for row in rows])
     return [dataclasses.replace(row, name=name) for row, name in zip(rows, names, strict=True)]
 
@@ -179,7 +179,7 @@ def speed(series: Sequence[Series]) -> str:
 
 
 def time_to_target(comparison: Comparison) -> str:
-    """Who is there first: seconds to the target loss, fastest first, each straggler below its undisturbed series.
+    """Seconds to the target loss, fastest first, each straggler below its undisturbed series.
 
     Empty where that is no race: one series, two kinds of clock, or a loss that nobody reached.
     """

@@ -42,7 +42,7 @@ RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
 
 
 class State(Enum):
-    """How far a run has come."""
+    """State of a run."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -70,12 +70,12 @@ class Run:
 
     @property
     def cross_entropy(self) -> float | None:
-        """Of the model kept, on the held-out split, nats per frame."""
+        """Cross-entropy of the model kept, on the held-out split, nats per frame."""
         return self.results.frame_cross_entropy.get(self.held_out)
 
     @property
     def accuracy(self) -> float | None:
-        """Of the model kept, on the held-out split, 0 to 1."""
+        """Frame accuracy of the model kept, on the held-out split, 0 to 1."""
         return self.results.frame_accuracy.get(self.held_out)
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether its seconds are virtual."""
+        """True if its seconds are virtual."""
         return self.results.runtime == "sim"
 
     @property
@@ -194,7 +194,7 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
 
 
 def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
-    """What `results.json` would say if the run ended here."""
+    """The content of `results.json` if the run ended here."""
     segments = of_kind(records, Segment)
     accepted = [e for e in of_kind(records, Evaluation) if e.accepted]
     staleness = of_kind(records, Staleness)
@@ -225,7 +225,7 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
-    """How far training has come, and a sentence about it; `reason` is what `results.json` gives, if written."""
+    """State of the training, and a sentence about it; `reason` is what `results.json` gives, if written."""
     training = [r for r in records if not isinstance(r, Decoded)]
     last = training[-1] if training else None
     if isinstance(last, Interrupted):

@@ -146,7 +146,7 @@ def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
 
 
 def bootstrapped(scores: Iterable[WordErrors]) -> bool:
-    """Whether all of them have the interval of a bootstrap."""
+    """True if all of them have the interval of a bootstrap."""
     return all(errors.interval is not None for errors in scores)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
-from roundelay.core.live import FAILED, INTERRUPTED, TRAINING, HostSeen, Live, LostSeen, read_live
+from roundelay.core.live import INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
 from roundelay.core.records import (
     CheckpointWritten,
     Evaluation,
@@ -21,15 +21,15 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay.report.numbers import MISSING, percent, plain, seconds, short
+from roundelay.report.runs import EVENTS
 
-EVENTS = "events.jsonl"
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0
 """After so long without a word from another host, a run is not taken for a living one."""
 
 
 class Life(Enum):
-    """Is anybody at work?"""
+    """State of the process that trains a run."""
 
     RUNNING = "running"
     SILENT = "silent"  # on another host, and nothing was heard for long
@@ -41,13 +41,13 @@ class Life(Enum):
 
     @property
     def well(self) -> bool:
-        """Nothing for anybody to do."""
+        """True if nobody needs to do anything."""
         return self in (Life.RUNNING, Life.FINISHED)
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run at one moment."""
+    """State of a run at one moment."""
 
     folder: Path
     life: Life
@@ -115,7 +115,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
         return Life.FINISHED
     if live is None or age is None:
         return Life.UNKNOWN
-    if live.doing in (INTERRUPTED, FAILED):
+    if live.doing in (INTERRUPTED, RUN_FAILED):
         return Life(live.doing)
     lives = live.process_lives()
     if lives is None:
@@ -147,7 +147,7 @@ def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
 
 
 def headline(status: Status) -> list[str]:
-    """What a person wants to know, a line each."""
+    """The main facts for a person, a line each."""
     lines = [f"{status.folder}: {_sentence(status)}"]
     start, live, segment, found = status.start, status.live, status.segment, status.evaluation
     if start is not None:

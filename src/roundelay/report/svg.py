@@ -1,4 +1,4 @@
-"""What charts are made of: escaped elements and axes. SVG coordinates are in pixels, y downwards."""
+"""Elements of charts: escaped SVG elements and axes. SVG coordinates are in pixels, y downwards."""
 
 import html
 import math

@@ -1,4 +1,4 @@
-"""What learners' talking does to them, series by series: how stale gradients are, and who exchanged with whom."""
+"""Effects of communication, series by series: staleness of gradients, and matrices of exchanges."""
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from roundelay.runtime.base import ClusterState
+from roundelay.runtime.base import Cluster, ClusterState
 
 
 def resized(state: ClusterState, holders: Sequence[int], learners: int) -> ClusterState:
@@ -34,6 +34,15 @@ def resized(state: ClusterState, holders: Sequence[int], learners: int) -> Clust
         for name, numbers in state.integers.items()
     }
     return ClusterState(vectors, integers, state.virtual_ns)
+
+
+def beginning_after(before: int, cluster: Cluster) -> str:
+    """A sentence on the state that the learners of `cluster` begin with, where there were `before` of them."""
+    model = "the centre" if cluster.centre else f"the mean of {before} models"
+    what = f"every learner begins with {model}"
+    if cluster.memory:
+        what += f" and the mean over learners of what they remember ({', '.join(cluster.memory)})"
+    return f"{what}; the schedule, the rounds of the epoch and the place in it stay"
 
 
 def _mean(vectors: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def core_seconds(self) -> float:
-        """Of one minibatch's gradient, on however many cores it ran."""
+        """Processor seconds of one minibatch's gradient, on however many cores it ran."""
         return self.gradient * cores_used(self.learners, self.cores) / self.learners
 
 
@@ -60,7 +60,7 @@ def cores_used(learners: int, cores: int) -> int:
 
 
 def read_run(exp: Path) -> Measured:
-    """What a run directory says of its costs.
+    """Reads the costs that a run directory records.
 
     Raises:
         UserError: not a run on real learners, or without what is needed; names it.
@@ -104,13 +104,13 @@ def _cores(exp: Path, machine: str) -> int:
 
 @dataclass(frozen=True)
 class Costs:
-    """What some runs on one host say together."""
+    """Costs measured by several runs on one host."""
 
     runs: tuple[Measured, ...]
 
     @property
     def cores(self) -> int:
-        """Of the host."""
+        """Cores of the host."""
         return self.runs[0].cores
 
     def gradient(self, learners: int, frames: float) -> float:
@@ -172,7 +172,7 @@ class Costs:
         )
 
     def knows(self, run: Measured) -> bool:
-        """Did some run do everything this one does?"""
+        """True if some run did everything this one does."""
         exchanges = run.exchange is None or any(other.exchange is not None for other in self.runs)
         alone = run.mean is None or run.learners == 1  # a mean of one costs nothing
         return bool(self.runs) and exchanges and (alone or any(other.mean is not None for other in self.runs))

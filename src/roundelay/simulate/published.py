@@ -30,7 +30,7 @@ BLOCKS = 64
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A line of a published table."""
 
     tables: str
@@ -45,10 +45,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Tables:
-    """What li2017.yaml holds."""
+    """Content of li2017.yaml."""
 
     parameters: dict[str, float] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[PublishedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Fit:
     model_bytes: float
 
     def minibatch(self, frames: int) -> float:
-        """On one GPU alone."""
+        """Seconds of a minibatch on one GPU alone."""
         return self.fixed + (1 - self.fixed) * frames / self.largest
 
     def host(self, gpus: int) -> VirtualCluster:
@@ -82,7 +82,7 @@ class Fit:
 class Compared:
     """A row and what the model makes of it."""
 
-    row: Row
+    row: PublishedRow
     speedup: float
 
     @property
@@ -126,11 +126,11 @@ def fit(tables: Tables, network: str) -> Fit:
 
 
 def _messages(gpus: int) -> int:
-    """Of a tree, up and down."""
+    """Messages of a tree, up and down."""
     return 2 * (gpus - 1).bit_length()
 
 
-def predict(found: Fit, row: Row) -> float:
+def predict(found: Fit, row: PublishedRow) -> float:
     """The speedup the simulator finds for a row."""
     strategy = make_strategy(row.strategy, {"period": row.period})
     rounds = BLOCKS * row.period

@@ -20,25 +20,18 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.progress import Silent
 from roundelay.core.records import Segment, Staleness, of_kind, read_events
+from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.learner.timing import TimingOnly
-from roundelay.runtime.base import (
-    Cluster,
-    LearnerDied,
-    Outcome,
-    Runtime,
-    SegmentPlan,
-    Straggler,
-    staleness_summary,
-)
+from roundelay.runtime.base import Cluster, LearnerDied, Outcome, Runtime, SegmentPlan, Straggler, staleness_summary
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
-from roundelay.training import Interrupt, Job, train
+from roundelay.training import train
 
 QUADRATIC_PARAMETERS = 100
 
@@ -84,7 +77,7 @@ class Scenario:
         return self.frames * self.learners
 
     def task(self) -> Task:
-        """What is trained; only the noise of a gradient depends on its frames."""
+        """The task that is trained; only the noise of a gradient depends on its frames."""
         examples = self.minibatch * self.rounds
         return TimingOnly(examples) if self.timing_only else Quadratic(QUADRATIC_PARAMETERS, examples, seed=self.seed)
 
@@ -99,7 +92,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What one strategy did in a scenario."""
+    """Result of one strategy in a scenario."""
 
     label: str
     virtual_seconds: float
@@ -236,7 +229,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
 
 
 def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
-    """What the run directory belongs to."""
+    """The recipe written into the run directory."""
     return {
         "name": "simulate",
         "training": {

@@ -1,4 +1,4 @@
-"""How long a strategy takes on a virtual cluster, when nothing is computed."""
+"""Time a strategy takes on a virtual cluster, when nothing is computed."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Timed:
-    """What a timing-only simulation found."""
+    """Result of a timing-only simulation."""
 
     outcome: Outcome
     events: int
@@ -26,7 +26,7 @@ class Timed:
 
     @property
     def frames_per_second(self) -> float:
-        """Of all learners together, virtual."""
+        """Frames per virtual second of all learners together."""
         return float(self.outcome.counts.frames.sum()) / self.seconds
 
 

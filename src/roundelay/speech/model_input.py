@@ -40,7 +40,7 @@ class ModelInput:
 
     @classmethod
     def of(cls, corpus: Corpus, store: FeatureStore) -> "ModelInput":
-        """Of a corpus and the features a model is trained on."""
+        """The input of a corpus and the features a model is trained on."""
         return cls(
             store.sampling_rate,
             store.frame_shift,

@@ -3,7 +3,7 @@
 DATA/corpus.json               name, licence, splits in numbers, versions; written last
 DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
-DATA/fbank40/                  features of all splits (see feature_store); DATA/feats/ where they were given
+DATA/fbank40/                  features of all splits (see features/store); DATA/feats/ where they were given
 DATA/piped/                    audio that commands of wav.scp made, where they were allowed
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
 DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
@@ -30,9 +30,9 @@ from roundelay.speech.lexicon.lexicon import (
 )
 
 CORPUS = "corpus.json"
-LEXICON = "lexicon.txt"
+PREPARED_LEXICON = "lexicon.txt"
 GUESSED_LEXICON, HELD_OUT_LEXICON = "guessed_lexicon.txt", "held_out_lexicon.txt"
-VERSION = 1
+CORPUS_VERSION = 1
 TRAIN = "train"
 
 
@@ -57,7 +57,7 @@ class Corpus:
 
     @property
     def utterances(self) -> list[Utterance]:
-        """Of all splits, in the order of their frames in the feature store."""
+        """Utterances of all splits, in the order of their frames in the feature store."""
         return [utterance for split in self.splits.values() for utterance in split]
 
     def features(self) -> FeatureStore:
@@ -75,7 +75,7 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """What was said, once: copies of an utterance at other speeds say nothing new."""
+        """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new."""
         return [u.text for u in self.splits[split] if u.speed == 1]
 
     @property
@@ -116,7 +116,7 @@ def load_corpus(folder: Path) -> Corpus:
         f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
     )
     try:
-        if summary["version"] != VERSION:
+        if summary["version"] != CORPUS_VERSION:
             raise UserError(
                 f"{folder / CORPUS}: prepared by another version of Roundelay. Run `roundelay prepare` again."
             )
@@ -153,17 +153,17 @@ def write_prepared(corpus: Corpus) -> None:
     (corpus.folder / CORPUS).unlink(missing_ok=True)
     for name, utterances in corpus.splits.items():
         write_manifest(corpus.folder / f"{name}.jsonl", utterances)
-    write_lexicon(corpus.folder / LEXICON, corpus.lexicon)
-    kept = [*(f"{name}.jsonl" for name in corpus.splits), LEXICON]
+    write_lexicon(corpus.folder / PREPARED_LEXICON, corpus.lexicon)
+    kept = [*(f"{name}.jsonl" for name in corpus.splits), PREPARED_LEXICON]
     write_checked(
         corpus.folder / CORPUS,
         {
-            "version": VERSION,
+            "version": CORPUS_VERSION,
             "name": corpus.name,
             "licence": corpus.licence,
             "sampling_rate": corpus.sampling_rate,
             "splits": {name: numbers(utterances) for name, utterances in corpus.splits.items()},
-            "lexicon": LEXICON,
+            "lexicon": PREPARED_LEXICON,
             "silence": corpus.lexicon.silence,
             "words": len(corpus.lexicon.words),
             "phones": len(corpus.lexicon.phones),
@@ -201,7 +201,7 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
 
 
 def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:
-    """How much there is of a split."""
+    """Size of a split: utterances, hours, speakers, words."""
     return {
         "utterances": len(utterances),
         "hours": round(sum(u.duration / u.speed for u in utterances) / 3600, 4),

@@ -18,14 +18,14 @@ from roundelay.strategies.dpsgd import DPsgd
 from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
-from roundelay.strategies.sgd import Sgd
+from roundelay.strategies.sgd import SerialSgd
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.ssgd import Ssgd
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
     cls.name: cls
     for cls in (
-        Sgd,
+        SerialSgd,
         Ssgd,
         Bsp,
         Bmuf,

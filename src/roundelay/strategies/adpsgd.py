@@ -41,7 +41,7 @@ Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
 
 @dataclass(frozen=True)
 class Asynchronous(Strategy):
-    """What asynchronous gossip is made of: whom to exchange with, time after time."""
+    """Base of asynchronous gossip: the sequence of peers to exchange with."""
 
     topology: Topology = "random-ring"
 
@@ -56,8 +56,8 @@ class Asynchronous(Strategy):
         return f"{self.name} {self.topology}"
 
     def peers(self, place: int, places: int, seed: int, first: int) -> Iterator[int]:
-        """Whom the one at `place` of `places` exchanges with, from its exchange number `first` on: a function of the
-        number alone, so a resumed run goes on where it stood."""
+        """Peers of the learner at `place` of `places`, from its exchange number `first` on: a function of the number
+        alone, so a resumed run goes on where it stood."""
         ahead = doublings(places)
         for k in count(first):
             match self.topology:

@@ -1,4 +1,4 @@
-"""What a strategy is: who talks to whom, when, and by which equation. Nothing else."""
+"""Strategies: who talks to whom, when, and by which equation. Nothing else."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from roundelay.core.state import Me
 
 @dataclass(frozen=True)
 class Traits:
-    """What a strategy declares of itself; the laws under tests/laws hold it to every line."""
+    """Properties a strategy declares of itself; the laws under tests/laws hold it to every line."""
 
     synchronous: bool
     """Draws by (round, rank); the result does not depend on timing, and simulator and processes agree bit for bit."""
@@ -58,7 +58,7 @@ class Strategy(ABC):
         return 1
 
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the living `ranks` whose rows are models; the others' rows are copies."""
+        """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
 
     def check(self, learners: int) -> None:

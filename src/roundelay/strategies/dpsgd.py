@@ -52,7 +52,7 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Gossip(Strategy):
-    """What synchronous gossip is made of: a topology, and who is asked in round k."""
+    """Base of synchronous gossip: a topology, and the neighbours asked in round k."""
 
     topology: Topology = "ring"
     edges: Sequence[Sequence[int]] = ()

@@ -15,7 +15,7 @@ from roundelay.strategies.base import Strategy, Traits
 
 
 @dataclass(frozen=True)
-class Sgd(Strategy):
+class SerialSgd(Strategy):
     """Plain minibatch SGD."""
 
     name: ClassVar[str] = "sgd"

@@ -29,7 +29,7 @@ _SIXTEEN_BITS = -256  # a mask of all of a float32 but the last 8 bits of its si
 
 
 def scales_of(elements: int) -> int:
-    """How many blocks there are in so many elements, the last one perhaps shorter."""
+    """Number of blocks in so many elements, the last one perhaps shorter."""
     return -(-elements // BLOCK)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.runtime.doctor.findings import Finding, Report, Verdict
+from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.meeting import alone, go_round, meet, wait_for_visit
 from roundelay.runtime.launch.world import HostPlace, launched, read_by_hand, read_place, secret_file
@@ -22,7 +22,7 @@ def consult(
     folder: Path,
     patience: float | None,
     say: Callable[[str], None],
-) -> Report | None:
+) -> DoctorReport | None:
     """The report, or None where another host has it.
 
     Raises:
@@ -61,7 +61,7 @@ def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
 
 def _by_hand(
     hosts: Sequence[str], listen: str | None, asked: Asked, patience: float | None, say: Callable[[str], None]
-) -> Report | None:
+) -> DoctorReport | None:
     """Told by options: to wait for a visit, or to visit those who do."""
     here, others, secret = read_by_hand(listen, hosts)
     asked = Asked(
@@ -74,7 +74,7 @@ def _by_hand(
     return None
 
 
-def table(report: Report) -> tuple[list[str], list[tuple[str, ...]]]:
+def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
     """Columns and a row for each way between two hosts."""
     rows: list[tuple[str, ...]] = []
     for way in report.ways:

@@ -63,7 +63,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """All hosts, and all ways between them."""
 
     hosts: dict[str, list[Finding]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
-from roundelay.runtime.doctor.findings import Finding, Report, Verdict, Way, differences, judge
+from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.visits import Arrival, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
 from roundelay.runtime.hosts.transport.wire import LinkError
@@ -23,9 +23,9 @@ Say = Callable[[str], None]
 Address = tuple[str, int]
 
 
-def alone(asked: Asked, name: str) -> Report:
+def alone(asked: Asked, name: str) -> DoctorReport:
     """This host only."""
-    return Report({name: examine(asked)}, [], [])
+    return DoctorReport({name: examine(asked)}, [], [])
 
 
 def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
@@ -38,7 +38,7 @@ def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: floa
         server.close()
 
 
-def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: Asked, patience: float) -> Report:
+def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: Asked, patience: float) -> DoctorReport:
     """Visit the `others`, who listen already, and let every host measure the way to every other."""
     server = _server(address, secret, asked, patience)
     try:
@@ -49,7 +49,7 @@ def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: 
 
 def meet(
     world: World, ranks: Sequence[int], listen: Address, secret: bytes, asked: Asked, patience: float, say: Say
-) -> Report | None:
+) -> DoctorReport | None:
     """All hosts were started alike; this process speaks for one, whose learners have these `ranks`. The host of rank 0
     has the report; None elsewhere.
 
@@ -95,7 +95,9 @@ def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: byt
         ) from error
 
 
-def _go_round(addresses: Sequence[Address], secret: bytes, asked: Asked, patience: float, missing: list[int]) -> Report:
+def _go_round(
+    addresses: Sequence[Address], secret: bytes, asked: Asked, patience: float, missing: list[int]
+) -> DoctorReport:
     """`addresses`: of all hosts, this one first."""
     between, visited = [], []
     for rank in missing:
@@ -117,7 +119,7 @@ def _go_round(addresses: Sequence[Address], secret: bytes, asked: Asked, patienc
         except LinkError as error:
             between.append(Finding(host.name, Verdict.NOTE, f"was gone before it was told to go: {error}"))
     between += differences({host.name: host.versions for host in visited}) + judge(ways, asked.parameters)
-    return Report({host.name: host.findings for host in visited}, ways, between)
+    return DoctorReport({host.name: host.findings for host in visited}, ways, between)
 
 
 def _told_apart(visited: Sequence[Visited]) -> list[Visited]:

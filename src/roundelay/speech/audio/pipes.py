@@ -28,7 +28,7 @@ _QUOTED = 500  # characters of a command's last words that a message repeats
 
 @dataclass(frozen=True)
 class Pipes:
-    """Where and within which limits commands run."""
+    """Folder of the commands' output, and the limits they run within."""
 
     folder: Path  # gets one file for each recording
     seconds: float = 300.0  # for one command
@@ -38,7 +38,7 @@ class Pipes:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why the command of a recording gave no audio."""
+    """The command of a recording gave no audio, for this reason."""
 
     reason: str
 
@@ -105,13 +105,13 @@ def _one(
 
 
 class _Refused(Exception):
-    """Why what a command wrote is not taken."""
+    """Output of a command is refused; the message says why."""
 
 
 def _run(
     shell: str, command: str, root: Path, output: BinaryIO, pipes: Pipes, running: set[subprocess.Popen[bytes]]
 ) -> str | None:
-    """None when the command ended well and wrote something, else what happened."""
+    """Runs a command; returns None when it ended well and wrote something, else what happened."""
     # A command may be a pipe of several: the failure of any is a failure, where the shell can tell (bash).
     careful = "set -o pipefail; " if os.path.basename(shell) == "bash" else ""
     limit = f"ulimit -f {int(pipes.gigabytes * 1024**2)} 2>/dev/null; "

@@ -17,7 +17,7 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.speech.audio.speed import resampled
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.data.problems import LeftOut, counted, listing
+from roundelay.speech.data.problems import LeftOut, Unusable, counted, listing
 
 Samples = npt.NDArray[np.float32]
 
@@ -32,7 +32,7 @@ class AudioError(UserError):
 
 
 def audio_path(utterance: Utterance, folder: Path) -> Path:
-    """Where the samples are; `folder` is the manifest's."""
+    """Path of the file of samples; `folder` is the manifest's."""
     return folder / utterance.path
 
 
@@ -53,7 +53,7 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
             return resampled(
                 _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
             )
-    except _Unusable as error:
+    except Unusable as error:
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
 
@@ -71,7 +71,7 @@ def audio_shape(path: Path) -> tuple[int, int, int]:
     try:
         with _opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
-    except _Unusable as error:
+    except Unusable as error:
         raise AudioError(f"{path}: {error}") from None
 
 
@@ -88,7 +88,7 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
             wanted = min(utterance.num_samples, int(seconds * utterance.sampling_rate))
             block = np.nan_to_num(file.read(wanted, dtype="float32", always_2d=True))
             return [float(np.sqrt(np.mean(np.square(channel)))) if len(channel) else 0.0 for channel in block.T]
-    except _Unusable as error:
+    except Unusable as error:
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
 
@@ -96,40 +96,36 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
     """The message for all utterances that cannot be used."""
     return UserError(
         f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
-        f"these utterances out (`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
+        f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
     )
-
-
-class _Unusable(Exception):
-    """Why, without the names of utterance and file, which only the caller knows."""
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
-    """The file, open; whatever goes wrong with it becomes `_Unusable`."""
+    """The file, open; whatever goes wrong with it becomes `Unusable`."""
     try:
         _check_whole(path)
         with soundfile.SoundFile(path) as file:
             if file.frames == 0:
-                raise _Unusable("holds no samples")
+                raise Unusable("holds no samples")
             yield file
     except soundfile.LibsndfileError as error:
-        raise _Unusable(f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again") from None
+        raise Unusable(f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again") from None
     except OSError as error:
-        raise _Unusable(f"cannot be read ({error.strerror or error})") from None
+        raise Unusable(f"cannot be read ({error.strerror or error})") from None
 
 
 def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
     first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
     if file.samplerate != utterance.sampling_rate:
-        raise _Unusable(
+        raise Unusable(
             f"sampled at {file.samplerate} Hz, {utterance.sampling_rate} Hz when it was prepared; prepare the corpus "
             "again"
         )
     if utterance.channel >= file.channels:
-        raise _Unusable(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
+        raise Unusable(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
     if last > file.frames:
-        raise _Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
+        raise Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
     file.seek(first)
     block = max(1, _BLOCK // file.channels)
     pieces: list[Samples] = []
@@ -143,19 +139,19 @@ def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
     samples = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
     if len(samples) < utterance.num_samples:
         found = f"{len(samples)} of {counted(utterance.num_samples, 'sample')}"
-        raise _Unusable(f"is cut short: {found} can be read; get the file again")
+        raise Unusable(f"is cut short: {found} can be read; get the file again")
     if not np.isfinite(samples).all():
-        raise _Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
+        raise Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
     return samples
 
 
 def _check_whole(path: Path) -> None:
-    """Raise `_Unusable` when there is no such file, it is empty, or a WAV or SPHERE file shorter than it says."""
+    """Raise `Unusable` when there is no such file, it is empty, or a WAV or SPHERE file shorter than it says."""
     if not path.is_file():
-        raise _Unusable("is a folder, not a file" if path.is_dir() else "no such file")
+        raise Unusable("is a folder, not a file" if path.is_dir() else "no such file")
     size = path.stat().st_size
     if size == 0:
-        raise _Unusable("the file is empty (0 bytes)")
+        raise Unusable("the file is empty (0 bytes)")
     with open(path, "rb") as file:
         head = file.read(12)
         if head[:8] == b"NIST_1A\n":
@@ -169,7 +165,7 @@ def _check_whole(path: Path) -> None:
                 here = file.tell()
                 # Writers to a pipe cannot go back to fill in the length: they leave 0 or the largest number.
                 if length < STREAMED and here + length > size:
-                    raise _Unusable(
+                    raise Unusable(
                         f"is cut short: {size - here} of the {length} bytes of samples its header declares are there; "
                         "get the file again"
                     )
@@ -188,10 +184,10 @@ def _check_sphere(head: bytes, size: int) -> None:
         name, _, value = line.strip().partition(" ")
         fields[name] = value.partition(" ")[2].strip()
     else:
-        raise _Unusable("has a broken SPHERE header (no `end_head`); get the file again")
+        raise Unusable("has a broken SPHERE header (no `end_head`); get the file again")
     coding = fields.get("sample_coding", "pcm")
     if "embedded" in coding:
-        raise _Unusable(f"is compressed ({coding}); unpack it first, e.g. with sph2pipe")
+        raise Unusable(f"is compressed ({coding}); unpack it first, e.g. with sph2pipe")
     try:
         begin = int(lines[1])
         samples, channels = int(fields["sample_count"]), int(fields.get("channel_count", "1"))
@@ -199,9 +195,9 @@ def _check_sphere(head: bytes, size: int) -> None:
         if min(begin, samples, channels, width) <= 0:
             raise ValueError
     except (KeyError, ValueError):
-        raise _Unusable("has a broken SPHERE header (impossible or missing numbers); get the file again") from None
+        raise Unusable("has a broken SPHERE header (impossible or missing numbers); get the file again") from None
     if begin + samples * channels * width > size:
-        raise _Unusable(
+        raise Unusable(
             f"is cut short: {max(0, size - begin)} of the {samples * channels * width} bytes of samples its header "
             "declares are there; get the file again"
         )

@@ -27,7 +27,7 @@ _PLAIN = frozenset({"pcm", "ulaw", "mu-law", "alaw"})
 
 @dataclass(frozen=True)
 class SphereHeader:
-    """What is declared of a SPHERE file."""
+    """Fields declared in the header of a SPHERE file."""
 
     path: Path
     header_bytes: int
@@ -105,9 +105,9 @@ def _whole(path: Path, fields: dict[str, tuple[int, str]], name: str) -> int:
 
 
 def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[dict[Path, Path], list[str]]:
-    """Where each recording can be read: in its own file, or as a WAV in `folder` where it is compressed.
+    """Readable file of each recording: its own, or a WAV in `folder` where it is compressed.
 
-    What was converted before is kept.
+    Files converted before are kept.
 
     Returns:
         Recording -> file, without those that cannot be used; and what is wrong with these.

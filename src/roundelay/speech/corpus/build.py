@@ -7,9 +7,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
@@ -17,26 +15,18 @@ from roundelay.core.progress import Progress
 from roundelay.speech.audio.pipes import Pipes
 from roundelay.speech.audio.speed import perturbed
 from roundelay.speech.corpus.checks import cleaned, one_rate, overlaps, spelling_remark
-from roundelay.speech.corpus.dictionary import restricted
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, store_matrices
+from roundelay.speech.corpus.left_out import check_shares, note_left_out
+from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions, is_open
+from roundelay.speech.corpus.words import CorpusWords, choose_words
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.data.problems import BadPolicy, LeftOut, listing
 from roundelay.speech.features.compute import compute_features
 from roundelay.speech.features.parts import FeatureConfig
-from roundelay.speech.lexicon.g2p import guess_missing
-from roundelay.speech.lexicon.lexicon import (
-    Lexicon,
-    LexiconCase,
-    MissingWord,
-    MissingWordPolicy,
-    Pronunciation,
-    case_of,
-    missing_words_error,
-    read_lexicon,
-    resolve_missing_words,
-)
+from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
 from roundelay.speech.prepared import (
     GUESSED_LEXICON,
     HELD_OUT_LEXICON,
@@ -47,40 +37,8 @@ from roundelay.speech.prepared import (
     write_prepared,
 )
 
-Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
-"""Which words of the lexicon can be recognised: all, and it must have all words of the transcripts; those of the
-transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
-open, of given words and those of the training transcripts."""
-
-G2P_MODEL = "g2p.json.gz"
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """What to do with bad input, and how features are computed."""
-
-    on_bad: BadPolicy = "error"  # empty transcripts, audio or features that cannot be used
-    max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
-    on_missing_words: MissingWordPolicy = "error"
-    map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
-    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
-    speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
-    workers: int | None = None  # processes for features; None: as many as pay
-    strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
-    lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one
-    allow_pipes: bool = False  # run the commands of wav.scp
-    pipe_seconds: float = 300.0  # that one of them may take
-    rate: int | None = None  # Hz, that audio is resampled to as it is read; None: all has one rate
-    channel: int | None = None  # of recordings that have several, where nothing else names one; None: the first
-    clean_transcripts: bool = False  # write words as the dictionary does, without punctuation
-    on_overlap: Literal["warn", "error"] = "warn"  # a speaker, or the same audio, in train and in another split
-    given_features: bool = False  # take those of feats.scp though there is audio
-    frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
-    vocabulary: Vocabulary = "lexicon"
-
-
-DEFAULTS = PrepareOptions()
-OPEN = PrepareOptions(vocabulary="open")
+CORPUS_G2P_MODEL = "g2p.json.gz"
+GIVEN_FEATURES = "feats"  # the folder of features that were given
 
 
 def prepare_kaldi(
@@ -90,7 +48,7 @@ def prepare_kaldi(
     splits: Mapping[str, str],
     progress: Progress,
     *,
-    options: PrepareOptions = PrepareOptions(),
+    options: PrepareOptions = DEFAULTS,
     name: str,
     licence: str = "",
 ) -> Corpus:
@@ -107,7 +65,7 @@ def prepare_kaldi(
         licence: its licence, for the reader of corpus.json.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together.
+        UserError: anything wrong with the input, all problems of a kind together.
     """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {name}.")
@@ -152,7 +110,7 @@ def prepare_lhotse(
     splits: Mapping[str, str],
     progress: Progress,
     *,
-    options: PrepareOptions = PrepareOptions(),
+    options: PrepareOptions = DEFAULTS,
     name: str,
     licence: str = "",
 ) -> Corpus:
@@ -161,7 +119,7 @@ def prepare_lhotse(
     Args: as `prepare_kaldi`, but `splits` names parts of manifests (see lhotse), empty: every part is a split.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together.
+        UserError: anything wrong with the input, all problems of a kind together.
     """
     found = find_parts(source)
     parts = {part: found[part] for part in sorted(found, key=lambda part: (part != TRAIN, part))}
@@ -191,7 +149,7 @@ def prepare_utterances(
     lexicon: Lexicon,
     progress: Progress,
     *,
-    options: PrepareOptions = PrepareOptions(),
+    options: PrepareOptions = DEFAULTS,
     name: str,
     licence: str = "",
     left_out: Mapping[str, Sequence[LeftOut]] | None = None,
@@ -206,7 +164,7 @@ def prepare_utterances(
         given: features and statistics that are there; None: they are computed from audio.
 
     Raises:
-        UserError: anything wrong with the input, all culprits of a kind together; more than the share of a split that
+        UserError: anything wrong with the input, all problems of a kind together; more than the share of a split that
             may be left out would be.
     """
     gone = {split: list((left_out or {}).get(split, ())) for split in splits}
@@ -214,41 +172,15 @@ def prepare_utterances(
     check_splits(splits)
     if given is not None and options.rate is not None:
         raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
-    # Rates come first: what follows may learn to spell for half a minute.
-    rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
-    _leave_out(off, gone, splits)
-    check_shares(gone, kept, options.max_bad_share)
-    remarks = [*remarks, *said]
-    if options.clean_transcripts:
-        kept, said = cleaned(kept, lexicon)
-        remarks += said
-    if options.on_missing_words != "error":
-        remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
-    words = _words(kept, lexicon, options, data / G2P_MODEL, gone, progress)
-
+    rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, remarks)
+    words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
     kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
-    together = [u for utterances in kept.values() for u in utterances]
-    if given is not None:
-        feature_folder, bad = "feats", list[LeftOut]()
-        store = store_matrices(together, data / feature_folder, given, progress, rate)
-    else:
-        feature_folder = options.features.folder
-        store, bad = compute_features(
-            together,
-            data / feature_folder,
-            options.features,
-            progress,
-            audio_folder=data,
-            workers=options.workers,
-            on_bad=options.on_bad,
-            rate=rate,
-        )
-    _leave_out(bad, gone, kept)
+    store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
     if (shared := overlaps(kept, store)) and options.on_overlap == "error":
         raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
-    is_open = _is_open(options.vocabulary)
+    tolerant = is_open(options.vocabulary) and options.on_missing_words == "error"
     corpus = Corpus(
         folder=data,
         name=name,
@@ -257,7 +189,7 @@ def prepare_utterances(
         sampling_rate=rate,
         licence=licence,
         # An open vocabulary means: held-out words may be unknown; their utterances are then left out of alignment only.
-        on_missing_words="skip" if is_open and options.on_missing_words == "error" else options.on_missing_words,
+        on_missing_words="skip" if tolerant else options.on_missing_words,
         map_to=options.map_to,
         feature_folder=feature_folder,
         audio=given is None or given.with_audio,
@@ -266,78 +198,65 @@ def prepare_utterances(
         held_out_words=words.held_out,
         remarks=[*remarks, *shared],
     )
+    _write_word_lists(data, words)
+    write_prepared(corpus)
+    return corpus
+
+
+def _sound_splits(
+    splits: Mapping[str, Sequence[Utterance]],
+    lexicon: Lexicon,
+    options: PrepareOptions,
+    gone: dict[str, list[LeftOut]],
+    remarks: Sequence[str],
+) -> tuple[int, dict[str, list[Utterance]], list[str]]:
+    """The sampling rate, the utterances that have it, with clean transcripts, and the remarks with what is new."""
+    # Rates come first: what follows may learn to spell for half a minute.
+    rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
+    note_left_out(off, gone, splits)
+    check_shares(gone, kept, options.max_bad_share)
+    remarks = [*remarks, *said]
+    if options.clean_transcripts:
+        kept, said = cleaned(kept, lexicon)
+        remarks += said
+    if options.on_missing_words != "error":
+        remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
+    return rate, kept, remarks
+
+
+def _store(
+    data: Path,
+    splits: Mapping[str, Sequence[Utterance]],
+    options: PrepareOptions,
+    given: GivenFeatures | None,
+    gone: dict[str, list[LeftOut]],
+    rate: int,
+    progress: Progress,
+) -> tuple[FeatureStore, str]:
+    """The features of all splits, copied or computed, and the name of their folder; notes utterances left out."""
+    together = [u for utterances in splits.values() for u in utterances]
+    if given is not None:
+        return store_matrices(together, data / GIVEN_FEATURES, given, progress, rate), GIVEN_FEATURES
+    store, bad = compute_features(
+        together,
+        data / options.features.folder,
+        options.features,
+        progress,
+        audio_folder=data,
+        workers=options.workers,
+        on_bad=options.on_bad,
+        rate=rate,
+    )
+    note_left_out(bad, gone, splits)
+    return store, options.features.folder
+
+
+def _write_word_lists(data: Path, words: CorpusWords) -> None:
     for file, listed in ((GUESSED_LEXICON, words.guesses), (HELD_OUT_LEXICON, words.held_out_listed)):
         if listed:
             write_text(data / file, listed)
         else:
             (data / file).unlink(missing_ok=True)  # of an earlier run with other transcripts or policy
-    write_prepared(corpus)
-    return corpus
-
-
-@dataclass(frozen=True)
-class _Words:
-    """The words of a corpus, and the training utterances that they leave."""
-
-    lexicon: Lexicon  # what can be recognised
-    train: list[Utterance]
-    guesses: str  # the guessed pronunciations in it, as they are written down
-    held_out: Mapping[str, tuple[Pronunciation, ...]]  # of words that only held-out utterances have
-    held_out_listed: str
-
-
-def _is_open(vocabulary: Vocabulary) -> bool:
-    return vocabulary == "open" or isinstance(vocabulary, frozenset)
-
-
-def _words(
-    splits: Mapping[str, Sequence[Utterance]],
-    known: Lexicon,
-    options: PrepareOptions,
-    speller: Path,
-    gone: dict[str, list[LeftOut]],
-    progress: Progress,
-) -> _Words:
-    """Deal with words the lexicon lacks, and choose those that can be recognised; `speller` keeps what guesses."""
-    everything = [u for utterances in splits.values() for u in utterances]
-    lexicon, guesses, held_out_listed = known, "", ""
-    held_out: dict[str, tuple[Pronunciation, ...]] = {}
-    if options.on_missing_words == "guess":
-        missing = _to_guess(known, options.vocabulary, splits)
-        lexicon, guesses = guess_missing(missing, known, speller, progress)
-        # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
-        said = {m.word for m in missing}
-        missing = [m for m in known.missing_words(everything) if m.word not in said]
-        wider, held_out_listed = guess_missing(missing, known, speller, progress)
-        held_out = {w: p for w, p in wider.pronunciations.items() if w not in known}
-    needed = splits[TRAIN] if _is_open(options.vocabulary) else everything
-    if options.on_missing_words == "error" and (missing := lexicon.missing_words(needed)):
-        raise missing_words_error(missing, lexicon)
-    # Only the training transcripts are changed: the others are also scored (see Corpus.alignable).
-    train, unsayable = resolve_missing_words(splits[TRAIN], lexicon, options.on_missing_words, options.map_to)
-    gone[TRAIN] += unsayable
-    check_shares(gone, {**splits, TRAIN: train}, options.max_bad_share)
-    if not train:
-        reasons = [culprit.reason for culprit in unsayable]
-        raise UserError(f"Every training utterance has a word that is not in the lexicon:\n{listing(reasons)}")
-    lexicon = _chosen_words(lexicon, options.vocabulary, train, everything, progress)
-    known_words = sorted({w for u in everything for w in u.words if w in known and w not in lexicon})
-    held_out |= {word: known.pronunciations[word] for word in known_words}
-    held_out_listed += "".join(
-        f"{word} {' '.join(phones)} # of the dictionary, but not of the vocabulary\n"
-        for word in known_words
-        for phones in known.pronunciations[word]
-    )
-    return _Words(lexicon, train, guesses, held_out, held_out_listed)
-
-
-def _leave_out(
-    culprits: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
-) -> None:
-    """Put each down under its split."""
-    split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if culprits else {}
-    for culprit in culprits:
-        gone[split_of[culprit.id]].append(culprit)
 
 
 def change_features(
@@ -370,8 +289,8 @@ def change_features(
     )
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}
-    for culprit in bad:
-        gone.setdefault(split_of[culprit.id], []).append(culprit)
+    for one in bad:
+        gone.setdefault(split_of[one.id], []).append(one)
     changed = dataclasses.replace(
         corpus,
         splits={name: [u for u in some if u.id in store] for name, some in splits.items()},
@@ -382,53 +301,6 @@ def change_features(
     return changed
 
 
-def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
-    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
-    if not 0 <= most <= 1:
-        raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
-    for split, culprits in gone.items():
-        total = len(culprits) + len(kept[split])
-        if len(culprits) > most * total:
-            raise UserError(
-                f"{len(culprits)} of {counted(total, 'utterance')} of `{split}` would be left out, more than the share "
-                f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
-                f"{listing([culprit.reason for culprit in culprits])}"
-            )
-
-
 def _read_lexicon(path: Path, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
     case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)
     return read_lexicon(path, strip_stress=options.strip_stress, case=case)
-
-
-def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
-    """The words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
-
-    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed.
-    """
-    closed = vocabulary == "transcripts"
-    missing = lexicon.missing_words([u for name, some in splits.items() if closed or name == TRAIN for u in some])
-    listed = vocabulary - {m.word for m in missing} if isinstance(vocabulary, frozenset) else frozenset[str]()
-    return missing + [MissingWord(word, 0, "the vocabulary") for word in sorted(listed) if word not in lexicon]
-
-
-def _chosen_words(
-    lexicon: Lexicon,
-    vocabulary: Vocabulary,
-    train: Sequence[Utterance],
-    everything: Sequence[Utterance],
-    progress: Progress,
-) -> Lexicon:
-    """The lexicon with the words that can be recognised (see Vocabulary); says how many have no pronunciation."""
-    if vocabulary in ("lexicon", "open"):
-        return lexicon
-    wanted = {word for u in (everything if vocabulary == "transcripts" else train) for word in u.words}
-    if isinstance(vocabulary, frozenset):
-        wanted |= vocabulary
-    chosen = restricted(lexicon, wanted)
-    absent = len(wanted) - len(chosen.pronunciations)
-    progress.start("choosing the vocabulary")
-    note = f"{counted(len(chosen.pronunciations), 'word')}"
-    progress.advance(0, f"{note}; {absent} more have no pronunciation" if absent else note)
-    progress.finish()
-    return chosen

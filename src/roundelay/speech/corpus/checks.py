@@ -83,7 +83,7 @@ def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
 
 
 def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
-    """What to say of utterances whose recording has several channels and nobody said which is theirs.
+    """Remarks on utterances whose recording has several channels when no option chose one.
 
     Args:
         channels: utterance id -> how many its recording has.

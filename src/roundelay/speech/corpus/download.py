@@ -1,38 +1,33 @@
-"""Files from the network, whole and as published, and archives unpacked without letting them out of their folder.
+"""Files from the network, whole and as published.
 
 A download goes into FOLDER/NAME.part, beside NAME.part.json, which says what the server called this version of the file
 (ETag or Last-Modified). What broke off is gone on with from its last byte (Range, with If-Range where the server named
 the version); a server that ignores the range, or has another version by now, is read from the start. Only a file of the
-announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every file, the
-published one or that of the first download, so that a file that changes later is noticed.
+announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every file.
 """
 
 import fcntl
-import hashlib
 import os
 import re
-import shutil
 import ssl
-import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, unwritable, write_json
+from roundelay.core.files import unwritable, write_json
 from roundelay.core.parsing import parse_json
 from roundelay.core.progress import Progress
+from roundelay.speech.corpus.download_record import BLOCK, RECORD, DownloadRecord, digest_of, megabytes
 
-RECORD = "downloads.json"
 ATTEMPTS = 5
 """Without a byte of progress between them."""
 STALL_SECONDS = 60.0
-_BLOCK = 1 << 20
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -72,7 +67,7 @@ def fetch(
             is of use.
     """
     path = folder / remote.name
-    record = _Record(folder / RECORD)
+    record = DownloadRecord(folder / RECORD)
     if path.exists():
         _check_present(path, remote, record, progress)
         return path
@@ -82,7 +77,7 @@ def fetch(
             for last in (False, True):
                 _load(part, remote, progress, attempts, stall_seconds)
                 wanted = remote.digest or record.digest(path)
-                found = _digest(part.path, (wanted or "sha256:").partition(":")[0], progress)
+                found = digest_of(part.path, (wanted or "sha256:").partition(":")[0], progress)
                 if wanted is None or found == wanted:
                     break
                 part.forget()
@@ -107,48 +102,6 @@ def _say_trusted(remote: Remote, found: str, progress: Progress) -> None:
     progress.start(f"{remote.name}: no checksum is published{plain}; kept, and held to from now on")
     progress.advance(0, found)
     progress.finish()
-
-
-def extract(archive: Path, folder: Path, progress: Progress) -> None:
-    """Unpack a tar archive into `folder`, once; only files and folders, and none outside `folder`.
-
-    It is unpacked beside its place and moved there when all of it is there.
-
-    Raises:
-        UserError: the archive is damaged; a member is a link or a device, or would lie outside `folder`.
-    """
-    record = _Record(archive.with_name(RECORD))
-    if record.extracted(archive, folder):
-        return
-    staging = folder / f".{archive.name}.unpacking"
-    progress.start(f"unpacking {archive.name}")
-    try:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                _refuse(archive, member)
-                tar.extract(member, staging, filter="data")
-                progress.advance()
-            # The checksum of a packed archive is behind its last member.
-            while tar.fileobj is not None and tar.fileobj.read(_BLOCK):
-                pass
-        _merge(staging, folder)
-        record.keep_extracted(archive, folder)
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise UserError(
-            f"{archive}: not a sound archive ({error}). Delete it and run the same command again."
-        ) from error
-    except OSError as error:
-        if type(error).__name__ == "BadGzipFile":
-            raise UserError(f"{archive}: a damaged gzip file. Delete it and run the same command again.") from error
-        raise unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        progress.finish()
-
-
-# ------------------------------------------------------------------------------------------------------------- loading
 
 
 class _Again(Exception):
@@ -176,7 +129,7 @@ class _Part:
         return os.fstat(self.file.fileno()).st_size
 
     def version(self) -> Mapping[str, Any]:
-        """What the server said of the version that is being loaded; empty when another address was."""
+        """The server's headers about the version that is being loaded; empty when the address was another."""
         if not self.note.is_file():
             return {}
         try:
@@ -253,8 +206,8 @@ def _attempt(part: _Part, remote: Remote, progress: Progress, stall_seconds: flo
                     f"{part.final}."
                 )
             total = _begin(part, response, begin)
-            progress.start(f"downloading {remote.name} (MB)", None if total is None else _megabytes(total))
-            progress.advance(_megabytes(part.size))
+            progress.start(f"downloading {remote.name} (MB)", None if total is None else megabytes(total))
+            progress.advance(megabytes(part.size))
             _copy(part, response, progress, total)
     except urllib.error.HTTPError as error:
         with error:
@@ -290,12 +243,12 @@ def _begin(part: _Part, response: HTTPResponse, begin: int) -> int | None:
 
 
 def _copy(part: _Part, response: HTTPResponse, progress: Progress, total: int | None) -> None:
-    while block := response.read1(_BLOCK):
+    while block := response.read1(BLOCK):
         before = part.size
         view = memoryview(block)
         while view:
             view = view[part.file.write(view) :]
-        progress.advance(_megabytes(part.size) - _megabytes(before))
+        progress.advance(megabytes(part.size) - megabytes(before))
     if total is not None and part.size < total:
         raise _Again(f"the connection ended after {part.size} of {total} bytes")
     if total is not None and part.size > total:
@@ -305,7 +258,7 @@ def _copy(part: _Part, response: HTTPResponse, progress: Progress, total: int | 
 
 
 def _refused(part: _Part, remote: Remote, error: urllib.error.HTTPError, begin: int) -> None:
-    """What an HTTP error means: try again, nothing left to load, or the end."""
+    """Handles an HTTP error: raises to try again, returns when nothing is left to load, or raises for good."""
     if error.code == 416 and begin:
         if error.headers.get("Content-Range", "").strip() == f"bytes */{begin}":
             return  # broken off between the last byte and the renaming
@@ -319,95 +272,14 @@ def _refused(part: _Part, remote: Remote, error: urllib.error.HTTPError, begin: 
     )
 
 
-def _megabytes(size: int) -> int:
-    return size // 1_000_000
-
-
-# ----------------------------------------------------------------------------------------------------------- checksums
-
-
-class _Record:
-    """downloads.json: by file name its checksum, and size and time of change when it was last checked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        found = read_json(path) if path.is_file() else {}
-        self._entries: dict[str, dict[str, Any]] = found if isinstance(found, dict) else {}
-
-    def digest(self, path: Path) -> str | None:
-        return self._entries.get(path.name, {}).get("digest")
-
-    def unchanged(self, path: Path) -> bool:
-        """Whether the file is as it was when its checksum was last seen to be right."""
-        return self._entries.get(path.name, {}).get("seen") == _seen(path)
-
-    def keep(self, path: Path, file: Path, digest: str) -> None:
-        """Note the checksum of `file`, which is, or is going to be, `path`."""
-        self._entries[path.name] = {"digest": digest, "seen": _seen(file)}
-        write_json(self.path, self._entries)
-
-    def extracted(self, path: Path, folder: Path) -> bool:
-        entry = self._entries.get(path.name, {})
-        return entry.get("extracted") == [str(folder.absolute()), _seen(path)]
-
-    def keep_extracted(self, path: Path, folder: Path) -> None:
-        self._entries.setdefault(path.name, {})["extracted"] = [str(folder.absolute()), _seen(path)]
-        write_json(self.path, self._entries)
-
-
-def _seen(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _check_present(path: Path, remote: Remote, record: _Record, progress: Progress) -> None:
+def _check_present(path: Path, remote: Remote, record: DownloadRecord, progress: Progress) -> None:
     wanted = remote.digest or record.digest(path)
     if wanted is not None and record.digest(path) == wanted and record.unchanged(path):
         return
-    found = _digest(path, (wanted or "sha256:").partition(":")[0], progress)
+    found = digest_of(path, (wanted or "sha256:").partition(":")[0], progress)
     if wanted is not None and found != wanted:
         raise UserError(
             f"{path}: not the file that {remote.url} gives (found {found}, expected {wanted}). Delete it, and run the "
             "same command again to load it anew."
         )
     record.keep(path, path, found)
-
-
-def _digest(path: Path, algorithm: str, progress: Progress) -> str:
-    digest = hashlib.new(algorithm)
-    progress.start(f"checking {path.name.removesuffix('.part')} (MB)", _megabytes(path.stat().st_size))
-    done = 0
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            progress.advance(_megabytes(done + len(block)) - _megabytes(done))
-            done += len(block)
-    progress.finish()
-    return f"{algorithm}:{digest.hexdigest()}"
-
-
-# ------------------------------------------------------------------------------------------------------------ archives
-
-
-def _refuse(archive: Path, member: tarfile.TarInfo) -> None:
-    name = PurePosixPath(member.name)
-    reason = None
-    if name.is_absolute() or ".." in name.parts:
-        reason = "would lie outside the folder"
-    elif not (member.isfile() or member.isdir()):
-        reason = "is a link or a device"
-    if reason is not None:
-        raise UserError(
-            f"{archive}: its member {member.name!r} {reason}; a corpus needs none such, so this is not the archive it "
-            "should be. Nothing of it was kept."
-        )
-
-
-def _merge(source: Path, target: Path) -> None:
-    """Move everything in `source` to `target`, over what is there."""
-    for path in sorted(source.iterdir()):
-        there = target / path.name
-        if path.is_dir() and there.is_dir() and not there.is_symlink():
-            _merge(path, there)
-        else:
-            os.replace(path, there)

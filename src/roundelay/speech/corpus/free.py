@@ -10,7 +10,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.download import Remote, extract, fetch
+from roundelay.speech.corpus.download import Remote, fetch
+from roundelay.speech.corpus.unpacking import extract
 
 OPENSLR = "https://www.openslr.org/resources"
 

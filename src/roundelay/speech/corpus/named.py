@@ -5,9 +5,9 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.build import PrepareOptions
 from roundelay.speech.corpus.dictionary import read_vocabulary
 from roundelay.speech.corpus.free import download
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.corpus.readers import READERS
 from roundelay.speech.corpus.readers.base import Reader, Request, Takes
 from roundelay.speech.prepared import Corpus

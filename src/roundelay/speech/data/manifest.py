@@ -155,7 +155,7 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def problems_of(utterance: Utterance) -> list[str]:
-    """What is wrong with the values of one utterance; empty when it is sound."""
+    """Problems with the values of one utterance; empty when it is sound."""
     u = utterance
     found = [
         f"`{name}` is {value!r}: it must be one word, without blanks"
@@ -189,7 +189,7 @@ def problems_of(utterance: Utterance) -> list[str]:
 
 
 def is_one_word(name: str) -> bool:
-    """Whether a name fits where blanks separate fields: Kaldi's files, trn files."""
+    """True if a name fits where blanks separate fields: Kaldi's files, trn files."""
     return name.split() == [name] and "\0" not in name
 
 

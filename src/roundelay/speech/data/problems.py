@@ -6,7 +6,7 @@ from typing import Literal
 
 BadPolicy = Literal["error", "skip"]
 
-SHOWN = 20
+PROBLEMS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,15 @@ class LeftOut:
     reason: str
 
 
-def listing(culprits: Sequence[str], shown: int = SHOWN) -> str:
-    """The first `shown` culprits, one a line and indented, and how many more there are."""
-    lines = [f"  {culprit}" for culprit in culprits[:shown]]
-    if len(culprits) > shown:
-        lines.append(f"  ... and {len(culprits) - shown} more")
+class Unusable(Exception):
+    """Audio or an utterance cannot be used. The message lacks its name, which the caller adds."""
+
+
+def listing(problems: Sequence[str], shown: int = PROBLEMS_SHOWN) -> str:
+    """The first `shown` problems, one a line and indented, and how many more there are."""
+    lines = [f"  {one}" for one in problems[:shown]]
+    if len(problems) > shown:
+        lines.append(f"  ... and {len(problems) - shown} more")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""When each recognised word was said, and how likely it is right.
+"""Times of recognised words, and how likely each is right.
 
 Times: the words are aligned to the utterance once more, alone (hmm/align.py). In a decoding graph an output label
 stands where its word is certain, not where it begins.
@@ -31,7 +31,7 @@ _Segment = tuple[int, int, int]  # phone id, first frame, frame after the last
 
 @dataclass(frozen=True, eq=False)
 class Pronouncing:
-    """What it takes to find out when words were said."""
+    """Everything needed to find the times of words."""
 
     lexicon: Lexicon
     tying: Tying
@@ -86,7 +86,7 @@ def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> li
 
 
 def _split(segments: Sequence[_Segment], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
-    """Where each word lies in the row of phones: any way to read the row as pronunciations and silences, in order."""
+    """First and last frame of each word: any way to read the row of phones as pronunciations and silences, in order."""
     row = [phone for phone, _, _ in segments]
     stack: list[tuple[int, list[tuple[int, int]]]] = [(0, [])]  # segments read, (first, after last) of words so far
     while stack:

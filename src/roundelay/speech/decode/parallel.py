@@ -55,13 +55,13 @@ class Search:
 
     @property
     def more(self) -> bool:
-        """Whether more than the best words are asked for."""
+        """True if more than the best words are asked for."""
         return self.nbest > 0 or self.lattice or self.times
 
 
 @dataclass
 class Batch:
-    """What a batch of utterances came to."""
+    """Results of a batch of utterances."""
 
     hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
     details: dict[str, Detail] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Batch:
 
 @dataclass
 class _Loaded:
-    """What a process decodes with; `graph` has the cost of words that was asked for last."""
+    """Graph and lexicon of one process; `graph` has the cost of words that was asked for last."""
 
     graph: Graph
     pronouncing: Pronouncing | None
@@ -232,7 +232,7 @@ def _detail(
 
 
 def _processor_seconds() -> float:
-    """What this process has used of its processor. The clock on the wall would count the neighbours' work as well."""
+    """Processor time this process has used. The clock on the wall would count the neighbours' work as well."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

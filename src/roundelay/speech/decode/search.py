@@ -24,7 +24,7 @@ SCALES = (0.05, 0.07, 0.1, 0.14, 0.18, 0.25)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What was recognised.
+    """Result of the search for one utterance.
 
     Attributes:
         words: without silence and without sentence marks.

@@ -19,7 +19,7 @@ _LOWEST, _HIGHEST = 0.01, 2.0
 
 @dataclass(frozen=True)
 class Tried:
-    """What one setting came to on the held-out speech."""
+    """Result of one setting on the held-out speech."""
 
     errors: ErrorCounts
     real_time_factor: float  # processor seconds of the search per second of speech

@@ -1,6 +1,6 @@
-"""Features of a whole corpus: computed once, kept in one array (see feature_store).
+"""Features of a whole corpus: computed once, kept in one array (see store).
 
-What one utterance has is for feature_parts to say, and what an interrupted run has left for partial_features.
+The features of one utterance are those of parts; an interrupted run has left those of partial.
 
 Legend: T frames of all utterances together, F features.
 """
@@ -8,7 +8,7 @@ Legend: T frames of all utterances together, F features.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ from roundelay.speech.features.parts import (
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
-    SPEAKERS,
-    VERSION,
+    SPEAKER_STATISTICS,
+    STORE_VERSION,
     FeatureStore,
     Float32,
     SpeakerStats,
@@ -158,51 +158,81 @@ def compute_features(
     if on_bad == "error":
         _refuse_missing(utterances, audio_folder, config)
     with Partial.opened(folder) as partial:
-        progress.start("computing features", len(utterances))
-        partial.keep(keys)
-        waiting = [u for u in utterances if u.id not in partial.entries]
-        progress.advance(len(utterances) - len(waiting))
-        try:
-            with _mapper(_workers(waiting, workers), sources) as run:
-                rest = iter(waiting)
-                for found in run(_batches(waiting)):
-                    for features, reason in found:
-                        utterance = next(rest)
-                        partial.add(utterance.id, keys[utterance.id], features, reason)
-                        progress.advance()
-                    partial.flush()
-        finally:
-            progress.finish()
-        left_out = [LeftOut(u.id, reason) for u in utterances if (reason := partial.entries[u.id].reason)]
-        kept = [u for u in utterances if not partial.entries[u.id].reason]
-        if left_out and (on_bad == "error" or not kept):
-            raise bad_audio(left_out, len(utterances))
-        widths = {partial.entries[u.id].width: u.id for u in reversed(kept)}
-        if len(widths) > 1:
-            odd = [f"{width} features, first in {name}" for width, name in widths.items()]
-            raise UserError(f"All utterances must have as many features:\n{listing(odd)}")
+        _compute(partial, utterances, keys, sources, workers, progress)
+        kept, left_out = _sound(partial, utterances, on_bad)
         speakers = _finish(partial, kept, config, sources)
-    indices = {name: index for index, name in enumerate(speakers.names)}
     index = {
-        "version": VERSION,
+        "version": STORE_VERSION,
         "fingerprint": fingerprint,
-        "sampling_rate": rate,
-        "frame_shift": config.frames.frame_shift(rate) / rate,
-        "frame_length": config.frames.frame_length(rate) / rate,
-        "config": plain(config),
+        **_framing(config, rate),
         "parts": [dataclasses.asdict(part) for part in stored_parts(sources, kept[0])],
         "utterances": [u.id for u in kept],
         "frames": [partial.entries[u.id].frames for u in kept],
-        "speakers": [indices[u.speaker] for u in kept],
-        "left_out": [dataclasses.asdict(culprit) for culprit in left_out],
+        "speakers": speakers.indices(kept),
+        "left_out": [dataclasses.asdict(one) for one in left_out],
     }
-    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
     partial.discard()
     return FeatureStore.open(folder), left_out
 
 
+def _framing(config: FeatureConfig, rate: int) -> dict[str, Any]:
+    """The fields of the index that say how frames are made: times in seconds, the rate in Hz."""
+    return {
+        "sampling_rate": rate,
+        "frame_shift": config.frames.frame_shift(rate) / rate,
+        "frame_length": config.frames.frame_length(rate) / rate,
+        "config": plain(config),
+    }
+
+
+def _compute(
+    partial: Partial,
+    utterances: Sequence[Utterance],
+    keys: Mapping[str, str],
+    sources: Sources,
+    workers: int | None,
+    progress: Progress,
+) -> None:
+    """Put the features of all utterances, or the reasons why there are none, into `partial`; go on where it stands."""
+    progress.start("computing features", len(utterances))
+    partial.keep(keys)
+    waiting = [u for u in utterances if u.id not in partial.entries]
+    progress.advance(len(utterances) - len(waiting))
+    try:
+        with _mapper(_workers(waiting, workers), sources) as run:
+            rest = iter(waiting)
+            for found in run(_batches(waiting)):
+                for features, reason in found:
+                    utterance = next(rest)
+                    partial.add(utterance.id, keys[utterance.id], features, reason)
+                    progress.advance()
+                partial.flush()
+    finally:
+        progress.finish()
+
+
+def _sound(
+    partial: Partial, utterances: Sequence[Utterance], on_bad: BadPolicy
+) -> tuple[list[Utterance], list[LeftOut]]:
+    """Utterances that have features, and those that have none, with reasons.
+
+    Raises:
+        UserError: there are such and may not be, or nothing is left; not all have as many features.
+    """
+    left_out = [LeftOut(u.id, reason) for u in utterances if (reason := partial.entries[u.id].reason)]
+    kept = [u for u in utterances if not partial.entries[u.id].reason]
+    if left_out and (on_bad == "error" or not kept):
+        raise bad_audio(left_out, len(utterances))
+    widths = {partial.entries[u.id].width: u.id for u in reversed(kept)}
+    if len(widths) > 1:
+        odd = [f"{width} features, first in {name}" for width, name in widths.items()]
+        raise UserError(f"All utterances must have as many features:\n{listing(odd)}")
+    return kept, left_out
+
+
 def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources) -> SpeakerStats:
-    """From what was computed to the array and the speakers' statistics; the old store is none from here on."""
+    """Makes the array and the speakers' statistics from what was computed; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
     statistics = _Statistics(width)
     for u in kept:
@@ -215,7 +245,7 @@ def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, 
             speakers.std[:, first : first + part.width] = 1.0
         first += part.width
     partial.become(partial.folder / FEATURES, [u.id for u in kept], width)
-    _write_speakers(partial.folder / SPEAKERS, speakers)
+    _write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
     return speakers
 
 
@@ -253,7 +283,7 @@ def _file_state(path: Path) -> tuple[int, int]:
 def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
     """Utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
     external = [[str(part.source), *_file_state(part.source)] for part in config.externals]
-    common = _digest([VERSION, plain(config), external])
+    common = _digest([STORE_VERSION, plain(config), external])
     files: dict[str, tuple[int, int]] = {}
     keys = {}
     for u in utterances:
@@ -287,7 +317,7 @@ def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[Featur
         index = read_json(folder / INDEX)
         if index["fingerprint"] != fingerprint:
             return None
-        left_out = [LeftOut(**culprit) for culprit in index["left_out"]]
+        left_out = [LeftOut(**one) for one in index["left_out"]]
         store = FeatureStore.open(folder)
     except (UserError, KeyError, TypeError):
         return None

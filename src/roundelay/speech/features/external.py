@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.data.arrays import BROKEN
-from roundelay.speech.kaldi_io.archive import ArchiveError, parse_location, read_archive, read_matrix, read_scp
+from roundelay.speech.kaldi_io.archive import read_archive, read_matrix
+from roundelay.speech.kaldi_io.locations import ArchiveError, parse_location, read_scp
 
 Float32 = npt.NDArray[np.float32]
 
@@ -26,7 +27,7 @@ class ExternalError(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """Where the matrices of a corpus are; small enough to be sent to worker processes, but for archives."""
+    """Locations of the matrices of a corpus; small enough to be sent to worker processes, but for archives."""
 
     source: Path
     places: Mapping[str, str]  # of a script file; empty for other kinds

@@ -1,6 +1,7 @@
-"""What is computed so far of a corpus's features: safe from interrupts, and in the end the array itself.
+"""Features of a corpus computed so far: safe from interrupts, and in the end the array itself.
 
-Every finished utterance is in `partial.f32` and has a line in `partial.jsonl`; whoever was interrupted goes on there.
+Every finished utterance is in `partial.f32` and has a line in `partial.jsonl`; after an interrupt the work goes on
+there.
 
 Legend: F features.
 """
@@ -112,7 +113,7 @@ class Partial:
         self._end += len(content)
 
     def flush(self) -> None:
-        """What was added is safe from the death of this process."""
+        """Makes what was added safe from the death of this process."""
         self._journal.flush()
 
     def features(self, name: str) -> Float32:
@@ -144,7 +145,7 @@ class Partial:
             (self.folder / INDEX).unlink(missing_ok=True)
 
     def _in_order(self, names: Sequence[str]) -> bool:
-        """Whether the file holds these utterances one after the other and nothing else."""
+        """True if the file holds these utterances one after the other and nothing else."""
         offset = _HEADER_BYTES
         for name in names:
             if self.entries[name].offset != offset:

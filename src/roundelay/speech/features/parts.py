@@ -1,4 +1,4 @@
-"""What the features of an utterance are made of, part by part: filterbanks of its audio, and matrices from elsewhere.
+"""Parts of the features of an utterance: filterbanks of its audio, and matrices from elsewhere.
 
 Legend: F features.
 """
@@ -59,7 +59,7 @@ class External:
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """What is stored, side by side.
+    """Parts that are stored side by side.
 
     Attributes:
         parts: in the order of their columns.
@@ -86,22 +86,22 @@ class FeatureConfig:
 
     @property
     def filterbanks(self) -> list[Filterbank]:
-        """Those parts that are computed from the audio."""
+        """Parts that are computed from the audio."""
         return [part for part in self.parts if isinstance(part, Filterbank)]
 
     @property
     def externals(self) -> list[External]:
-        """Those parts that are read."""
+        """Parts that are read from files."""
         return [part for part in self.parts if isinstance(part, External)]
 
     @property
     def frames(self) -> FbankConfig:
-        """Where frames are: those of the filterbanks."""
+        """Framing of the utterances: that of the filterbanks."""
         return self.filterbanks[0].fbank if self.filterbanks else FbankConfig()
 
     @property
     def folder(self) -> str:
-        """What the store's folder in a corpus is called."""
+        """Name of the store's folder in a corpus."""
         return "-".join(f"{p.name}{p.fbank.num_bins}" if isinstance(p, Filterbank) else p.name for p in self.parts)
 
 
@@ -112,7 +112,7 @@ def only_fbank(config: FbankConfig) -> FeatureConfig:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """What a worker needs for every utterance."""
+    """Everything a worker needs for every utterance."""
 
     audio_folder: Path
     config: FeatureConfig

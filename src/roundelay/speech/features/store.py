@@ -6,7 +6,7 @@ A folder holds `features.npy` ((T, F) float32, utterances one after the other), 
 frames) and `index.json`, which is written last: without it the folder is not a store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ import numpy.typing as npt
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
 from roundelay.speech.data.arrays import BROKEN, map_array
+from roundelay.speech.data.manifest import Utterance
 
 FEATURES = "features.npy"
-SPEAKERS = "speakers.npz"
+SPEAKER_STATISTICS = "speakers.npz"
 INDEX = "index.json"
-VERSION = 2
+STORE_VERSION = 2
 
 Float32 = npt.NDArray[np.float32]
 
@@ -38,6 +39,11 @@ class SpeakerStats:
 
     # A band that never changes (digital silence) must not be divided by nothing.
     STD_FLOOR = 1e-3
+
+    def indices(self, utterances: Sequence[Utterance]) -> list[int]:
+        """The index of each utterance's speaker."""
+        of = {name: index for index, name in enumerate(self.names)}
+        return [of[u.speaker] for u in utterances]
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class FeatureStore:
             ids, frames = index["utterances"], np.array(index["frames"], dtype=np.int64)
             speaker_indices = np.array(index["speakers"], dtype=np.int32)
             array = map_array(folder / FEATURES)
-            with np.load(folder / SPEAKERS, allow_pickle=False) as stats:
+            with np.load(folder / SPEAKER_STATISTICS, allow_pickle=False) as stats:
                 speakers = SpeakerStats(tuple(stats["names"].tolist()), stats["mean"], stats["std"], stats["frames"])
             offsets = np.concatenate([[0], np.cumsum(frames)]).astype(np.int64)
             config = index["config"]
@@ -151,7 +157,7 @@ class FeatureStore:
         return first, int(self.offsets[position + 1]) - first
 
     def frames(self, utterance: str) -> int:
-        """How many frames an utterance has."""
+        """Number of frames of an utterance."""
         return self.span(utterance)[1]
 
     def get(self, utterance: str) -> Float32:

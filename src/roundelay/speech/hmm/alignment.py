@@ -38,13 +38,13 @@ PDFS, PHONES, STATE_FILE, TREE, SUMMARY, LOG = (
     "log.jsonl",
 )
 MONO, GMM = "mono.npz", "gmm.npz"
-VERSION = 1
-SHOWN = 5  # utterances left out that a summary names
+ALIGNMENT_VERSION = 1
+FAILURES_SHOWN = 5  # utterances left out that a summary names
 
 
 @dataclass(frozen=True)
 class AlignSummary:
-    """What align.json holds.
+    """Content of align.json.
 
     Attributes:
         made_by: which models aligned, "gmm" or a name that the caller of `realign` chose.
@@ -74,13 +74,13 @@ class AlignSummary:
     silence_share: float
     changed_share: float | None = None
     fit: Mapping[str, Any] | None = None
-    version: int = VERSION
+    version: int = ALIGNMENT_VERSION
     again: bool = field(
         default=False, compare=False
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """For people."""
+        """Text for people."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -89,12 +89,14 @@ class AlignSummary:
         if self.changed_share is not None:
             text += f", {100 * self.changed_share:.1f} % of frames changed"
         if self.failed:
-            more = "" if len(self.failed) <= SHOWN else f" and {len(self.failed) - SHOWN} more (all are in {SUMMARY})"
-            text += "; left out: " + ", ".join(f"{u} ({why})" for u, why in list(self.failed.items())[:SHOWN]) + more
+            rest = len(self.failed) - FAILURES_SHOWN
+            more = f" and {rest} more (all are in {SUMMARY})" if rest > 0 else ""
+            shown = ", ".join(f"{u} ({why})" for u, why in list(self.failed.items())[:FAILURES_SHOWN])
+            text += f"; left out: {shown}{more}"
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """Why there are not as many tied states as were asked for."""
+        """The reason why there are not as many tied states as were asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (
@@ -166,7 +168,7 @@ def read_summary(folder: Path) -> AlignSummary | None:
         return None
     value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=(MONO, GMM))
     try:
-        if value["version"] != VERSION:
+        if value["version"] != ALIGNMENT_VERSION:
             raise UserError(f"{path}: made by another version of Roundelay. Delete {folder} and align again.")
         return AlignSummary(**value)
     except (KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""How far aligned phones begin from when they are known to begin, on speech whose synthesiser has told.
+"""Distance between the aligned and the true beginnings of phones, on speech whose synthesiser has reported them.
 
 The synthesiser (espeak-ng, see corpus/demo) has phones of its own, more than the lexicon's and in other places where an
 accent says a word otherwise. So both sequences of an utterance are matched by least edits, and the phones that mean the
@@ -101,7 +101,7 @@ class BoundaryErrors:
 
     @property
     def median_ms(self) -> float:
-        """Of the absolute errors."""
+        """Median of the absolute errors."""
         return 1000 * float(np.median(np.abs(self.seconds)))
 
     def within(self, seconds: float) -> float:
@@ -109,7 +109,7 @@ class BoundaryErrors:
         return float((np.abs(self.seconds) <= seconds + 1e-9).mean())
 
     def __str__(self) -> str:
-        """For people."""
+        """Text for people."""
         return (
             f"phones begin {self.median_ms:.1f} ms from where they were synthesised (median of {len(self.seconds):,}); "
             f"{100 * self.within(0.02):.0f} % within 20 ms, {100 * self.within(0.05):.0f} % within 50 ms; "

@@ -47,7 +47,7 @@ _COMPARED = 40  # of the worst are tried with each other's transcripts
 _BETTER = 0.5  # by so much of the median fit must two gain together when their transcripts are exchanged
 _FRAMES_PER_GAUSSIAN, _MOST_GAUSSIANS, _MOST_FRAMES = 100, 600, 500_000
 _ROUNDS = 4
-SHOWN = 8
+SUSPECTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Fit:
     median: float = field(default=1.0)
 
     def to_json(self) -> dict[str, Any]:
-        """As align.json keeps it."""
+        """The fit as align.json keeps it."""
         return {
             "median": round(self.median, 3),
             "of": len(self.fits),
@@ -88,49 +88,51 @@ def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
             f"utterance is in {folder / FIT_FILE}"
         )
     elif suspects := fit["suspects"]:
-        more = "" if len(suspects) <= SHOWN else " ..."
+        more = "" if len(suspects) <= SUSPECTS_SHOWN else " ..."
         found.append(
             f"{len(suspects)} of {counted(fit['of'], 'utterance')} fit their transcripts hardly better than those of "
-            f"others: {', '.join(suspects[:SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
+            f"others: {', '.join(suspects[:SUSPECTS_SHOWN])}{more}. All are in {folder / FIT_FILE}, the worst first"
         )
     found += [
         f"{one} and {other} fit each other's transcripts better: were these swapped?"
-        for one, other in fit["swapped"][:SHOWN]
+        for one, other in fit["swapped"][:SUSPECTS_SHOWN]
     ]
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class FitConfig:
+    """The way utterances were aligned, and are scored again: lexicon, states of silence, scale of log-likelihoods,
+    beams."""
+
+    lexicon: Lexicon
+    silence_states: int
+    scale: float
+    beams: tuple[float, ...]
+    seed: int
+
+
 def check_fit(
-    task: Task,
-    lexicon: Lexicon,
-    silence_states: int,
-    labels: Labels,
-    frames: Float32,
-    run: Aligners,
-    scratch: Path,
-    progress: Progress,
-    *,
-    scale: float,
-    beams: tuple[float, ...],
-    seed: int,
+    task: Task, labels: Labels, frames: Float32, config: FitConfig, run: Aligners, scratch: Path, progress: Progress
 ) -> tuple[Fit, str]:
     """Compare every aligned utterance with transcripts of others.
 
     Args:
-        lexicon: as it was aligned with; `silence_states` likewise.
         frames: (T, D) what the mixtures see.
         run: workers that have these frames.
 
     Returns:
         The fit, and the table of all utterances for FIT_FILE.
     """
-    tree = untied(lexicon.phones, silence_states)
+    lexicon, seed = config.lexicon, config.seed
+    tree = untied(lexicon.phones, config.silence_states)
     fold_of = _folds(task, seed)
     files = _models(task, tree.tying(), labels, frames, fold_of, scratch, seed)
     write_json(scratch / "fit.json", tree.to_json())
 
     def to_score(name: str, transcripts: Sequence[tuple[str, ...]]) -> ToScore:
-        return ToScore(name, files[fold_of.get(name, 0)], scratch / "fit.json", scale, beams, tuple(transcripts))
+        model = files[fold_of.get(name, 0)]
+        return ToScore(name, model, scratch / "fit.json", config.scale, config.beams, tuple(transcripts))
 
     # Fold by fold, so that a worker reads each model once.
     names = sorted((n for n in task.spoken if n not in task.failed), key=lambda n: fold_of.get(n, 0))
@@ -150,16 +152,22 @@ def check_fit(
     worst = sorted(fits, key=lambda n: (fits[n], n))
     suspects = [name for name in worst if fits[name] < _SUSPECT * unit]
     # Where nothing fits, anything fits better.
-    swapped = (
-        []
-        if median < _NONE_FITS
-        else _swapped(task.spoken, worst[:_COMPARED], lexicon, fits, scored, unit, run, to_score)
-    )
+    swapped = []
+    if median >= _NONE_FITS:
+        doubtful = [name for name in worst[:_COMPARED] if fits[name] < unit]  # as good as the median is no suspect
+        partners = _partners(task.spoken, doubtful, lexicon)
+        jobs = (to_score(one, [task.spoken[o].words for o in partners[one]]) for one in doubtful if partners[one])
+        gains = {
+            (found.id, other): _fit(scored[found.id], score) - fits[found.id]
+            for found in run.scored(jobs)
+            for other, score in zip(partners[found.id], found.scores, strict=True)
+        }
+        swapped = _swapped(doubtful, gains, _BETTER * unit)
     return Fit(fits, suspects, swapped, median), _table(task, worst, fits, scored, suspects, swapped)
 
 
 def _fit(scored: Scored, own: float | None) -> float:
-    """Of an utterance and the log-likelihood of some words, which may have no path."""
+    """Fit of an utterance to some words of log-likelihood `own`; None: they have no path."""
     others = [score for score in scored.scores[1:] if score is not None]
     if own is None or not others:
         return -1.0 if own is None else 1.0
@@ -177,7 +185,7 @@ def _folds(task: Task, seed: int) -> dict[str, int]:
 def _models(
     task: Task, tying: Tying, labels: Labels, frames: Float32, fold_of: Mapping[str, int], scratch: Path, seed: int
 ) -> list[Path]:
-    """For each fold, monophone mixtures of the other folds' frames."""
+    """Monophone mixtures for each fold, of the other folds' frames."""
     files = []
     names = list(fold_of)
     for fold in range(FOLDS):
@@ -229,36 +237,30 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
     return found
 
 
-def _swapped(
-    spoken: Mapping[str, Spoken],
-    worst: Sequence[str],
-    lexicon: Lexicon,
-    fits: Mapping[str, float],
-    scored: Mapping[str, Scored],
-    unit: float,
-    run: Aligners,
-    to_score: Any,
-) -> list[tuple[str, str]]:
-    """Pairs among the worst that fit better with each other's transcripts, the surest first; each utterance once."""
-    worst = [name for name in worst if fits[name] < unit]  # as good as the median is no suspect
-    length = {name: shortest(spoken[name].words, lexicon) for name in worst}
-    partners = {
-        one: [o for o in worst if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
-        for one in worst
+def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon) -> dict[str, list[str]]:
+    """For each utterance, the others of these that say something else, short enough for its frames."""
+    length = {name: shortest(spoken[name].words, lexicon) for name in names}
+    return {
+        one: [o for o in names if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
+        for one in names
     }
-    jobs = (to_score(one, [spoken[o].words for o in partners[one]]) for one in worst if partners[one])
-    gains: dict[tuple[str, str], float] = {}
-    for found in run.scored(jobs):
-        for other, score in zip(partners[found.id], found.scores, strict=True):
-            gains[found.id, other] = _fit(scored[found.id], score) - fits[found.id]
+
+
+def _swapped(names: Sequence[str], gains: Mapping[tuple[str, str], float], least: float) -> list[tuple[str, str]]:
+    """Pairs that fit better with each other's transcripts, the surest first; each utterance once.
+
+    Args:
+        gains: in fit, of the first of a pair with the transcript of the second; missing: it was not tried.
+        least: that a pair must gain together.
+    """
     pairs = [
         (gains[pair] + gains[pair[::-1]], pair)
-        for pair in itertools.combinations(worst, 2)
+        for pair in itertools.combinations(names, 2)
         if min(gains.get(pair, -1.0), gains.get(pair[::-1], -1.0)) > 0
     ]
     chosen: list[tuple[str, str]] = []
     for gain, pair in sorted(pairs, reverse=True):
-        if gain > _BETTER * unit and not any(name in other for name in pair for other in chosen):
+        if gain > least and not any(name in other for name in pair for other in chosen):
             chosen.append(pair)
     return chosen
 

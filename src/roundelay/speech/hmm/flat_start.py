@@ -25,12 +25,12 @@ from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.align import Aligned
 from roundelay.speech.hmm.alignment import GMM, LOG, MONO, AlignSummary, silence_share
 from roundelay.speech.hmm.cepstra import all_cepstra
-from roundelay.speech.hmm.fit import FIT_FILE, check_fit
+from roundelay.speech.hmm.fit import FIT_FILE, FitConfig, check_fit
 from roundelay.speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
-from roundelay.speech.hmm.tree import DecisionTree, accumulate, grow, untied, windows
+from roundelay.speech.hmm.tree import DecisionTree, Statistics, accumulate, grow, untied, windows
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.prepared import Corpus
 
@@ -139,25 +139,18 @@ def train_alignments(
             lexicon = lexicon.by_position()
         material = Material(task.spoken, lexicon, config.silence_probability, scratch / "frames.npy")
         with aligners(material, config.workers) as run:
-            school = _School(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [])
+            training = EmTraining(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [])
             single = untied(lexicon.phones, config.silence_states)
-            school.flat_start(lexicon, single.tying())
-            mono = school.train("monophones", single, config.mono_gaussians)
-            statistics = accumulate(*school.contexts())
-            tree = grow(
-                statistics,
-                lexicon.phones,
-                config.tied_states,
-                silence_states=config.silence_states,
-                min_frames=config.min_leaf_frames,
-                min_gain=config.min_leaf_gain,
-            )
-            school.retie(tree)
-            triphones = school.train("triphones", tree, config.tri_gaussians)
+            training.flat_start(lexicon, single.tying())
+            mono = training.train("monophones", single, config.mono_gaussians)
+            statistics = accumulate(*training.contexts())
+            tree = _grown(statistics, lexicon.phones, config)
+            training.retie(tree)
+            triphones = training.train("triphones", tree, config.tri_gaussians)
             progress.start("final alignment", len(task.spoken))
             labels = Labels.empty(len(frames))
-            path = school.save("final", triphones)
-            what = Pass(school.tree_file(tree, "triphones"), path, config.scale, (config.beam, config.retry_beam))
+            path = training.save("final", triphones)
+            what = Pass(training.tree_file(tree, "triphones"), path, config.scale, (config.beam, config.retry_beam))
             task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
             progress.finish()
             summary = task.summary(
@@ -169,30 +162,31 @@ def train_alignments(
             )
             (out / FIT_FILE).unlink(missing_ok=True)
             if config.check_fit:
-                fit, table = check_fit(
-                    task,
-                    lexicon,
-                    config.silence_states,
-                    labels,
-                    frames,
-                    run,
-                    scratch,
-                    progress,
-                    scale=config.scale,
-                    beams=(config.beam, config.retry_beam),
-                    seed=config.seed,
-                )
+                beams = (config.beam, config.retry_beam)
+                scored = FitConfig(lexicon, config.silence_states, config.scale, beams, config.seed)
+                fit, table = check_fit(task, labels, frames, scored, run, scratch, progress)
                 summary = replace(summary, fit=fit.to_json())
                 write_text(out / FIT_FILE, table)
         save_mixtures(out / MONO, mono)
         save_mixtures(out / GMM, triphones)
-        write_text(out / LOG, "".join(json_line(line) + "\n" for line in school.log))
+        write_text(out / LOG, "".join(json_line(line) + "\n" for line in training.log))
         labels.write(out, tree, summary)
     return summary
 
 
+def _grown(statistics: Statistics, phones: tuple[str, ...], config: AlignConfig) -> DecisionTree:
+    return grow(
+        statistics,
+        phones,
+        config.tied_states,
+        silence_states=config.silence_states,
+        min_frames=config.min_leaf_frames,
+        min_gain=config.min_leaf_gain,
+    )
+
+
 @dataclass(frozen=True, eq=False)
-class _School:
+class EmTraining:
     """Mixtures in training: the frames they learn from, and the alignment that gets better with them."""
 
     task: Task

@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.integer]
 FEW_FRAMES = 10  # a pdf with fewer is not re-estimated
 LEAST_FRAMES = 3.0  # a component that claims fewer frames is dropped
 SPLIT_FRAMES = 20  # a pdf gets another component only with this many frames for each it has
-VARIANCE_FLOOR = 0.01  # of the variance of all frames
+RELATIVE_VARIANCE_FLOOR = 0.01  # of the variance of all frames
 CHUNK = 256  # frames scored at a time: their scores stay in cache
 
 
@@ -109,7 +109,7 @@ def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
     """
     used = frames[pdfs >= 0]
     mean, variance = used.mean(0, dtype=np.float64), used.var(0, dtype=np.float64)
-    floor = VARIANCE_FLOOR * variance
+    floor = RELATIVE_VARIANCE_FLOOR * variance
     means, variances = np.tile(mean, (num_pdfs, 1)), np.tile(variance, (num_pdfs, 1))
     for pdf, rows in enumerate(rows_of(pdfs, num_pdfs)):
         if len(rows):

@@ -44,7 +44,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass aligns with.
+    """Models and beams of one pass.
 
     Attributes:
         tree: file of the state tying; graphs are kept while it stays the same.
@@ -88,7 +88,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Material:
-    """What a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
+    """Data a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
 
     spoken: Mapping[str, Spoken]
     lexicon: Lexicon

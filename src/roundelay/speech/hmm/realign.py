@@ -5,8 +5,9 @@ Legend: T frames of one utterance, S pdfs.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,38 @@ Float32 = npt.NDArray[np.float32]
 REALIGN_SCALE = 0.5  # of a network's log-likelihoods: surer than mixtures', whose frames count as independent
 
 
+@dataclass(frozen=True)
+class RealignConfig:
+    """Options of aligning again.
+
+    Attributes:
+        scale: of the log-likelihoods.
+        beams: tried in order, in scaled nats.
+        silence_probability: of a silence between two words.
+        failure_share: utterances that may be left out, as a share of all.
+        workers: processes; 0: one a core.
+    """
+
+    scale: float = REALIGN_SCALE
+    beams: tuple[float, ...] = (40.0, 200.0)
+    silence_probability: float = 0.5
+    failure_share: float = 0.1
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise UserError(f"Realignment: scale is {self.scale}: give a number above 0; {REALIGN_SCALE} is usual.")
+
+    def deciding(self) -> dict[str, Any]:
+        """The fields that decide the result, as align.json holds them."""
+        return {
+            "scale": self.scale,
+            "beams": list(self.beams),
+            "silence_probability": self.silence_probability,
+            "failure_share": self.failure_share,
+        }
+
+
 def realign(
     corpus: Corpus,
     store: FeatureStore,
@@ -34,11 +67,7 @@ def realign(
     out: Path,
     progress: Progress,
     made_by: str,
-    scale: float = REALIGN_SCALE,
-    beams: tuple[float, ...] = (40.0, 200.0),
-    silence_probability: float = 0.5,
-    failure_share: float = 0.1,
-    workers: int = 0,
+    config: RealignConfig = RealignConfig(),
 ) -> AlignSummary:
     """Align all splits again, with the tying of an alignment and anybody's log-likelihoods, into the folder `out`.
 
@@ -51,10 +80,7 @@ def realign(
     Raises:
         UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
     """
-    if not 0 < scale < math.inf:
-        raise UserError(f"Realignment: scale is {scale}: give a number above 0; {REALIGN_SCALE} is usual.")
-    config = {"scale": scale, "beams": list(beams), "silence_probability": silence_probability}
-    task = Task.of(corpus, store, made_by, config | {"failure_share": failure_share})
+    task = Task.of(corpus, store, made_by, config.deciding())
     if (there := task.already(out)) is not None:
         return there
     lexicon = corpus.alignment_lexicon.in_phones(alignment.tying.phones)
@@ -66,14 +92,16 @@ def realign(
     with scratch_folder(out) as scratch:
         tree_file = scratch / "tree.json"
         write_json(tree_file, alignment.tree.to_json())
-        material = Material(task.spoken, lexicon, silence_probability, None)
+        material = Material(task.spoken, lexicon, config.silence_probability, None)
         progress.start("realignment", len(task.spoken))
-        with aligners(material, workers) as run:
+        with aligners(material, config.workers) as run:
             scores = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)
-            task.align_all(run, scores, Pass(tree_file, None, scale, tuple(beams)), labels, progress)
+            task.align_all(run, scores, Pass(tree_file, None, config.scale, config.beams), labels, progress)
         progress.finish()
     before = alignment.summary
-    summary = task.summary(labels, alignment.tree, contexts_seen=before.contexts_seen, gaussians=0, share=failure_share)
+    summary = task.summary(
+        labels, alignment.tree, contexts_seen=before.contexts_seen, gaussians=0, share=config.failure_share
+    )
     both = (labels.pdf >= 0) & (alignment.pdf >= 0)
     changed = float((labels.pdf != alignment.pdf)[both].mean()) if both.any() else 0.0
     summary = replace(summary, log_likelihood=None, changed_share=changed)

@@ -1,4 +1,4 @@
-"""What is to be aligned, what cannot be and why, and the labels that come of it.
+"""Utterances to be aligned, those that cannot be and why, and the labels that come of it.
 
 Legend: T frames of all utterances together, S pdfs.
 """
@@ -36,7 +36,7 @@ UNKNOWN_WORDS = "has words that are not in the lexicon"
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What every frame of the store belongs to, as in Alignment."""
+    """Pdf, phone and state of every frame of the store, as in Alignment."""
 
     pdf: npt.NDArray[np.int32]
     phones: npt.NDArray[np.int16]
@@ -56,7 +56,7 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be aligned, and what cannot be."""
+    """Utterances to be aligned, and those that cannot be."""
 
     spoken: Mapping[str, Spoken]  # by id; those with frames enough
     splits: Mapping[str, tuple[str, ...]]  # ids of all utterances, by split

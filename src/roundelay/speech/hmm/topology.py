@@ -27,7 +27,7 @@ PhoneState = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Tying:
-    """Which pdf a phone's state uses between its neighbours: `table[left, phone, right, state]`.
+    """The pdf of each state of a phone between its neighbours: `table[left, phone, right, state]`.
 
     Attributes:
         phones: the P phones in the order of their ids, silence first.
@@ -46,7 +46,7 @@ class Tying:
         return int(self.table.shape[3])
 
     def states(self, phone: int) -> int:
-        """How many states a phone has."""
+        """Number of states of a phone."""
         return int((self.table[EDGE, phone, EDGE] >= 0).sum())
 
     def pdf(self, left: int, phone: int, right: int, state: int) -> int:
@@ -61,7 +61,8 @@ class Tying:
 
 
 def transitions(states: int) -> list[tuple[int, int]]:
-    """Which state may follow which (besides itself) in a phone of so many, in order; it ends after the last."""
+    """Pairs of states of which one may follow the other (besides itself) in a phone of so many, in order; it ends after
+    the last."""
     if states <= STATES:
         return [(state, state + 1) for state in range(states - 1)]
     last = states - 1

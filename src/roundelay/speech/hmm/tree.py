@@ -1,4 +1,4 @@
-"""Which states of phones in context share a pdf: decision trees grown by likelihood (Young, Odell and Woodland 1994).
+"""State tying of phones in context: decision trees grown by likelihood (Young, Odell and Woodland 1994).
 
 One tree for each state of each phone asks about the neighbours, "is the left one a nasal?". The classes of phones to
 ask for are not given by hand but found by clustering the phones' means, every cluster on the way being a class (as
@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.integer]
 LEFT, OWN, RIGHT = 0, 1, 2  # where a question looks, as places in a (left, phone, right) window
 SIDES = {LEFT: "left", OWN: "own", RIGHT: "right"}
 VARIANCE_FLOOR = 1e-3
-VERSION = 1
+TREE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DecisionTree:
             else:
                 nodes.append({"if": SIDES[node.position], "in": sorted(node.phones), "yes": node.yes, "no": node.no})
         return {
-            "version": VERSION,
+            "version": TREE_VERSION,
             "phones": list(self.phones),
             "context": self.context,
             "num_pdfs": self.num_pdfs,
@@ -115,7 +115,7 @@ class DecisionTree:
     def from_json(cls, value: Mapping[str, Any]) -> "DecisionTree":
         """Raises UserError (without a file name: the caller has it) when the mapping is not a tree."""
         try:
-            if value["version"] != VERSION:
+            if value["version"] != TREE_VERSION:
                 raise UserError("state tying of another version of Roundelay")
             nodes = tuple(
                 Leaf(int(node["pdf"]))

@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Where an utterance is: a recording, and times in seconds (end below 0: to the end)."""
+    """Part of a recording that is an utterance: times in seconds (end below 0: to the end)."""
 
     recording: str
     start: float = 0.0
@@ -141,7 +141,7 @@ def disagreements(*tables: Table) -> list[str]:
 
 
 def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
-    """Where `spk2utt`, if it is there, is not the inverse of `utt2spk`."""
+    """Problems where `spk2utt`, if it is there, is not the inverse of `utt2spk`."""
     if inverse is None or not (speakers.readable and inverse.readable):
         return []
     found: dict[str, str] = {}
@@ -158,7 +158,7 @@ def inverse_problems(speakers: Table, inverse: Table | None) -> list[str]:
 
 
 def refusal(value: str, pipes: bool = False) -> str | None:
-    """Why a value of wav.scp is not taken; None for a plain path, and for a command where those may run."""
+    """The reason why a value of wav.scp is refused; None for a plain path, and for a command where those may run."""
     if value.startswith("|") or (value.endswith("|") and not pipes):
         allow = "" if value.startswith("|") else ", or allow it with `--allow-pipes`"
         return (

@@ -27,11 +27,11 @@ from roundelay.speech.lexicon.letter_phone import Pair, align_letters
 from roundelay.speech.lexicon.lexicon import Lexicon, MissingWord, Pronunciation
 from roundelay.speech.lexicon.pair_ngram import EMPTY, FINAL, START, Automaton, estimate_automaton
 
-VERSION = 1
+G2P_VERSION = 1
 ORDER = 6
 LEAST_WORDS = 500
 """A smaller dictionary teaches no spelling."""
-BEAM = 10.0  # nats
+SPELLING_BEAM = 10.0  # nats
 WIDEST = 60  # histories that go on from one letter to the next
 
 _NOBODY = Silent()
@@ -95,7 +95,7 @@ class G2p:
             alive = sorted(here, key=lambda node: min(here[node].values()))[:WIDEST]
             waiting: dict[int, dict[Pronunciation, float]] = {}
             for node in alive:
-                paths = {phones: cost for phones, cost in here[node].items() if cost <= best + BEAM}
+                paths = {phones: cost for phones, cost in here[node].items() if cost <= best + SPELLING_BEAM}
                 if paths:
                     waiting[node] = _best(paths, n)
             chunks = [letters[place : place + size] for size in (1, 2) if place + size <= len(letters)] or [""]
@@ -122,7 +122,7 @@ class G2p:
 
     @property
     def _arcs(self) -> _Arcs:
-        """By node and letters: (cost, phones, target) of every arc that reads them; the end reads none."""
+        """Arcs by node and letters: (cost, phones, target) of every arc that reads them; the end reads none."""
         if "arcs" not in self._cache:
             arcs: defaultdict[tuple[int, str], list[tuple[float, Pronunciation, int]]] = defaultdict(list)
             a, named = self.automaton, (*self.pairs, ("", ()))
@@ -154,7 +154,7 @@ def spelling(word: str) -> str:
 
 
 def _is_spelled(word: str) -> bool:
-    """Whether a word's letters say something about its sound: not so for <NOISE> or 3D."""
+    """True if a word's letters say something about its sound: not so for <NOISE> or 3D."""
     return any(map(str.isalpha, word)) and all(c.isalpha() or unicodedata.combining(c) or c in "'’.-_" for c in word)
 
 
@@ -189,7 +189,7 @@ def train_g2p(lexicon: Lexicon, *, order: int = ORDER, progress: Progress = _NOB
 
 def digest(lexicon: Lexicon, order: int = ORDER) -> str:
     """Tells a dictionary, and what is learned from it, from others."""
-    return hashlib.blake2b(f"{VERSION} {order}\n{lexicon.to_text()}".encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(f"{G2P_VERSION} {order}\n{lexicon.to_text()}".encode(), digest_size=16).hexdigest()
 
 
 # on disk --------------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def save_g2p(path: Path, model: G2p) -> None:
     """Write a model as compressed JSON."""
     a = model.automaton
     value = {
-        "version": VERSION,
+        "version": G2P_VERSION,
         "trained_on": model.trained_on,
         "pairs": [[letters, list(phones)] for letters, phones in model.pairs],
         "arcs": [a.source.tolist(), a.symbol.tolist(), a.target.tolist(), [round(c, 4) for c in a.cost.tolist()]],
@@ -217,7 +217,7 @@ def load_g2p(path: Path) -> G2p:
     """
     try:
         value = json.loads(read_packed(path, MOST_TEXT))
-        if value["version"] != VERSION:
+        if value["version"] != G2P_VERSION:
             raise ValueError("of another version of Roundelay")
         pairs = tuple((str(letters), tuple(str(p) for p in phones)) for letters, phones in value["pairs"])
         source, symbol, target = (np.array(part, np.int64) for part in value["arcs"][:3])

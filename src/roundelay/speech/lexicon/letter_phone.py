@@ -1,4 +1,4 @@
-"""Which letters of a word make which of its phones: EM over pairs of a few letters and a few phones.
+"""Alignment of the letters of words with their phones: EM over pairs of a few letters and a few phones.
 
 A pronunciation is cut into pairs, PH|F  O|OW  NE|N, each with a probability of its own; nobody says where the cuts are,
 so EM weighs all of them (the alignment of Bisani and Ney 2008 and of Jiampojamarn et al. 2007, here with pairs of one
@@ -40,7 +40,7 @@ class _Group:
 
 @dataclass(frozen=True, eq=False)
 class Alignments:
-    """What EM found.
+    """Result of EM.
 
     Attributes:
         pairs: of each word, in the order given; None for a word that has more phones than two for each letter.

@@ -24,7 +24,7 @@ LexiconCase = Literal["keep", "upper", "lower"]
 
 Pronunciation = tuple[str, ...]
 
-POSITIONS = BEGIN, END, INSIDE, SINGLE = "_B", "_E", "_I", "_S"
+POSITIONS = WORD_BEGIN, WORD_END, INSIDE, SINGLE = "_B", "_E", "_I", "_S"
 """Marks of phones by their place in the word: first of several, last of several, in between, the only one."""
 
 _VARIANT = re.compile(r"(.+)\((\d+)\)")
@@ -92,7 +92,7 @@ class Lexicon:
         return dataclasses.replace(self, pronunciations=words, inventory=inventory)
 
     def _marked(self, phones: Pronunciation) -> Pronunciation:
-        marks = [SINGLE] if len(phones) == 1 else [BEGIN, *[INSIDE] * (len(phones) - 2), END]
+        marks = [SINGLE] if len(phones) == 1 else [WORD_BEGIN, *[INSIDE] * (len(phones) - 2), WORD_END]
         return tuple(p if p == self.silence else p + mark for p, mark in zip(phones, marks, strict=True))
 
     def in_phones(self, phones: Sequence[str]) -> "Lexicon":
@@ -127,7 +127,7 @@ class Lexicon:
 
 
 def are_by_position(phones: Sequence[str]) -> bool:
-    """Whether these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
+    """True if these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
     spoken = set(phones[1:])
     return bool(spoken) and spoken == {base_phone(phone) + mark for phone in spoken for mark in POSITIONS}
 

@@ -60,7 +60,7 @@ class BlstmConfig(NetworkConfig):
 
     @classmethod
     def large(cls) -> Self:
-        """For thousands of hours on a GPU; its 260 features a frame have their deltas in them."""
+        """The size for thousands of hours on a GPU; its 260 features a frame have their deltas in them."""
         return cls(layers=6, cells=512, bottleneck=256, dropout=0.0, chunk=21, context=0, deltas=0)
 
     def network(self, features: Columns, states: int) -> "Blstm":

@@ -73,7 +73,7 @@ class CldnnConfig(NetworkConfig):
 
     @classmethod
     def published(cls) -> Self:
-        """As in Li et al. 2017, who name no dropout. Their 100 subsequences of 20 are a minibatch of 2,000."""
+        """The sizes of Li et al. 2017, who name no dropout. Their 100 subsequences of 20 are a minibatch of 2,000."""
         return cls(maps=128, width=1024, cells=1024, projection=512, dropout=0.0)
 
     def network(self, features: Columns, states: int) -> "Cldnn":

@@ -116,7 +116,7 @@ def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 class Network(Protocol):
-    """What gives scores of tied states."""
+    """A network that gives scores of tied states."""
 
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
         """The inputs for every frame of an utterance."""

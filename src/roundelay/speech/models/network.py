@@ -1,4 +1,4 @@
-"""What all acoustic networks have in common: a front end, scores of tied states, and how they want their frames."""
+"""Base of all acoustic networks: a front end, scores of tied states, and how they want their frames."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -36,7 +36,7 @@ JITTER = 0.05
 
 @dataclass(frozen=True)
 class Pieces:
-    """How utterances are cut.
+    """Cutting of utterances into pieces.
 
     chunk   frames that count in a piece, about (an utterance is cut evenly); None: all of the utterance
     left, right   frames of context the network sees beyond a cut; never beyond the utterance
@@ -62,8 +62,8 @@ class Pieces:
         return Pieces(max(1, window - 2 * side), side, side)
 
     def cut(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where pieces of utterances with `sizes` (U,) frames begin, the frames of all numbered in a row; with the end
-        of the last."""
+        """First frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a row; with
+        the end of the last."""
         ends = np.cumsum(sizes)
         if self.chunk is None:
             return np.concatenate([[0], ends]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How sure a word error rate is: bootstrap intervals, and whether two systems differ.
+"""Certainty of word error rates: bootstrap intervals, and tests whether two systems differ.
 
 The unit of chance is the utterance (errors within one go together), or the speaker (so do a speaker's utterances, and
 the next test set will have other speakers): whole units are drawn with replacement, never words.
@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """Between these lies `level` of the resampled error rates, in percent."""
 
     low: float
@@ -53,7 +53,7 @@ class Interval:
 
 def bootstrap(
     result: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
-) -> Interval:
+) -> ConfidenceInterval:
     """The interval of the word error rate (percentile method).
 
     Raises:
@@ -70,7 +70,7 @@ class Comparison:
     """System A against system B on the same utterances; differences are A minus B, so below 0 A is better."""
 
     difference: float  # of the word error rates, percent absolute
-    interval: Interval  # of the difference
+    interval: ConfidenceInterval  # of the difference
     improvement: float  # share of the draws in which A has the lower rate: the probability of improvement
     segments: int  # of the matched pairs: stretches with an error of either system
     z: float | None  # None where the test is not defined: fewer than two segments, or no spread
@@ -94,7 +94,7 @@ class Comparison:
 def compare(
     a: Score, b: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> Comparison:
-    """Whether A and B differ, and which is better.
+    """Tests whether A and B differ, and which is better.
 
     Raises:
         UserError: the two were not scored on the same utterances with the same references; fewer than two units.
@@ -135,9 +135,9 @@ def _rates(counts: Counts, draws: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(100.0 * errors / np.maximum(words, 1))
 
 
-def _interval(values: NDArray[np.float64], unit: Unit, units: int) -> Interval:
+def _interval(values: NDArray[np.float64], unit: Unit, units: int) -> ConfidenceInterval:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high), unit, units)
+    return ConfidenceInterval(float(low), float(high), unit, units)
 
 
 def _enough(units: int, unit: Unit) -> None:

@@ -17,7 +17,7 @@ from roundelay.speech.scoring.alignment.counts import (
 from roundelay.speech.scoring.formats.ctm import TimedWord, read_ctm, write_ctm
 from roundelay.speech.scoring.formats.stm import read_stm, write_stm
 from roundelay.speech.scoring.formats.trn import read_trn, write_trn
-from roundelay.speech.scoring.shown import alignment_text
+from roundelay.speech.scoring.output import alignment_text
 
 __all__ = [
     "ErrorCounts",

@@ -1,4 +1,4 @@
-"""What a decoding leaves of its score: files beside the hypotheses, and the record for `results.json`."""
+"""Files of scores that a decoding writes beside the hypotheses, and the record for `results.json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from roundelay.core.records import WordErrors
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring.alignment.counts import Score
 from roundelay.speech.scoring.alignment.groups import Group, by_subset
-from roundelay.speech.scoring.cases import GROUPS_FILE, write_groups
 from roundelay.speech.scoring.formats.ctm import Place
-from roundelay.speech.scoring.formats.stm import EVERYTHING, Segment, write_stm
+from roundelay.speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import trn_name, write_trn
-from roundelay.speech.scoring.resample import Interval, bootstrap
-from roundelay.speech.scoring.shown import alignment_text
+from roundelay.speech.scoring.normalise import GROUPS_FILE, write_groups
+from roundelay.speech.scoring.output import alignment_text
+from roundelay.speech.scoring.resample import ConfidenceInterval, bootstrap
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Summary:
     """A score, and how sure its word error rate is: a bootstrap over utterances, None for fewer than two."""
 
     score: Score
-    interval: Interval | None
+    interval: ConfidenceInterval | None
 
     def __str__(self) -> str:
         """`%WER 5.95 [ 46 / 773, 5 ins, 9 del, 32 sub ]  95 % interval 4.4 to 7.6 (bootstrap ...)`."""
@@ -46,7 +46,7 @@ def group_of_utterance(utterance: Utterance) -> Group:
 
 
 def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
-    """As `results.json` has them."""
+    """Word errors as `results.json` has them."""
     e = whole.score.errors
     return WordErrors(
         wer=e.wer,
@@ -79,13 +79,13 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
     write_text(folder / "errors.txt", alignment_text(result))
 
 
-def _segment(u: Utterance) -> Segment:
+def _segment(u: Utterance) -> StmSegment:
     subset = group_of_utterance(u).subset
     labels = (EVERYTHING, subset) if subset else (EVERYTHING,)
     place = place_of(u)
-    return Segment(place.file, place.channel, u.speaker, u.start, u.start + u.duration, tuple(u.words), labels)
+    return StmSegment(place.file, place.channel, u.speaker, u.start, u.start + u.duration, tuple(u.words), labels)
 
 
 def place_of(utterance: Utterance) -> Place:
-    """Where it lies, for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
+    """Position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
     return Place(utterance.recording_id, str(utterance.channel + 1), utterance.start)

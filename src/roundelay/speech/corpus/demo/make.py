@@ -33,8 +33,9 @@ from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import audio_length
-from roundelay.speech.corpus.build import PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.build import prepare_utterances
 from roundelay.speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
+from roundelay.speech.corpus.options import PrepareOptions
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.hmm.boundaries import PHONE_TIMES
 from roundelay.speech.lexicon.lexicon import parse_lexicon
@@ -120,7 +121,7 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
 
 
 def _script(split: str, seed: int, count: int) -> dict[Speaker, list[_Line]]:
-    """Who says what: the sentences of a split, dealt to its speakers in turn."""
+    """The sentences of a split, dealt to its speakers in turn."""
     speakers = SPEAKERS[split]
     script: dict[Speaker, list[_Line]] = {speaker: [] for speaker in speakers[:count]}
     for number in range(count):

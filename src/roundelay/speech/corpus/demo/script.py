@@ -1,4 +1,4 @@
-"""What is said in the demo corpus, how, and by whom: data for `demo`, and the draw of one sentence.
+"""Sentences of the demo corpus, their pronunciation and their speakers: data for `demo`, and the draw of one sentence.
 
 The grammar leaves real choices to the recogniser: numbers that differ in one phone (fourteen, forty), letters that
 rhyme, digit strings of any order.
@@ -167,7 +167,7 @@ def sentence(rng: np.random.Generator) -> list[str]:
 
 
 def spoken(words: Sequence[str], rng: np.random.Generator) -> str:
-    """How a sentence is given to the synthesiser: letters in capitals, now and then a comma, which makes a pause."""
+    """Text of a sentence for the synthesiser: letters in capitals, now and then a comma, which makes a pause."""
     said = [word if len(word) == 1 else word.lower() for word in words]
     pauses = rng.random(len(said) - 1) < 0.08
     return "".join(word + (", " if pause else " ") for word, pause in zip(said, pauses, strict=False)) + said[-1] + "."

@@ -18,18 +18,18 @@ import numpy.typing as npt
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.formats.kaldi import write_data_dir
-from roundelay.speech.corpus.formats.lhotse import write_part
+from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
+from roundelay.speech.corpus.formats.lhotse_writing import write_part
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import write_lexicon
-from roundelay.speech.prepared import LEXICON, Corpus
+from roundelay.speech.prepared import PREPARED_LEXICON, Corpus
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written of a split."""
+    """Summary of a split as it was written."""
 
     split: str
     folder: Path
@@ -58,7 +58,7 @@ def export_kaldi(
         write_data_dir(folder, utterances, out, audio=corpus.audio)
         frames = None if store is None else _write_features(folder, utterances, store, progress)
         written.append(Exported(split, folder, len(utterances), frames))
-    write_lexicon(out / LEXICON, corpus.lexicon)
+    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 
@@ -78,7 +78,7 @@ def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> l
         utterances = _spoken(corpus, split)
         write_part(out, split, utterances, corpus.folder)
         written.append(Exported(split, out, len(utterances)))
-    write_lexicon(out / LEXICON, corpus.lexicon)
+    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 

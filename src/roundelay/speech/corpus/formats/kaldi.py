@@ -1,13 +1,12 @@
-"""Kaldi data directories, read and written.
+"""Reading of Kaldi data directories.
 
 `wav.scp`, `text`, `utt2spk`, and where they exist `segments`, `spk2gender`, `utt2lang`, `spk2utt`, `utt2dur`,
 `reco2dur`; or features instead of audio: `feats.scp`, and where they exist `cmvn.scp` and `frame_shift`.
 
-Read: paths are relative to the corpus folder (`root`). A line of `wav.scp` is a plain file, of any format that
-libsndfile reads, or, where that was allowed, a pipe (`sox ... |`); a position in an archive (`foo.ark:123`) is refused.
-Times of `segments` are rounded to the sample grid; a segment may end up to half a second after its recording and is cut
-there, as Kaldi's extract-segments does. Written: the same, sorted as Kaldi sorts, with `spk2utt`. Reading what was
-written gives the same utterances, sorted by id.
+Paths are relative to the corpus folder (`root`). A line of `wav.scp` is a plain file, of any format that libsndfile
+reads, or, where that was allowed, a pipe (`sox ... |`); a position in an archive (`foo.ark:123`) is refused. Times of
+`segments` are rounded to the sample grid; a segment may end up to half a second after its recording and is cut there,
+as Kaldi's extract-segments does.
 
 Without audio, an utterance's `path` is where its features are, and its samples are frames.
 """
@@ -18,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import write_text
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay.speech.audio.reading import AudioError, audio_length, audio_shape, read_audio
+from roundelay.speech.audio.reading import AudioError, audio_shape, read_audio
 from roundelay.speech.corpus.checks import channel_remarks
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, check_features
-from roundelay.speech.data.manifest import Utterance, problems_of, repeated
-from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
 from roundelay.speech.kaldi_io.tables import (
     Stretch,
     Table,
@@ -47,7 +45,7 @@ _DECODED_SECONDS = 4 * 3600.0  # of audio, that is decoded to find all faults; h
 
 @dataclass(frozen=True)
 class KaldiOptions:
-    """How a data directory is read."""
+    """Options of reading a data directory."""
 
     on_bad: BadPolicy = "error"
     pipes: Pipes | None = None  # None: commands are refused
@@ -58,7 +56,7 @@ class KaldiOptions:
 
 @dataclass(frozen=True)
 class DataDir:
-    """What is in a data directory."""
+    """Content of a data directory."""
 
     utterances: list[Utterance]  # sorted by id, with absolute paths
     left_out: list[LeftOut]  # under `skip`, with reasons
@@ -141,9 +139,9 @@ def read_data_dir_with(
     for name in sorted(files.text.values):
         try:
             if name in reasons:
-                raise _Unusable(reasons[name])
+                raise Unusable(reasons[name])
             if not files.text.values[name]:
-                raise _Unusable(f"{files.text.at(name)}: empty transcript")
+                raise Unusable(f"{files.text.at(name)}: empty transcript")
             if wav is not None:
                 extent = _in_recording(name, places[name], lengths, wav, files)
             else:
@@ -151,14 +149,14 @@ def read_data_dir_with(
                 extent = _in_frames(name, places[name], shapes[name][0], shift, feats, files, root)
             _check_duration(name, extent, files, shapes.get(name), shift, feats)
             utterances.append(_utterance(name, places[name], extent, files, options.channel))
-        except _Unusable as unusable:
+        except Unusable as unusable:
             left_out.append(LeftOut(name, f"{name}: {unusable}"))
     if left_out and options.on_bad == "error":
         total = counted(len(files.text.values), "utterance")
         left_out += _undecodable(utterances, progress) if wav is not None else []
         raise UserError(
             f"{directory}: {len(left_out)} of {total} cannot be used. Mend these entries, or leave them out "
-            f"(`--on-bad-audio skip`):\n{listing([culprit.reason for culprit in left_out])}"
+            f"(`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
         )
     return DataDir(utterances, left_out, matrices, _channels(utterances, places, lengths, options, directory))
 
@@ -170,7 +168,7 @@ def _channels(
     options: KaldiOptions,
     directory: Path,
 ) -> list[str]:
-    """What there is to say of recordings with several channels, when nobody chose one."""
+    """Remarks on recordings with several channels when no option chose one."""
     if options.channel is not None:
         return []
     found = {name: lengths.get(place.recording) for name, place in places.items() if place.channel is None}
@@ -179,8 +177,8 @@ def _channels(
 
 
 def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[LeftOut]:
-    """Those of the first hours that look sound but cannot be decoded: looked for when something is to be mended anyway,
-    so that all of it is mended in one round."""
+    """Utterances of the first hours that look sound but cannot be decoded: looked for when something is to be mended
+    anyway, so that all of it is mended in one round."""
     found: list[LeftOut] = []
     seconds = 0.0
     progress.start("looking for further faults", len(utterances))
@@ -197,13 +195,9 @@ def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[Le
     return found
 
 
-class _Unusable(Exception):
-    """Why an utterance cannot be used, without its name."""
-
-
 @dataclass(frozen=True)
 class _Extent:
-    """Where an utterance is, in samples, or in frames where there is no audio."""
+    """Position of an utterance in its file, in samples, or in frames where there is no audio."""
 
     path: str
     rate: int
@@ -249,7 +243,7 @@ def _matrices(
     speakers: Table,
     problems: list[str],
 ) -> GivenFeatures | None:
-    """Where features and statistics are; `cmvn.scp` may be by speaker or by utterance."""
+    """Locations of features and statistics; `cmvn.scp` may be by speaker or by utterance."""
     wav, feats = sources
     if feats is None:
         return None
@@ -305,7 +299,7 @@ def _in_recording(
 ) -> _Extent:
     recording = lengths[stretch.recording]
     if isinstance(recording, str):
-        raise _Unusable(f"{wav.at(stretch.recording)}: {recording}")
+        raise Unusable(f"{wav.at(stretch.recording)}: {recording}")
     rate = recording.rate
     where = (files.segments or wav).at(name)
     first = round(stretch.start * rate)
@@ -314,22 +308,22 @@ def _in_recording(
         last = recording.samples
     if last > recording.samples:
         ends = f"{stretch.end:g} s, its recording after {recording.samples / rate:g} s"
-        raise _Unusable(f"{where}: ends after {ends}")
+        raise Unusable(f"{where}: ends after {ends}")
     if not 0 <= first < last:
-        raise _Unusable(f"{where}: from {stretch.start:g} to {stretch.end:g} s there is not one sample")
+        raise Unusable(f"{where}: from {stretch.start:g} to {stretch.end:g} s there is not one sample")
     if files.of_recordings is not None:
         table, seconds = files.of_recordings
         expected = seconds.get(stretch.recording)
         if expected is not None and abs(expected - recording.samples / rate) > _DURATION_SLACK:
             lasts = f"lasts {recording.samples / rate:g} s, not {expected:g} s"
-            raise _Unusable(f"{table.at(stretch.recording)}: {recording.path} {lasts}; is it cut short?")
+            raise Unusable(f"{table.at(stretch.recording)}: {recording.path} {lasts}; is it cut short?")
     return _Extent(recording.path, rate, first, last - first)
 
 
 def _in_frames(
     name: str, stretch: Stretch, frames: int, shift: float, feats: Table, files: _Files, root: Path
 ) -> _Extent:
-    """Without audio: the rate is that of the frames, or a whole multiple of it where that is no whole number."""
+    """Extent without audio: the rate is that of the frames, or a whole multiple of it where that is no whole number."""
     multiple = next((m for m in range(1, 1001) if (1000 * m / shift).is_integer()), 1)
     rate = round(1000 * multiple / shift)
     if files.segments is not None and stretch.end >= 0:
@@ -363,96 +357,19 @@ def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files, channe
 def _check_duration(
     name: str, extent: _Extent, files: _Files, shape: tuple[int, int] | None, shift: float, feats: Table | None
 ) -> None:
-    """What `utt2dur` says, and audio and features together."""
+    """Compares the duration in `utt2dur`, that of the audio and that of the features."""
     seconds = extent.samples / extent.rate
     if shape is not None and feats is not None:
         _compare(feats.at(name), seconds, shape[0], shift)
     if files.of_utterances is not None and name in files.of_utterances[1]:
         table, expected = files.of_utterances[0], files.of_utterances[1][name]
         if abs(expected - seconds) > _DURATION_SLACK + shift / 1000:
-            raise _Unusable(f"{table.at(name)}: lasts {seconds:g} s, not {expected:g} s; is it cut short?")
+            raise Unusable(f"{table.at(name)}: lasts {seconds:g} s, not {expected:g} s; is it cut short?")
 
 
 def _compare(where: str, seconds: float, frames: int, shift: float) -> None:
     if abs(seconds - frames * shift / 1000) > _DURATION_SLACK + shift / 1000:
-        raise _Unusable(
+        raise Unusable(
             f"{where}: lasts {seconds:g} s, but has {frames} frames, {frames * shift / 1000:g} s at {shift:g} ms each; "
             "is that the frame shift (`--frame-shift-ms`)?"
         )
-
-
-def write_data_dir(directory: Path, utterances: Sequence[Utterance], root: Path, audio: bool = True) -> None:
-    """Write a Kaldi data directory; paths below `root` are written relative to it.
-
-    `segments` is written when an utterance is not exactly one recording. Without `audio` there is no `wav.scp`, and
-    utterances are where they say they are; `export` writes their features.
-
-    Raises:
-        UserError: the utterances do not fit Kaldi's format (a path that looks like a pipe, two genders of one speaker,
-            ...), all are listed; audio is missing (its length decides about `segments`); the disk is full.
-    """
-    problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u)]
-    problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
-    paths: dict[str, str] = {}
-    genders: dict[str, str | None] = {}
-    for u in utterances:
-        if audio:
-            path = _relative(u.path, root)
-            if refusal(path) is not None or path.strip() != path:
-                problems.append(f"{u.id}: Kaldi would not read the path {u.path!r} as a plain file; rename the file")
-            if paths.setdefault(u.recording_id, path) != path:
-                problems.append(f"{u.id}: its recording {u.recording_id} is in {path} and in {paths[u.recording_id]}")
-        if u.speed != 1:
-            problems.append(f"{u.id}: a copy at speed {u.speed:g}, which has no audio of its own; leave it out")
-        if genders.setdefault(u.speaker, u.gender) != u.gender:
-            problems.append(f"{u.id}: its speaker {u.speaker} has the genders {genders[u.speaker]} and {u.gender}")
-    if problems:
-        raise UserError(f"{directory}: these utterances do not fit a Kaldi data directory:\n{listing(problems)}")
-    ordered = sorted(utterances, key=lambda u: u.id)
-    of_speaker: dict[str, list[str]] = {}
-    for u in ordered:
-        of_speaker.setdefault(u.speaker, []).append(u.id)
-    lengths = {recording: _length(root / path) for recording, path in paths.items()}
-    if unread := [length for length in lengths.values() if isinstance(length, str)]:
-        raise UserError(f"{directory}: audio is missing or unreadable:\n{listing(unread)}")
-    whole = all(
-        u.id == u.recording_id
-        and u.start == 0
-        and u.channel == 0
-        and (not audio or lengths[u.recording_id] == (u.sampling_rate, u.num_samples))
-        for u in ordered
-    )
-    tables: dict[str, Mapping[str, str]] = {
-        "wav.scp": paths,
-        "text": {u.id: u.text for u in ordered},
-        "utt2spk": {u.id: u.speaker for u in ordered},
-        "spk2utt": {speaker: " ".join(names) for speaker, names in of_speaker.items()},
-        "segments": {} if whole else {u.id: _segment(u) for u in ordered},
-        "spk2gender": {speaker: gender for speaker, gender in genders.items() if gender is not None},
-        "utt2lang": {u.id: u.language for u in ordered if u.language is not None},
-    }
-    for name, table in tables.items():
-        if table:
-            write_text(directory / name, "".join(f"{key} {table[key]}\n" for key in sorted(table)))
-        else:
-            (directory / name).unlink(missing_ok=True)
-
-
-def _segment(utterance: Utterance) -> str:
-    # repr: the shortest digits that read back as the same number, so that no sample is lost.
-    end = (utterance.start_sample + utterance.num_samples) / utterance.sampling_rate
-    fields = f"{utterance.recording_id} {utterance.start!r} {end!r}"
-    return f"{fields} {utterance.channel}" if utterance.channel else fields
-
-
-def _relative(path: str, root: Path) -> str:
-    absolute, base = os.path.abspath(root / path), os.path.abspath(root)
-    return os.path.relpath(absolute, base) if absolute.startswith(base.rstrip("/") + "/") else absolute
-
-
-def _length(path: Path) -> tuple[int, int] | str:
-    """(sampling rate, samples), or what is wrong with the file."""
-    try:
-        return audio_length(path)
-    except AudioError as error:
-        return str(error)

@@ -1,11 +1,11 @@
-"""Lhotse manifests, read and written: recordings with supervisions, or cuts; JSON lines, packed with gzip or not.
+"""Reading of Lhotse manifests: recordings with supervisions, or cuts; JSON lines, packed with gzip or not.
 
 A file is named `[PREFIX_]KIND[_PART].jsonl[.gz]`, KIND one of recordings, supervisions, cuts; the files of one part
 together are a split. Where there are cuts they are read, and nothing else. Every supervision is an utterance: its times
 in its recording, its own id. Cuts are those of one channel (MonoCut). What an utterance has no place for is lost:
 `custom` fields, alignments, features.
 
-Read: paths of audio are relative to the corpus folder. A recording is files; a command, an address or a transform
+Paths of audio are relative to the corpus folder. A recording is files; a command, an address or a transform
 (speed, resampling) is refused, for its samples are nowhere. A recording whose channels are in several files becomes one
 recording per file, named with its first channel. Without a speaker, the recording's id is the speaker.
 """
@@ -16,18 +16,16 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import soundfile
-
 from roundelay.core.errors import UserError
-from roundelay.core.files import BYTE_ORDER_MARK, atomic_write
+from roundelay.core.files import BYTE_ORDER_MARK
 from roundelay.speech.audio.reading import AudioError, audio_length
 from roundelay.speech.data.manifest import Utterance, problems_of, repeated
-from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
 
 _NAME = re.compile(r"(?:.+[_-])?(?P<kind>recordings|supervisions|cuts)(?:[_-](?P<part>.+?))?\.jsonl(?:\.gz)?")
 _LONGEST_LINE = 1 << 26  # bytes; a cut of an hour with word alignments is a few MB
@@ -35,7 +33,7 @@ _OVERSHOOT = 0.5  # s that a supervision may end after its recording, as for Kal
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RecordingFile:
     """A file of a recording."""
 
     recording_id: str
@@ -47,7 +45,7 @@ class _Source:
 
 @dataclass
 class _Reading:
-    """What has been read of one split."""
+    """The part of a split that has been read."""
 
     faults: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -123,10 +121,6 @@ def read_part(kinds: Mapping[str, Path], root: Path, on_bad: BadPolicy) -> tuple
 
 class _Fault(Exception):
     """A record that is not what Lhotse writes."""
-
-
-class _Unusable(Exception):
-    """An utterance that cannot be used."""
 
 
 def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: object) -> None:
@@ -221,7 +215,7 @@ def _utterance(
         if (own := supervision.get("channel")) is not None:
             if isinstance(own, list):
                 if len(own) != 1:
-                    raise _Unusable("spoken on several channels; only supervisions of one are read")
+                    raise Unusable("spoken on several channels; only supervisions of one are read")
                 own = own[0]
             channel = _whole({"channel": own}, "channel")
         source = _source(recording, channel, root)
@@ -229,25 +223,27 @@ def _utterance(
         if key not in reading.checked:
             reading.checked[key] = _wrong_with(source)
         if (wrong := reading.checked[key]) is not None:
-            raise _Unusable(wrong)
+            raise Unusable(wrong)
         reading.utterances.append(_on_grid(name, supervision, offset, source, channel))
-    except _Unusable as unusable:
+    except Unusable as unusable:
         reading.left_out.append(LeftOut(name, f"{name}: {at}: {unusable}"))
 
 
-def _on_grid(name: str, supervision: Mapping[str, Any], offset: float, source: _Source, channel: int) -> Utterance:
+def _on_grid(
+    name: str, supervision: Mapping[str, Any], offset: float, source: _RecordingFile, channel: int
+) -> Utterance:
     rate = source.sampling_rate
     start = offset + _seconds(supervision, "start", True)
     seconds = _seconds(supervision, "duration", False)
     if start < 0 or start + seconds > 1e9:
-        raise _Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording")
+        raise Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording")
     first = round(start * rate)
     last = first + round(seconds * rate)
     if source.num_samples < last <= source.num_samples + _OVERSHOOT * rate:
         last = source.num_samples
     if not first < last <= source.num_samples:
         length = source.num_samples / rate
-        raise _Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording of {length:g} s")
+        raise Unusable(f"from {start:g} to {start + seconds:g} s is not in its recording of {length:g} s")
     utterance = Utterance(
         id=name,
         recording_id=source.recording_id,
@@ -263,18 +259,18 @@ def _on_grid(name: str, supervision: Mapping[str, Any], offset: float, source: _
         language=_optional_text(supervision, "language"),
     )
     if not utterance.text:
-        raise _Unusable("empty transcript")
+        raise Unusable("empty transcript")
     if problems := problems_of(utterance):
         raise _Fault("; ".join(problems))
     return utterance
 
 
-def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Source:
+def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _RecordingFile:
     """The file of a recording that has this channel."""
     name = _text(recording, "id")
     rate, samples = _whole(recording, "sampling_rate"), _whole(recording, "num_samples")
     if recording.get("transforms"):
-        raise _Unusable(f"its recording {name} is to be transformed when it is read; save the audio first")
+        raise Unusable(f"its recording {name} is to be transformed when it is read; save the audio first")
     sources = recording.get("sources")
     if not isinstance(sources, list) or not sources or not all(isinstance(one, dict) for one in sources):
         raise _Fault(f"`sources` of the recording {name} is not a list of objects")
@@ -285,17 +281,17 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Source:
         if channel not in channels:
             continue
         if (kind := _text(one, "type")) != "file":
-            raise _Unusable(f"its recording {name} is no file but a {kind}; save the audio first")
+            raise Unusable(f"its recording {name} is no file but a {kind}; save the audio first")
         own = name if len(sources) == 1 else f"{name}_{channels[0]}"
         path = _text(one, "source")
         if "\0" in path:
             raise _Fault(f"the recording {name} is in {path!r}, which is not the name of a file")
-        return _Source(own, os.path.abspath(root / path), tuple(channels), rate, samples)
-    raise _Unusable(f"its recording {name} has no channel {channel}")
+        return _RecordingFile(own, os.path.abspath(root / path), tuple(channels), rate, samples)
+    raise Unusable(f"its recording {name} has no channel {channel}")
 
 
-def _wrong_with(source: _Source) -> str | None:
-    """What of a file is not as the manifest says."""
+def _wrong_with(source: _RecordingFile) -> str | None:
+    """The difference between a file and its entry in the manifest; None if there is none."""
     try:
         rate, samples = audio_length(Path(source.path))
     except AudioError as error:
@@ -335,98 +331,5 @@ def _seconds(record: Mapping[str, Any], name: str, any_sign: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9 or math.isnan(value):
         raise _Fault(f"`{name}` is {json.dumps(value)[:80]}, not a number of seconds")
     if not any_sign and value <= 0:
-        raise _Unusable(f"`{name}` is {value}, not more than 0 seconds")
+        raise Unusable(f"`{name}` is {value}, not more than 0 seconds")
     return float(value)
-
-
-# writing --------------------------------------------------------------------------------------------------------------
-
-
-def write_part(folder: Path, part: str, utterances: Sequence[Utterance], audio_folder: Path) -> None:
-    """Write `recordings_PART`, `supervisions_PART` and `cuts_PART`, each `.jsonl.gz`; paths of audio are absolute.
-
-    Every utterance is a cut with one supervision, both of its id and its length.
-
-    Raises:
-        UserError: an utterance that could not be read back, a recording in two files, audio missing or at another rate;
-            all are listed. The disk is full.
-    """
-    problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u)]
-    problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
-    problems += [
-        f"{u.id}: a copy at speed {u.speed:g}, which has no audio of its own" for u in utterances if u.speed != 1
-    ]
-    recordings: dict[str, dict[str, Any]] = {}
-    paths: dict[str, str] = {}
-    for u in utterances:
-        path = os.path.abspath(audio_folder / u.path)
-        if paths.setdefault(u.recording_id, path) != path:
-            problems.append(f"{u.id}: its recording {u.recording_id} is in {path} and in {paths[u.recording_id]}")
-        if u.recording_id not in recordings:
-            try:
-                recordings[u.recording_id] = _recording(u.recording_id, path)
-            except AudioError as error:
-                problems.append(f"{u.id}: {error}")
-                continue
-        found = recordings[u.recording_id]
-        ends = u.start_sample + u.num_samples
-        if found["sampling_rate"] != u.sampling_rate or ends > found["num_samples"] or u.channel >= _channels(found):
-            problems.append(
-                f"{u.id}: {path} does not have channel {u.channel} of it at {u.sampling_rate} Hz to its end"
-            )
-    if problems:
-        raise UserError(f"{folder}: these utterances cannot be Lhotse's:\n{listing(problems)}")
-    ordered = sorted(utterances, key=lambda u: u.id)
-    supervisions = [_supervision(u, u.start) for u in ordered]
-    cuts = [
-        {
-            "id": u.id,
-            "start": u.start,
-            "duration": u.duration,
-            "channel": u.channel,
-            "supervisions": [_supervision(u, 0.0)],
-            "recording": recordings[u.recording_id],
-            "type": "MonoCut",
-        }
-        for u in ordered
-    ]
-    _write_lines(folder / f"recordings_{part}.jsonl.gz", [recordings[name] for name in sorted(recordings)])
-    _write_lines(folder / f"supervisions_{part}.jsonl.gz", supervisions)
-    _write_lines(folder / f"cuts_{part}.jsonl.gz", cuts)
-
-
-def _recording(name: str, path: str) -> dict[str, Any]:
-    rate, samples = audio_length(Path(path))
-    channels = list(range(soundfile.info(path).channels))
-    return {
-        "id": name,
-        "sources": [{"type": "file", "channels": channels, "source": path}],
-        "sampling_rate": rate,
-        "num_samples": samples,
-        "duration": samples / rate,
-        "channel_ids": channels,
-    }
-
-
-def _channels(recording: Mapping[str, Any]) -> int:
-    return len(recording["channel_ids"])
-
-
-def _supervision(u: Utterance, start: float) -> dict[str, Any]:
-    optional = {"language": u.language, "speaker": u.speaker, "gender": u.gender}
-    return {
-        "id": u.id,
-        "recording_id": u.recording_id,
-        "start": start,
-        "duration": u.duration,
-        "channel": u.channel,
-        "text": u.text,
-        **{name: value for name, value in optional.items() if value is not None},
-    }
-
-
-def _write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    # Without a time in its head, the same records make the same file.
-    with atomic_write(path) as file, gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-        for record in records:
-            packed.write((json.dumps(record, ensure_ascii=False) + "\n").encode())

@@ -31,34 +31,34 @@ from roundelay.speech.data.problems import LeftOut, counted, listing
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
-    SPEAKERS,
-    VERSION,
+    SPEAKER_STATISTICS,
+    STORE_VERSION,
     FeatureStore,
     Float32,
     SpeakerStats,
     StoredPart,
 )
-from roundelay.speech.kaldi_io.archive import ArchiveError, parse_location, read_matrix
+from roundelay.speech.kaldi_io.archive import read_matrix
+from roundelay.speech.kaldi_io.locations import ArchiveError, parse_location
 
-_TOGETHER = (
-    0.5  # correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01
-)
+# Correlation of neighbours above which features are a filterbank; log mel of AN4: 0.96, its cepstra: -0.01.
+_TOGETHER = 0.5
 
 Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GivenFeatures:
-    """Where the features of utterances are, and the statistics of speakers, if there are any."""
+    """Locations of the features of utterances, and of the statistics of speakers, if there are any."""
 
     root: Path  # relative locations are in this folder
-    features: Mapping[str, str]  # utterance -> location (see archive)
+    features: Mapping[str, str]  # utterance -> location (see kaldi_io/locations)
     statistics: Mapping[str, Sequence[str]] | None  # speaker -> locations, to be added up
     frame_shift_ms: float
     with_audio: bool = False  # there is audio as well
 
     def __or__(self, other: "GivenFeatures") -> "GivenFeatures":
-        """Of two data directories together."""
+        """Features of two data directories together."""
         if self.frame_shift_ms != other.frame_shift_ms:
             raise UserError(
                 f"The data directories have frames of {self.frame_shift_ms:g} ms and of {other.frame_shift_ms:g} ms; "
@@ -133,6 +133,41 @@ def store_matrices(
     fingerprint = _fingerprint(utterances, given)
     if (done := _complete(folder, fingerprint)) is not None:
         return done
+    copied = _copy(utterances, folder, given, progress)
+    speakers = copied.speakers
+    with atomic_write(folder / SPEAKER_STATISTICS) as file:
+        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
+    part = StoredPart("given", copied.width, filterbank=copied.correlation > _TOGETHER)
+    index = {
+        "version": STORE_VERSION,
+        "fingerprint": fingerprint,
+        "sampling_rate": sampling_rate,
+        "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
+        "parts": [dataclasses.asdict(part)],
+        "frame_shift": given.frame_shift_ms / 1000,
+        # Usual windows are two and a half shifts long; times of frames are the windows' centres.
+        "frame_length": 2.5 * given.frame_shift_ms / 1000,
+        "utterances": [u.id for u in utterances],
+        "frames": copied.frames,
+        "speakers": speakers.indices(utterances),
+        "left_out": [],
+    }
+    write_checked(folder / INDEX, index, [FEATURES, SPEAKER_STATISTICS], one_line=True)
+    return FeatureStore.open(folder)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """Array of features that was copied: its size, the speakers' statistics, and the correlation of neighbours."""
+
+    frames: list[int]  # by utterance
+    width: int
+    speakers: SpeakerStats
+    correlation: float
+
+
+def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, progress: Progress) -> _Copied:
+    """Copy the matrices into the array of the store, whose index goes once the new array is safe on disk."""
     progress.start("copying features", len(utterances))
     frames: list[int] = []
     width = 0
@@ -162,26 +197,7 @@ def store_matrices(
             (folder / INDEX).unlink(missing_ok=True)
     finally:
         progress.finish()
-    with atomic_write(folder / SPEAKERS) as file:
-        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
-    indices = {name: index for index, name in enumerate(speakers.names)}
-    part = StoredPart("given", width, filterbank=neighbours.correlation() > _TOGETHER)
-    index = {
-        "version": VERSION,
-        "fingerprint": fingerprint,
-        "sampling_rate": sampling_rate,
-        "config": {"kind": "given", "frame_shift_ms": given.frame_shift_ms},
-        "parts": [dataclasses.asdict(part)],
-        "frame_shift": given.frame_shift_ms / 1000,
-        # Usual windows are two and a half shifts long; times of frames are the windows' centres.
-        "frame_length": 2.5 * given.frame_shift_ms / 1000,
-        "utterances": [u.id for u in utterances],
-        "frames": frames,
-        "speakers": [indices[u.speaker] for u in utterances],
-        "left_out": [],
-    }
-    write_checked(folder / INDEX, index, [FEATURES, SPEAKERS], one_line=True)
-    return FeatureStore.open(folder)
+    return _Copied(frames, width, speakers, neighbours.correlation())
 
 
 def _header(rows: int, columns: int) -> bytes:
@@ -192,7 +208,7 @@ def _header(rows: int, columns: int) -> bytes:
 
 def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
     """Changes with the utterances, the archives and what is taken from them."""
-    digest = hashlib.blake2b(json.dumps([VERSION, given.frame_shift_ms]).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps([STORE_VERSION, given.frame_shift_ms]).encode(), digest_size=16)
     files: dict[Path, tuple[int, int]] = {}
 
     def add(names: Sequence[str], where: str) -> None:
@@ -223,7 +239,7 @@ def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
 
 
 class _Neighbours:
-    """How much features beside each other vary together, over all frames, in double precision."""
+    """Correlation of adjacent features over all frames, in double precision."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -270,7 +286,7 @@ class _Sums:
 
 
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
-    """Of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
+    """Statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
     sums = _Sums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):

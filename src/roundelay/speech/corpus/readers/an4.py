@@ -19,9 +19,10 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.audio.sphere import read_header
-from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_kaldi, prepare_utterances
+from roundelay.speech.corpus.build import prepare_kaldi, prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
@@ -42,7 +43,7 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
     """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
 
     Raises:
-        UserError: anything wrong with the corpus, all culprits of a kind together.
+        UserError: anything wrong with the corpus, all problems of a kind together.
     """
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():

@@ -7,8 +7,8 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, Vocabulary
 from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions, Vocabulary
 from roundelay.speech.prepared import Corpus
 
 Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary"]

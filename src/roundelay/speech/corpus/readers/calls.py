@@ -1,4 +1,4 @@
-"""What the telephone corpora share: finding their files, and making utterances of timed transcripts of call sides."""
+"""Parts shared by the telephone corpora: finding files, and making utterances of timed transcripts of call sides."""
 
 import os
 import re
@@ -64,7 +64,7 @@ class Told:
         self.passed[reason] = self.passed.get(reason, 0) + 1
 
     def note(self) -> str:
-        """For the progress line."""
+        """Text of the progress line."""
         passed = [f"{number} passed over ({reason})" for reason, number in self.passed.items()]
         return ", ".join([counted(len(self.segments), "utterance"), *passed])
 
@@ -155,39 +155,51 @@ def to_utterances(
     utterances: list[Utterance] = []
     problems = [LeftOut(text.partition(":")[0], text) for text in bad]
     for segment in told.segments:
-        if segment.call not in lengths:
-            continue
-        rate, samples, channels = lengths[segment.call]
-        first, last = round(segment.start * rate), round(segment.end * rate)
-        channel = SIDES.index(segment.side)
-        reason = None
-        if channel >= channels:
-            reason = f"{audio[segment.call]} has {counted(channels, 'channel')}"
-        elif last > samples + OVERSHOOT_SECONDS * rate or first >= samples:
-            reason = f"{audio[segment.call]} ends at {samples / rate:.2f} s"
-        elif last <= first:
-            reason = f"between {segment.start:g} and {segment.end:g} s there is not one sample"
-        if reason is not None:
-            problems.append(LeftOut(segment.id, f"{segment.id}: {segment.where}: {reason}"))
-            continue
-        length = min(last, samples) - first
-        utterances.append(
-            Utterance(
-                id=segment.id,
-                recording_id=segment.call,
-                path=os.path.abspath(files[audio[segment.call]]),
-                start=first / rate,
-                duration=length / rate,
-                channel=channel,
-                sampling_rate=rate,
-                num_samples=length,
-                speaker=segment.speaker,
-                text=" ".join(segment.words),
-                gender=segment.gender,
-                language=None,
-                subset=segment.subset,
-            )
-        )
+        if segment.call in lengths:
+            recording = audio[segment.call]
+            found = _utterance(segment, recording, files[recording], lengths[segment.call])
+            if isinstance(found, Utterance):
+                utterances.append(found)
+            else:
+                problems.append(found)
     if problems and on_bad == "error":
         raise bad_audio(problems, len(told.segments))
     return sorted(utterances, key=lambda u: u.id), [*left_out, *problems]
+
+
+def _utterance(segment: Segment, recording: Path, file: Path, length: tuple[int, int, int]) -> Utterance | LeftOut:
+    """The utterance of a segment, or the reason why its recording does not have it.
+
+    Args:
+        recording: as the corpus has it, for messages.
+        file: that can be read, the recording itself or a copy.
+        length: sampling rate, samples, channels.
+    """
+    rate, samples, channels = length
+    first, last = round(segment.start * rate), round(segment.end * rate)
+    channel = SIDES.index(segment.side)
+    reason = None
+    if channel >= channels:
+        reason = f"{recording} has {counted(channels, 'channel')}"
+    elif last > samples + OVERSHOOT_SECONDS * rate or first >= samples:
+        reason = f"{recording} ends at {samples / rate:.2f} s"
+    elif last <= first:
+        reason = f"between {segment.start:g} and {segment.end:g} s there is not one sample"
+    if reason is not None:
+        return LeftOut(segment.id, f"{segment.id}: {segment.where}: {reason}")
+    size = min(last, samples) - first
+    return Utterance(
+        id=segment.id,
+        recording_id=segment.call,
+        path=os.path.abspath(file),
+        start=first / rate,
+        duration=size / rate,
+        channel=channel,
+        sampling_rate=rate,
+        num_samples=size,
+        speaker=segment.speaker,
+        text=" ".join(segment.words),
+        gender=segment.gender,
+        language=None,
+        subset=segment.subset,
+    )

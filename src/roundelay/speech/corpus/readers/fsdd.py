@@ -12,10 +12,11 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
-from roundelay.speech.corpus.build import DEFAULTS, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.build import prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import Wanted
+from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, counted, listing
@@ -53,7 +54,7 @@ def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: Prepa
     """Check the digits in `source`, compute their features, and write the prepared corpus to `data`.
 
     Raises:
-        UserError: anything wrong with the corpus, all culprits of a kind together.
+        UserError: anything wrong with the corpus, all problems of a kind together.
     """
     if not source.is_dir():
         raise UserError(

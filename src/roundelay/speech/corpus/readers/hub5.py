@@ -52,7 +52,7 @@ def read_hub5(reference: Path, progress: Progress) -> Told:
 
 
 def _first_alternatives(words: Sequence[str]) -> list[str]:
-    """Of `{ A / B / @ }` the first that is not `@`, which stands for nothing."""
+    """The first alternative of `{ A / B / @ }` that is not `@`, which stands for nothing."""
     found: list[str] = []
     alternatives: list[list[str]] | None = None
     for word in words:
@@ -71,7 +71,7 @@ def _first_alternatives(words: Sequence[str]) -> list[str]:
 
 
 def _optional_parts_gone(words: Sequence[str]) -> list[str]:
-    """Without broken words that may be missing: `(TH-)`. Nobody is asked to recognise them."""
+    """The words without broken ones that may be missing: `(TH-)`. Nobody is asked to recognise them."""
     return [word for word in words if not re.fullmatch(r"\(+(-.*|.*-)\)+", word)]
 
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
-from roundelay.speech.corpus.build import DEFAULTS, OPEN, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.build import prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import OPENSLR, Wanted, parts_of
+from roundelay.speech.corpus.options import DEFAULTS, OPEN, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing

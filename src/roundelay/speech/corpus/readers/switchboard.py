@@ -15,7 +15,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.build import OPEN, PrepareOptions, prepare_utterances
+from roundelay.speech.corpus.build import prepare_utterances
+from roundelay.speech.corpus.options import OPEN, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.corpus.readers.calls import Segment, Told, find_files, read_lines, times, to_utterances
 from roundelay.speech.corpus.readers.fisher import KINDS as FISHER

@@ -1,4 +1,4 @@
-"""How conversations on the telephone were written down, and which words are made of it.
+"""Conventions of transcripts of telephone conversations, and the words that are made of them.
 
 Switchboard-1 (Mississippi State, 1998), Fisher (2004, 2005) and Hub5-2000 each have marks of their own for laughter,
 broken words, unsure stretches and letters. Here all three become the same words, lower case. The table is `RULES`; each
@@ -88,7 +88,7 @@ def _by_rules(word: str) -> tuple[str, ...]:
 
 
 def _unwrapped(word: str) -> str:
-    """Without the marks around a word that do not change it."""
+    """The word without the marks around it that do not change it."""
     match = re.fullmatch(r"\[laughter-(.+)\]|\{(.+)\}|(.+)_\d+", word)
     return next((inside for inside in match.groups() if inside), word) if match else word
 
@@ -107,7 +107,7 @@ def _capitals(letters: str, suffix: str, dictionary: Lexicon) -> Sequence[str]:
 
 
 def rest_of_spelling(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Pronunciation | None:
-    """What is left of a pronunciation behind the names of the letters; None unless it begins with them.
+    """The rest of a pronunciation after the names of the letters; None unless it begins with them.
 
     At most two phones may be left, those of a plural or genitive.
     """
@@ -127,7 +127,7 @@ def _spellings(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Iter
 
 
 def letter_names(letter: str, dictionary: Lexicon) -> tuple[Pronunciation, ...]:
-    """How the dictionary says a letter, whichever way it writes it."""
+    """Pronunciations of a letter in the dictionary, whichever way it writes it."""
     forms = (letter.upper(), letter.lower(), f"{letter.upper()}.", f"{letter.lower()}.")
     return tuple(p for form in forms for p in dictionary.pronunciations.get(form, ()))
 

@@ -35,7 +35,7 @@ from roundelay.speech.search.fst import (
 )
 
 FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE = "HCLG.fst", "words.txt", "phones.txt", "graph.json"
-VERSION = 2
+GRAPH_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def finished(
     """The graph of these arcs, with the costs of words, and what graph.json says of it."""
     arcs = add_output_cost(arcs, config.word_cost)
     info = {
-        "version": VERSION,
+        "version": GRAPH_VERSION,
         "num_pdfs": columns,
         **info,
         "symbols": len(symbols.words),
@@ -149,7 +149,7 @@ def load_graph(folder: Path) -> Graph:
         raise UserError(f"{folder}: no decoding graph here (no {GRAPH_FILE}). `roundelay decode` builds it.")
     info = read_checked(folder / GRAPH_FILE, f"Delete {folder} to have the graph built again by `roundelay decode`.")
     try:
-        if info["version"] != VERSION:
+        if info["version"] != GRAPH_VERSION:
             raise UserError(
                 f"{folder}: a graph of another version of Roundelay. Delete the folder to have it built again."
             )

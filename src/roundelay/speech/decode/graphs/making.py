@@ -43,7 +43,7 @@ _LARGE = 20_000  # words of text, above which a process of its own pays
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """What the language model and the lexicon of a graph are made of.
+    """Sources of the language model and the lexicon of a graph.
 
     Attributes:
         estimator: how to estimate the model from text.

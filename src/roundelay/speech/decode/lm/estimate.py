@@ -55,7 +55,7 @@ FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 and more where a text 
 
 @dataclass(frozen=True)
 class Estimator:
-    """How to make a model from text.
+    """Options of estimating a model from text.
 
     Attributes:
         order: the longest n-grams.
@@ -90,7 +90,7 @@ class Estimator:
             raise UserError(f"Pruning threshold {self.prune} is not between 0 and 1; 1e-9 to 1e-6 is usual.")
 
     def cutoff(self, order: int) -> int:
-        """How often an n-gram of this order must occur."""
+        """Number of times an n-gram of this order must occur."""
         return self.cutoffs[min(order, len(self.cutoffs)) - 1] if self.cutoffs and order > 1 else 1
 
 

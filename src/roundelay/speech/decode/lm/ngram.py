@@ -222,7 +222,7 @@ class Restricted:
         return self.model.orphans
 
     def describe(self, shown: int = 10) -> str:
-        """For people; empty when nothing was left out."""
+        """Text for people; empty when nothing was left out."""
         parts = []
         if self.missing:
             more = f" and {len(self.missing) - shown} more" if len(self.missing) > shown else ""

@@ -1,4 +1,4 @@
-"""Which words can be recognised, how they are said, and the text their language model is made of."""
+"""Words that can be recognised, their pronunciations, and the text their language model is made of."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class VocabularyLexicon:
     guessed: tuple[str, ...] = ()
 
     def describe(self, shown: int = 10) -> str:
-        """For people; empty when every word was found."""
+        """Text for people; empty when every word was found."""
         parts = []
         for words, what in (
             (self.dropped, "have no pronunciation and cannot be recognised"),
@@ -82,7 +82,7 @@ def most_frequent(counts: Mapping[str, int], size: int, always: Iterable[str] = 
 
 
 def count_words(sentences: Iterable[Sentence]) -> Counter[str]:
-    """How often each word occurs."""
+    """Number of occurrences of each word."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)

@@ -20,11 +20,11 @@ from roundelay.core.progress import Progress
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.formats.kaldi_model import write_transition_model, write_tree
-from roundelay.speech.hmm.formats.kaldi_tying import export_transition_model, export_tree, transition_ids
+from roundelay.speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, export_tree, transition_ids
 from roundelay.speech.hmm.topology import SILENCE
-from roundelay.speech.kaldi_io.archive import write_archive
+from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.prepared import Corpus
 
@@ -109,7 +109,8 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
 
 
 def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """Where the phones of an utterance begin, and its end: a phone begins where it changes or its state goes back."""
+    """First frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
+    back."""
     begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
     return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)
 

@@ -1,6 +1,6 @@
-"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary or text: read and written.
+"""Kaldi's `final.mdl` (its transition model) and `tree`, in binary or text: read here, written by kaldi_model_writing.
 
-Both are sequences of tokens and numbers (kaldi_tokens.py):
+Both are sequences of tokens and numbers (kaldi_io/tokens.py):
 
     tree       ContextDependency N P ToPdf MAP EndContextDependency
     MAP        CE pdf | TE key size ( MAP ... ) | SE key [values] { MAP MAP } | NULL
@@ -23,18 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.speech.kaldi_io.tokens import (
-    LONGEST_TOKEN,
-    BinaryInput,
-    BinaryOutput,
-    Input,
-    Output,
-    TextOutput,
-    expect,
-    open_input,
-    read_count,
-    save,
-)
+from roundelay.speech.kaldi_io.tokens import LONGEST_TOKEN, BinaryInput, Input, expect, open_input, read_count
 
 PDF_CLASS = -1
 DEEPEST = 300  # maps inside each other; a tree grown from data has some 30
@@ -48,7 +37,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableMap:
     """The value of `key` is an index into `entries`; None where no event leads."""
 
     key: int
@@ -57,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Question:
-    """Is the value of `key` in `values`?"""
+    """A node that asks whether the value of `key` is in `values`."""
 
     key: int
     values: frozenset[int]
@@ -65,7 +54,7 @@ class Question:
     no: "EventMap"
 
 
-EventMap = Answer | Table | Question
+EventMap = Answer | TableMap | Question
 
 
 @dataclass(frozen=True)
@@ -117,9 +106,6 @@ class TransitionModel:
         return np.cumsum([1, *sizes])[:-1].astype(np.int64)
 
 
-# Reading --------------------------------------------------------------------------------------------------------------
-
-
 def read_tree(path: Path) -> ContextDependency:
     """Read a `tree` file.
 
@@ -158,7 +144,7 @@ def _event_map(source: Input, depth: int) -> EventMap | None:
         expect(source, "(")
         entries = tuple(_event_map(source, depth + 1) for _ in range(size))
         expect(source, ")")
-        return Table(key, entries)
+        return TableMap(key, entries)
     values = frozenset(source.integers())
     expect(source, "{")
     yes, no = _event_map(source, depth + 1), _event_map(source, depth + 1)
@@ -271,131 +257,3 @@ def _check_entry(source: Input, states: Sequence[HmmState]) -> None:
     )
     if not sound:
         raise source.wrong("a topology whose states do not lead from the first to the last")
-
-
-# Writing --------------------------------------------------------------------------------------------------------------
-
-
-def write_tree(path: Path, tree: ContextDependency, *, binary: bool = True) -> None:
-    """Write a `tree` file."""
-    out: Output = BinaryOutput() if binary else TextOutput()
-    out.token("ContextDependency")
-    out.integer(tree.width)
-    out.integer(tree.centre)
-    out.token("ToPdf")
-    _put_map(out, tree.to_pdf)
-    out.token("EndContextDependency")
-    save(path, out)
-
-
-def _put_map(out: Output, what: EventMap | None) -> None:
-    if what is None:
-        out.token("NULL")
-    elif isinstance(what, Answer):
-        out.token("CE")
-        out.integer(what.pdf)
-    elif isinstance(what, Table):
-        out.token("TE")
-        out.integer(what.key)
-        out.size(len(what.entries))
-        out.token("(")
-        for entry in what.entries:
-            _put_map(out, entry)
-        out.token(")")
-        out.line()
-    else:
-        out.token("SE")
-        out.integer(what.key)
-        out.integers(sorted(what.values))
-        out.token("{")
-        _put_map(out, what.yes)
-        _put_map(out, what.no)
-        out.token("}")
-        out.line()
-
-
-def write_transition_model(path: Path, model: TransitionModel, *, binary: bool = True) -> None:
-    """Write a transition model as a file of its own: enough for Kaldi's tools that read alignments."""
-    out: Output = BinaryOutput() if binary else TextOutput()
-    looped = any(s.loop_class != s.pdf_class for states in model.topology.values() for s in states)
-    out.token("<TransitionModel>")
-    out.line()
-    out.token("<Topology>")
-    out.line()
-    if binary:
-        _put_binary_topology(out, model.topology, looped)
-    else:
-        _put_text_topology(out, model.topology, looped)
-    out.token("</Topology>")
-    out.line()
-    kind = "Tuples" if looped else "Triples"
-    out.token(f"<{kind}>")
-    out.integer(len(model.tuples))
-    out.line()
-    for entry in model.tuples:
-        for value in entry[: 4 if looped else 3]:
-            out.integer(value)
-        out.line()
-    out.token(f"</{kind}>")
-    out.line()
-    out.token("<LogProbs>")
-    out.line()
-    out.reals(model.log_probs.tolist())
-    out.token("</LogProbs>")
-    out.line()
-    out.token("</TransitionModel>")
-    out.line()
-    save(path, out)
-
-
-def _entries(topology: Mapping[int, tuple[HmmState, ...]]) -> list[tuple[HmmState, ...]]:
-    return list(dict.fromkeys(topology[phone] for phone in sorted(topology)))
-
-
-def _put_binary_topology(out: Output, topology: Mapping[int, tuple[HmmState, ...]], looped: bool) -> None:
-    entries, phones = _entries(topology), sorted(topology)
-    out.integers(phones)
-    out.integers([entries.index(topology[p]) if p in topology else -1 for p in range(phones[-1] + 1)])
-    if looped:
-        out.integer(-1)
-    out.integer(len(entries))
-    for states in entries:
-        out.integer(len(states))
-        for state in states:
-            out.integer(state.pdf_class)
-            if looped:
-                out.integer(state.loop_class)
-            out.integer(len(state.transitions))
-            for to, probability in state.transitions:
-                out.integer(to)
-                out.real(probability)
-
-
-def _put_text_topology(out: Output, topology: Mapping[int, tuple[HmmState, ...]], looped: bool) -> None:
-    for states in _entries(topology):
-        for word in ("<TopologyEntry>", "<ForPhones>"):
-            out.token(word)
-            out.line()
-        for phone in sorted(topology):
-            if topology[phone] == states:
-                out.integer(phone)
-        out.line()
-        out.token("</ForPhones>")
-        out.line()
-        for number, state in enumerate(states):
-            out.token("<State>")
-            out.integer(number)
-            if state.pdf_class >= 0:
-                out.token("<ForwardPdfClass>" if looped else "<PdfClass>")
-                out.integer(state.pdf_class)
-                if looped:
-                    out.token("<SelfLoopPdfClass>")
-                    out.integer(state.loop_class)
-            for to, probability in state.transitions:
-                out.token("<Transition>")
-                out.integer(to)
-                out.real(probability)
-            out.token("</State>")
-            out.line()
-        out.token("</TopologyEntry>")
-        out.line()

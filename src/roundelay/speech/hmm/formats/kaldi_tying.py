@@ -1,25 +1,19 @@
-"""Kaldi's trees as ours, and ours as Kaldi's.
+"""Kaldi's trees as ours.
 
 A Kaldi tree asks about phones by its own ids and about states by their class; ours has a root for every state of every
 phone of the lexicon and asks about the neighbours only. So a Kaldi tree is taken apart: for each phone and state, what
 it asks of the neighbours once those two are known.
 
-Phones are matched by name: as it is, then without Kaldi's position in the word (_B, _I, _E, _S). A tree that tells the
-positions of a phone apart fits only a lexicon whose phones have positions too. Our phones have three states; a phone
-with more (Kaldi's silence has five) gives its first and its last one, and all between become one state with one pdf.
+A tree that tells the positions of a phone in the word apart fits only a lexicon whose phones have positions too. Our
+phones have three states; a phone with more (Kaldi's silence has five) gives its first and its last one, and all between
+become one state with one pdf.
 """
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.speech.data.problems import listing
 from roundelay.speech.hmm.formats.kaldi_model import (
     PDF_CLASS,
     Answer,
@@ -27,94 +21,11 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     EventMap,
     HmmState,
     Question,
-    Table,
-    TransitionModel,
+    TableMap,
 )
-from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES
+from roundelay.speech.hmm.formats.kaldi_phones import PhoneMap
+from roundelay.speech.hmm.topology import EDGE, STATES
 from roundelay.speech.hmm.tree import LEFT, RIGHT, DecisionTree, Leaf, Split
-
-_POSITION = re.compile(r"(.+)_[BIES]")
-_NO_PHONE = re.compile(r"<eps>|#\d+|#.*")
-LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before training
-
-
-# Phones ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PhoneMap:
-    """Kaldi's phones and the lexicon's.
-
-    Attributes:
-        ours: Kaldi's id -> ours; only phones that the lexicon has.
-        names: Kaldi's id -> its name.
-        members: by our id, from 1: Kaldi's phones that are this phone. Of silence the plain one alone, where there is
-            one: silences in a position of a word are rare, and trees seldom hold a pdf of their own for them.
-    """
-
-    ours: Mapping[int, int]
-    names: Mapping[int, str]
-    members: tuple[tuple[int, ...], ...]
-
-
-def read_symbols(path: Path) -> dict[str, int]:
-    """Read a `phones.txt`: a name and a number on every line.
-
-    Raises:
-        UserError: missing, or a line is something else; names file and line.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from None
-    found: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        fields = line.split()
-        if not fields:
-            continue
-        if len(fields) != 2 or not fields[1].isdecimal() or len(fields[1]) > 9:
-            raise UserError(f"{path}:{number}: not `PHONE NUMBER` but `{line.strip()[:80]}`.")
-        if fields[0] in found or int(fields[1]) in found.values():
-            raise UserError(f"{path}:{number}: {fields[0]} or its number is there already.")
-        found[fields[0]] = int(fields[1])
-    if not found:
-        raise UserError(f"{path}: no phones in it.")
-    return found
-
-
-def match_phones(symbols: Mapping[str, int], phones: Sequence[str], where: str) -> PhoneMap:
-    """Match the phones of `phones.txt` to those of the lexicon (in the order of our ids, silence first).
-
-    Raises:
-        UserError: a phone of the lexicon is not among Kaldi's; all are listed.
-    """
-    ids = {name: place for place, name in enumerate(phones, 1)}
-    ours: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for name, number in symbols.items():
-        if _NO_PHONE.fullmatch(name):
-            continue
-        names[number] = name
-        base = _POSITION.fullmatch(name)
-        found = ids.get(name) or (ids.get(base[1]) if base else None)
-        if found is not None and number:
-            ours[number] = found
-    members: list[tuple[int, ...]] = []
-    for name, place in ids.items():
-        own = tuple(number for number, phone in sorted(ours.items()) if phone == place)
-        members.append((symbols[name],) if place == SILENCE and symbols.get(name) in own else own)
-    if absent := [name for name, own in zip(phones, members, strict=True) if not own]:
-        raise UserError(
-            f"{where}: {len(absent)} phones of the lexicon are not among Kaldi's, with or without a position (_B, _I, "
-            f"_E, _S). Name the silence as Kaldi does, and take the lexicon the alignment was made with:\n"
-            f"{listing(absent)}"
-        )
-    return PhoneMap(ours, names, tuple(members))
-
-
-# From Kaldi -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,12 +114,12 @@ def _classes(
 
 
 def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
-    """How many classes of states a tree has for a phone: as many as its tables tell apart."""
+    """Number of classes of states a tree has for a phone: as many as its tables tell apart."""
     if isinstance(node, Question):
         if node.key == centre:
             return _number_of_classes(node.yes if phone in node.values else node.no, centre, phone)
         return max(_number_of_classes(node.yes, centre, phone), _number_of_classes(node.no, centre, phone))
-    if isinstance(node, Table):
+    if isinstance(node, TableMap):
         if node.key == PDF_CLASS:
             return len(node.entries)
         if node.key == centre:
@@ -239,7 +150,7 @@ class _Apart:
         return bool(self._become)
 
     def merge(self, several: Sequence[_Plain]) -> _Plain:
-        """What stands for several states: the one there is, or one pdf for all."""
+        """The answer that stands for several states: the one there is, or one pdf for all."""
         if len(set(several)) == 1:
             return several[0]
         pdfs = []
@@ -255,7 +166,7 @@ class _Apart:
         return min(pdfs)
 
     def specialised(self, phone: int, pdf_class: int) -> _Plain:
-        """What is left to ask for a class of states of a phone."""
+        """The questions that are left for a class of states of a phone."""
         return self._special(self._tree.to_pdf, phone, pdf_class)
 
     def _special(self, node: EventMap | None, phone: int, pdf_class: int) -> _Plain:
@@ -285,7 +196,7 @@ class _Apart:
     def _split(self, side: int, asked: frozenset[int], yes: _Plain, no: _Plain) -> _Plain:
         return yes if yes == no else (side, asked, yes, no)
 
-    def _table(self, node: Table, side: int, phone: int, pdf_class: int) -> _Plain:
+    def _table(self, node: TableMap, side: int, phone: int, pdf_class: int) -> _Plain:
         """A table by neighbour as a row of questions; neighbours never seen go with the last."""
         answers: dict[_Plain, set[int]] = {}
         for ours, own in enumerate([(0,), *self._phones.members]):
@@ -357,51 +268,3 @@ def _assembled(
     laid = tuple(tuple(place(root) for root in triple) for triple in roots)
     tree = DecisionTree(tuple(names), context, laid, tuple(nodes))
     return ImportedTying(tree, {pdf: number[apart.pdf(pdf)] for pdf in used}, exact)
-
-
-# To Kaldi -------------------------------------------------------------------------------------------------------------
-
-
-def export_tree(tree: DecisionTree) -> ContextDependency:
-    """Our tree with our ids: a table of phones, in it tables of states, in them the questions."""
-    centre = min(1, tree.context - 1)
-
-    def of(place: int) -> EventMap:
-        node = tree.nodes[place]
-        if isinstance(node, Leaf):
-            return Answer(node.pdf)
-        return Question(0 if node.position == LEFT else 2, node.phones, of(node.yes), of(node.no))
-
-    phones = [Table(PDF_CLASS, tuple(of(root) for root in roots)) for roots in tree.roots]
-    return ContextDependency(tree.context, centre, Table(centre, (None, *phones)))
-
-
-def export_transition_model(tree: DecisionTree) -> TransitionModel:
-    """Three states from left to right for every phone; the triples are all that the tree can give, in Kaldi's order."""
-    states = [HmmState(s, s, ((s, LOOP), (s + 1, ON))) for s in range(STATES)]
-    entry = (*states, HmmState(-1, -1, ()))
-    table = tree.tying().table
-    triples = [
-        (phone, state, pdf, pdf)
-        for phone in range(1, len(tree.phones) + 1)
-        for state in range(STATES)
-        for pdf in np.unique(table[:, phone, :, state]).tolist()
-    ]
-    log_probs = np.log(np.array([1.0, *([LOOP, ON] * len(triples))], np.float32))
-    return TransitionModel(dict.fromkeys(range(1, len(tree.phones) + 1), entry), tuple(triples), log_probs)
-
-
-def transition_ids(
-    model: TransitionModel,
-    phones: npt.NDArray[np.int16],
-    states: npt.NDArray[np.int8],
-    pdfs: npt.NDArray[np.int32],
-) -> npt.NDArray[np.int32]:
-    """(T,) the transition-ids of an utterance's frames: the way out of a state at its first frame, then its loop, which
-    is the order that Kaldi's own alignments have (--reorder=true)."""
-    place = {(phone, state, pdf): i for i, (phone, state, pdf, _) in enumerate(model.tuples)}
-    keys = zip(phones.tolist(), states.tolist(), pdfs.tolist(), strict=True)
-    first = model.first_ids[[place[key] for key in keys]]
-    stays = np.zeros(len(phones), bool)
-    stays[1:] = (phones[1:] == phones[:-1]) & (states[1:] == states[:-1])
-    return (first + np.where(stays, 0, 1)).astype(np.int32)

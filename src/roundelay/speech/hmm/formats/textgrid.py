@@ -26,7 +26,7 @@ _TOGETHER = 1e-3  # s: intervals that end and begin this close to each other mee
 
 @dataclass(frozen=True)
 class Interval:
-    """From `start` to `end` in seconds."""
+    """A labelled interval from `start` to `end` in seconds."""
 
     start: float
     end: float
@@ -104,7 +104,7 @@ class _Values:
         return int(value)
 
     def line(self) -> int:
-        """Of the value that was read last."""
+        """Line of the value that was read last."""
         return self._values[max(0, self._at - 1)][2]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import kaldialign
 
-from roundelay.speech.scoring.alignment.marks import Arc, Network, fragments_match, plain_network
+from roundelay.speech.scoring.alignment.marks import Arc, WordNetwork, fragments_match, plain_network
 
 Pair = tuple[str | None, str | None]
 """(reference word, hypothesis word); None on the side where a word is missing."""
@@ -44,7 +44,7 @@ SCLITE = Costs(3 * _MANY + 1, 3 * _MANY + 1, 4 * _MANY + 1, optional=2 * _MANY, 
 
 
 @dataclass(frozen=True)
-class Alignment:
+class WordAlignment:
     """The pairs in order, and the positions of those that differ and are right all the same.
 
     These are optional words that are missing and fragments whose word was recognised.
@@ -68,7 +68,7 @@ def align_words(ref: Sequence[str], hyp: Sequence[str], costs: Costs = FEWEST) -
     return align_networks(plain_network(ref), plain_network(hyp), costs).pairs
 
 
-def align_networks(ref: Network, hyp: Network, costs: Costs = FEWEST, fragments: bool = False) -> Alignment:
+def align_networks(ref: WordNetwork, hyp: WordNetwork, costs: Costs = FEWEST, fragments: bool = False) -> WordAlignment:
     """A cheapest alignment over all readings of both sides; of equally cheap readings the one written first.
 
     Dynamic programming over pairs of nodes: time and memory go with the product of the numbers of arcs.
@@ -117,7 +117,7 @@ _Step = tuple[int, int, Pair, bool]
 _BEGIN: _Step = (0, 0, (None, None), False)
 
 
-def _trace(steps: list[list[_Step]]) -> Alignment:
+def _trace(steps: list[list[_Step]]) -> WordAlignment:
     i, j = len(steps) - 1, len(steps[0]) - 1
     found = []
     while i or j:
@@ -126,4 +126,4 @@ def _trace(steps: list[list[_Step]]) -> Alignment:
             found.append((pair, forgiven))
     found.reverse()
     forgiven_at = frozenset(place for place, (_, forgiven) in enumerate(found) if forgiven)
-    return Alignment(tuple(pair for pair, _ in found), forgiven_at)
+    return WordAlignment(tuple(pair for pair, _ in found), forgiven_at)

@@ -8,14 +8,14 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.speech.data.problems import counted
-from roundelay.speech.scoring.alignment.align import FEWEST, Alignment, Costs, Pair, align_networks, align_words
-from roundelay.speech.scoring.alignment.marks import MarkError, Network, is_fragment, marked_network
+from roundelay.speech.scoring.alignment.align import FEWEST, Costs, Pair, WordAlignment, align_networks, align_words
+from roundelay.speech.scoring.alignment.marks import MarkError, WordNetwork, is_fragment, marked_network
 from roundelay.speech.scoring.alignment.names import known_as
 
 Texts = Mapping[str, Sequence[str]]
 """Words by utterance id."""
 
-SHOWN = 10  # culprits listed in an error message
+NAMES_SHOWN = 10  # problems listed in an error message
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ def _one(utterance: str, ref: Sequence[str], hyp: Sequence[str], marked: bool, c
             found = align_networks(refs, hyps, costs, fragments=True)
             return UtteranceScore(utterance, count_errors(found.pairs, found.forgiven), found.pairs, found.forgiven)
         ref, hyp = plain_ref, plain_hyp
-    found = Alignment(align_words(ref, hyp, costs))
+    found = WordAlignment(align_words(ref, hyp, costs))
     return UtteranceScore(utterance, count_errors(found.pairs), found.pairs)
 
 
-def _network(utterance: str, side: str, words: Sequence[str]) -> Network:
+def _network(utterance: str, side: str, words: Sequence[str]) -> WordNetwork:
     try:
         return marked_network(words)
     except MarkError as error:
@@ -178,8 +178,8 @@ def _network(utterance: str, side: str, words: Sequence[str]) -> Network:
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    rest = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def confusions(result: Score) -> list[tuple[Pair, int]]:

@@ -10,7 +10,7 @@ from roundelay.speech.scoring.formats.trn import speaker_of
 
 @dataclass(frozen=True)
 class Group:
-    """Who speaks an utterance, and of which part of the test set it is (`swb`, `callhm`), where there are parts."""
+    """Speaker of an utterance, and its part of the test set (`swb`, `callhm`), where there are parts."""
 
     speaker: str
     subset: str | None = None

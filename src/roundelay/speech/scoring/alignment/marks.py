@@ -22,7 +22,8 @@ class MarkError(ValueError):
 
 
 class Arc(NamedTuple):
-    """From `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is optional."""
+    """An arc from `start` to the node that lists it, saying `word`; None says nothing, and is an `@` where it is
+    optional."""
 
     start: int
     word: str | None
@@ -30,12 +31,12 @@ class Arc(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether it may be passed without an error when the other side says nothing."""
+        """True if it may be passed without an error when the other side says nothing."""
         return self.optional or self.word is None
 
 
 @dataclass(frozen=True)
-class Network:
+class WordNetwork:
     """Nodes 0 to n - 1 in topological order; the readings are the paths from node 0 to the last node."""
 
     into: tuple[tuple[Arc, ...], ...]  # by node, alternatives in the order they were written
@@ -51,12 +52,12 @@ class Network:
         return words
 
 
-def plain_network(words: Iterable[str]) -> Network:
+def plain_network(words: Iterable[str]) -> WordNetwork:
     """The chain of these words, whatever characters they are made of."""
-    return Network(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
+    return WordNetwork(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
 
 
-def marked_network(words: Sequence[str]) -> Network:
+def marked_network(words: Sequence[str]) -> WordNetwork:
     """The network of a transcript in which marks mean what NIST's files mean by them.
 
     Raises:
@@ -64,11 +65,11 @@ def marked_network(words: Sequence[str]) -> Network:
     """
     builder = _Builder([*_tokens(words)])
     builder.sequence(0, "", False, 0)
-    return Network(tuple(tuple(arcs) for arcs in builder.into))
+    return WordNetwork(tuple(tuple(arcs) for arcs in builder.into))
 
 
 def fragments_match(ref: str, hyp: str) -> bool:
-    """Whether two words that differ are right all the same because one of them is a fragment of the other.
+    """True if two words that differ match because one of them is a fragment of the other.
 
     A fragment on the side of the reference decides alone, as sclite has it: `wo-` is not right against `w-`.
     """
@@ -76,12 +77,12 @@ def fragments_match(ref: str, hyp: str) -> bool:
 
 
 def is_fragment(word: str) -> bool:
-    """Whether the word begins or ends with a hyphen, and is more than that."""
+    """True if the word begins or ends with a hyphen, and is more than that."""
     return len(word) > 1 and "-" in (word[0], word[-1])
 
 
 def is_fragment_of(fragment: str, word: str) -> bool:
-    """Whether `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
+    """True if `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
     if not is_fragment(fragment):
         return False
     return word.endswith(fragment[1:]) if fragment[0] == "-" else word.startswith(fragment[:-1])

@@ -13,7 +13,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.speech.scoring.alignment.marks import NOTHING
-from roundelay.speech.scoring.formats.lines import content_lines, seconds
+from roundelay.speech.scoring.formats.io import content_lines, seconds
 
 Channel = tuple[str, str]
 """(file, channel), for example ("sw_4390", "A")."""
@@ -38,7 +38,7 @@ class TimedWord:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an utterance lies: in which file, on which channel, from when on (s)."""
+    """Position of an utterance: file, channel, and start (s)."""
 
     file: str
     channel: str = "1"

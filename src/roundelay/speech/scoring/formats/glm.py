@@ -25,7 +25,7 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import Texts
-from roundelay.speech.scoring.formats.lines import content_lines, read_lines
+from roundelay.speech.scoring.formats.io import content_lines, read_lines
 
 Purpose = Literal["ref", "hyp"]
 
@@ -36,7 +36,7 @@ _ATTACHED_HYPHEN = re.compile(r"(?<=[^\s(])-(?=[^\s)])")  # between two characte
 
 
 @dataclass(frozen=True)
-class Rule:
+class GlmRule:
     """`before` becomes `after` between `left` and `right`."""
 
     before: str
@@ -45,7 +45,7 @@ class Rule:
     right: str = ""
 
 
-_Numbered = tuple[int, Rule]
+_Numbered = tuple[int, GlmRule]
 """A rule and its place in the file."""
 
 
@@ -53,7 +53,7 @@ _Numbered = tuple[int, Rule]
 class MappingRules:
     """The rules of a file, for one purpose."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[GlmRule, ...]
     case_sensitive: bool = False
     _words: dict[str, list[_Numbered]] = field(init=False, repr=False, compare=False)  # by their first word
     _others: dict[str, list[_Numbered]] = field(init=False, repr=False, compare=False)  # by their first character
@@ -63,7 +63,7 @@ class MappingRules:
         words: dict[str, list[_Numbered]] = {}
         others: dict[str, list[_Numbered]] = {}
         for order, rule in enumerate(self.rules):
-            folded = Rule(self._fold(rule.before), rule.after, self._fold(rule.left), self._fold(rule.right))
+            folded = GlmRule(self._fold(rule.before), rule.after, self._fold(rule.left), self._fold(rule.right))
             first = folded.before.split(" ", 1)[0]
             if folded.left.endswith(" ") and first and (" " in folded.before or folded.right.startswith(" ")):
                 words.setdefault(first, []).append((order, folded))
@@ -87,7 +87,7 @@ class MappingRules:
             place += 1 if rule is None else len(rule.before)
         return "".join(out)
 
-    def _fitting(self, text: str, place: int) -> Rule | None:
+    def _fitting(self, text: str, place: int) -> GlmRule | None:
         """The first rule of the file that fits here."""
         candidates: list[Sequence[_Numbered]] = [self._others.get(text[place], ())]
         if place and text[place - 1] == " ":
@@ -135,7 +135,7 @@ def read_glm(path: Path, purpose: Purpose) -> MappingRules:
             Names file and line.
     """
     applies, case_sensitive = True, False
-    rules: list[Rule] = []
+    rules: list[GlmRule] = []
     content = dict(content_lines(path))
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}:{number}"
@@ -179,7 +179,7 @@ def _flag(value: str, where: str) -> bool:
     return _FLAGS[value.upper()]
 
 
-def _rule(line: str, where: str) -> Rule:
+def _rule(line: str, where: str) -> GlmRule:
     line = line.split(";;", 1)[0]
     before, arrow, rest = line.partition("=>")
     if not arrow:
@@ -191,14 +191,14 @@ def _rule(line: str, where: str) -> Rule:
         if slot is None:
             raise UserError(f"{where}: the context {context.strip()!r} has no slot `__` between left and right.")
         left, right = _unquoted(context[: slot.start()]), _unquoted(context[slot.end() :])
-    rule = Rule(_unquoted(before), _unquoted(after), left, right)
+    rule = GlmRule(_unquoted(before), _unquoted(after), left, right)
     if not rule.before:
         raise UserError(f"{where}: there is nothing before `=>`, and nothing is everywhere.")
     return rule
 
 
 def _split_context(text: str) -> tuple[str, str | None]:
-    """What a rule writes, and what follows the last slash outside all brackets."""
+    """The words a rule writes, and the text after the last slash outside all brackets."""
     depth, at = 0, None
     for place, character in enumerate(text):
         depth += (character in "[{") - (character in "]}" and depth > 0)

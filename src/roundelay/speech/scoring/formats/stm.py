@@ -15,7 +15,7 @@ from roundelay.speech.scoring.alignment.counts import listed
 from roundelay.speech.scoring.alignment.marks import MarkError, marked_network
 from roundelay.speech.scoring.alignment.names import known_as
 from roundelay.speech.scoring.formats.ctm import Channel, TimedWord
-from roundelay.speech.scoring.formats.lines import content_lines, seconds
+from roundelay.speech.scoring.formats.io import content_lines, seconds
 
 IGNORED = "ignore_time_segment_in_scoring"
 """In place of the words: nothing recognised here counts. Old files write it without underscores."""
@@ -27,7 +27,7 @@ _TICK = 1e-6  # s: midpoints are compared in millionths, so that 1.9 + 0.2 / 2 i
 
 
 @dataclass(frozen=True)
-class Segment:
+class StmSegment:
     """One stretch of one channel: who speaks, what is said, and what it is labelled."""
 
     file: str
@@ -40,7 +40,7 @@ class Segment:
 
     @property
     def ignored(self) -> bool:
-        """Whether nothing in it is scored."""
+        """True if nothing in it is scored."""
         return len(self.words) == 1 and self.words[0].lower().replace("_", "") == IGNORED.replace("_", "")
 
     @property
@@ -49,7 +49,7 @@ class Segment:
         return next((label for label in self.labels if label.lower() != EVERYTHING), None)
 
 
-def read_stm(path: Path) -> list[Segment]:
+def read_stm(path: Path) -> list[StmSegment]:
     """Read an STM file, in its order.
 
     Raises:
@@ -59,7 +59,7 @@ def read_stm(path: Path) -> list[Segment]:
     return [_segment(f"{path}:{number}", line) for number, line in content_lines(path)]
 
 
-def _segment(where: str, line: str) -> Segment:
+def _segment(where: str, line: str) -> StmSegment:
     fields = line.split(maxsplit=5)
     if len(fields) < 5:
         raise UserError(f"{where}: expected `file channel speaker begin end [<labels>] words`, found {line!r}.")
@@ -71,7 +71,7 @@ def _segment(where: str, line: str) -> Segment:
         labels, closed, text = text[1:].partition(">")
         if not closed:
             raise UserError(f"{where}: the labels `<{labels}` are not closed with `>`.")
-    segment = Segment(
+    segment = StmSegment(
         fields[0],
         fields[1],
         fields[2],
@@ -87,7 +87,7 @@ def _segment(where: str, line: str) -> Segment:
     return segment
 
 
-def write_stm(path: Path, segments: Iterable[Segment]) -> None:
+def write_stm(path: Path, segments: Iterable[StmSegment]) -> None:
     """Write the segments, sorted by file, channel and begin as sclite wants them.
 
     Raises:
@@ -100,12 +100,12 @@ def write_stm(path: Path, segments: Iterable[Segment]) -> None:
     write_text(path, "".join(_line(segment) for segment in ordered))
 
 
-def _line(s: Segment) -> str:
+def _line(s: StmSegment) -> str:
     labels = [f"<{','.join(s.labels)}>"] if s.labels else []
     return " ".join([s.file, s.channel, s.speaker, f"{s.start:.3f}", f"{s.end:.3f}", *labels, *s.words]) + "\n"
 
 
-def _check(path: Path, s: Segment) -> None:
+def _check(path: Path, s: StmSegment) -> None:
     where = f"{path}: {s.file} {s.channel} {s.speaker} at {s.start} s"
     for text in (s.file, s.channel, s.speaker, *s.words):
         if text.split() != [text] or s.file.startswith(";;"):
@@ -125,11 +125,11 @@ class Cut:
 
     refs: dict[str, list[str]]
     hyps: dict[str, list[str]]
-    segments: dict[str, Segment]
+    segments: dict[str, StmSegment]
 
 
 def cut_at_segments(
-    segments: Sequence[Segment], words: Mapping[Channel, Sequence[TimedWord]], *, silent: bool = False
+    segments: Sequence[StmSegment], words: Mapping[Channel, Sequence[TimedWord]], *, silent: bool = False
 ) -> Cut:
     """Give every recognised word to a segment of its file and channel, as sclite does.
 
@@ -143,7 +143,7 @@ def cut_at_segments(
     Raises:
         UserError: words on a channel without segments; no word on a channel with segments (unless `silent`).
     """
-    channels: dict[Channel, list[Segment]] = {}
+    channels: dict[Channel, list[StmSegment]] = {}
     for segment in segments:
         channels.setdefault((segment.file, segment.channel), []).append(segment)
     known = known_as(words, channels)
@@ -168,7 +168,7 @@ def cut_at_segments(
 
 
 def _complain_of_channels(
-    channels: Mapping[Channel, Sequence[Segment]], words: Mapping[Channel, Sequence[TimedWord]], silent: bool
+    channels: Mapping[Channel, Sequence[StmSegment]], words: Mapping[Channel, Sequence[TimedWord]], silent: bool
 ) -> None:
     strange = [" ".join(channel) for channel in words if channel not in channels]
     if strange:

@@ -7,7 +7,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.speech.scoring.alignment.counts import Texts
-from roundelay.speech.scoring.formats.lines import content_lines
+from roundelay.speech.scoring.formats.io import content_lines
 
 _LINE = re.compile(r"(.*)\(([^()\s]+)\)\s*")
 

@@ -1,4 +1,4 @@
-"""What is scored: references and hypotheses of one split, from a run directory or from files."""
+"""References and hypotheses of one split, from a run directory or from files, made ready to be scored."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ GROUPS_FILE = "groups.json"
 
 @dataclass(frozen=True)
 class Rules:
-    """How words are compared.
+    """Rules of comparing words.
 
     Args:
         glm: mapping rules for both sides. They imply `marked`, and hyphenated words are split unless `keep_hyphens`.

@@ -14,8 +14,8 @@ GAP = "***"  # how a missing word is shown, as sclite does
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What to print of a score beside its `%WER` line."""
+class OutputOptions:
+    """Options of the output of a score beside its `%WER` line."""
 
     interval: bool = False
     unit: Unit = "utterances"  # what is drawn for the interval, and to compare systems
@@ -26,7 +26,7 @@ class Wanted:
     errors: bool = False
 
 
-def describe(name: str, result: Score, groups: Groups, wanted: Wanted) -> str:
+def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) -> str:
     """The `%WER` line and whatever is wanted.
 
     Raises:

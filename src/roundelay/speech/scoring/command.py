@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.cases import Case, Rules, case_of_times, case_of_trn, cases_of_run
+from roundelay.speech.scoring.normalise import Case, Rules, case_of_times, case_of_trn, cases_of_run
+from roundelay.speech.scoring.output import OutputOptions, describe
 from roundelay.speech.scoring.resample import compare
-from roundelay.speech.scoring.shown import Wanted, describe
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What to score: run directories, a pair of trn files, or a ctm against an stm; and perhaps another system."""
+    """The request of the command: run directories, a pair of trn files, or a ctm against an stm; and perhaps another
+    system."""
 
     runs: Sequence[Path] = ()
     ref: Path | None = None
@@ -22,7 +23,7 @@ class Asked:
     other: Path | None = None  # a run directory where a run is scored, else hypotheses of the same format
 
 
-def answers(asked: Asked, rules: Rules, wanted: Wanted) -> Iterator[str]:
+def answers(asked: Asked, rules: Rules, wanted: OutputOptions) -> Iterator[str]:
     """Score everything and say it, a text per case, with an empty line after those of several lines.
 
     Raises:
@@ -37,7 +38,7 @@ def answers(asked: Asked, rules: Rules, wanted: Wanted) -> Iterator[str]:
         text = describe(case.name, result, case.groups, wanted)
         if other := others.get(case.name):
             against = other.score(rules)
-            text += f"\n{describe(other.name, against, case.groups, Wanted(wanted.interval, wanted.unit))}\n"
+            text += f"\n{describe(other.name, against, case.groups, OutputOptions(wanted.interval, wanted.unit))}\n"
             text += str(compare(result, against, case.groups, wanted.unit))
         yield f"{text}\n" if several and "\n" in text else text
 
@@ -55,7 +56,7 @@ def _cases(asked: Asked, rules: Rules) -> list[Case]:
 
 
 def _others(asked: Asked, rules: Rules, cases: Sequence[Case]) -> dict[str, Case]:
-    """By the name of the case it is compared with."""
+    """The other system's cases, by the name of the case they are compared with."""
     if asked.other is None:
         return {}
     sources = len(asked.runs) + (asked.ref is not None) + (asked.stm is not None)

@@ -1,0 +1,68 @@
+"""A job: everything a run is made of, whatever its runtime, task and strategy; and the wish to stop it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from roundelay.core.errors import UserError
+from roundelay.run_directory import Complete
+from roundelay.runtime.base import Cluster, Runtime
+from roundelay.schedule import Schedule
+
+AfterDeath = Literal["stop", "shrink", "restart"]
+
+SaveModel = Callable[[Tensor, Path], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a run is made of. `recipe` is its resolved configuration, kept in the run directory."""
+
+    cluster: Cluster
+    make_runtime: Callable[[Cluster], Runtime]
+    runtime_name: str
+    minibatch: int  # examples a round, over all learners
+    schedule: Schedule
+    corpus: str
+    held_out: str  # the split that steers the schedule
+    final_splits: tuple[str, ...]  # evaluated once, at the end
+    recipe: dict[str, Any]
+    save_model: SaveModel
+    complete: Complete = dict
+    after_death: AfterDeath = "stop"
+    """What to do when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
+    with_learners: "Callable[[int], Job] | None" = None
+    """The same job for another number of learners; needed to shrink.
+
+    Raises:
+        UserError: the strategy cannot run with so many.
+    """
+    keep_checkpoints: int = 2
+    """The last so many stay, beside the best and the one that the running epoch began with."""
+    checkpoint_seconds: float = math.inf
+    """A checkpoint inside an epoch after so many seconds of training."""
+    disk_patience: float = 0.0
+    """Seconds for which a full disk is waited for."""
+
+    def survives_death(self) -> bool:
+        """True if after a death the run may go on from its last checkpoint, with as many learners or one fewer."""
+        if self.after_death != "shrink" or self.with_learners is None:
+            return self.after_death == "restart"
+        try:
+            self.with_learners(self.cluster.learners - 1)
+        except UserError:  # one is the least, and some topologies want all their learners
+            return False
+        return True
+
+
+class Interrupt:
+    """Set by whoever catches a signal; the run stops at the next round and writes a checkpoint."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.why = ""  # the name of the signal
+        self.busy = False  # before there is anything to keep, whoever catches it may end the process at once

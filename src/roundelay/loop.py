@@ -1,0 +1,397 @@
+"""One loop for every strategy, runtime and task: a segment, an evaluation, records, a checkpoint, again."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from roundelay import schedule as schedules
+from roundelay.checkpoint import Checkpoint, bytes_of, latest, load_checkpoint, set_aside
+from roundelay.core.checksums import Damaged
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_json
+from roundelay.core.progress import Progress
+from roundelay.core.records import (
+    CheckpointDamaged,
+    CheckpointWritten,
+    Finished,
+    Interrupted,
+    LearnersChanged,
+    Results,
+    RunStarted,
+)
+from roundelay.core.state import Statistics
+from roundelay.job import Interrupt, Job
+from roundelay.journal import Journal
+from roundelay.learner.base import Learner, Stopped
+from roundelay.live import LiveFile
+from roundelay.run_directory import commit, cut, has_trained, machine
+from roundelay.runtime.base import (
+    Glance,
+    LearnerDied,
+    Lost,
+    Outcome,
+    Runtime,
+    SegmentPlan,
+    staleness_summary,
+    wall_clock,
+)
+from roundelay.runtime.resize import beginning_after, resized
+from roundelay.saving import Found, Position, Room, Saves
+
+RESTARTS = 20
+"""How often one call of `train` starts learners again after a death, before it takes deaths for a habit."""
+
+
+class WentBack(Exception):
+    """An epoch cannot be taken back, since the checkpoint it began with is damaged; one of before is whole."""
+
+
+class Run:
+    """One call of `train`, or what follows a death in it: the loop and what it writes."""
+
+    def __init__(
+        self,
+        job: Job,
+        exp: Path,
+        learner: Learner,
+        runtime: Runtime,
+        progress: Progress,
+        interrupt: Interrupt,
+        restarts: int = 0,
+    ) -> None:
+        self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
+        self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
+        self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
+        self.saves = Saves(exp, job.keep_checkpoints, self.room)
+        self.now = Position(schedules.start(job.schedule, job.minibatch))
+        self.due = False  # a checkpoint inside the epoch
+        self.before = job.cluster.learners  # of the checkpoint that is gone on from
+        self.commit, self.machine = commit(), machine()
+
+    def go(self) -> Results | None:
+        self.interrupt.busy = True
+        self.started = wall_clock()
+        with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
+            return self._go()
+
+    def _go(self) -> Results | None:
+        found = self._resume()
+        self.journal = Journal(self.exp, self.room, self._time, self.now.frames if found else 0)
+        try:
+            self._announce(found)
+            if not found:
+                try:
+                    untrained = self._measure(self.job.held_out)
+                except Stopped:  # nothing is there to be kept
+                    self._stop()
+                    return None
+                self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
+                self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch, untrained.mean_loss)
+                self.now.judge("epoch-0000", untrained.mean_loss)
+                self._checkpoint("epoch-0000")
+            while not self.now.schedule.stopped:
+                if not self._epoch():
+                    return None
+            return self._finish()
+        finally:
+            self.journal.close()
+
+    # One epoch --------------------------------------------------------------------------------------------------------
+
+    def _epoch(self) -> bool:
+        """Train the rest of the epoch, evaluate, let the schedule decide; False if interrupted."""
+        now, epoch = self.now.schedule, self.now.schedule.epoch
+        if self._asked():  # between epochs, or in one so short that nobody looked
+            return self._interrupted(epoch)
+        plan = EpochPlan(
+            epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
+        )
+        warmup = self.job.schedule.warmup(self.job.minibatch, epoch, plan.rounds)
+        segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
+        done = min(plan.examples, segment.first_round * plan.minibatch)
+        self.progress.start(f"epoch {epoch + 1}", plan.examples)
+        self.live.train(epoch, done)
+        self.progress.advance(done)
+        if segment.first_round < plan.rounds:  # else it was stopped while it was evaluated
+            outcome = self._segment(segment)
+            self._record_segment(segment, outcome)
+            self.now.first = plan.rounds * plan.learners if outcome.finished else outcome.next
+            if not outcome.finished:
+                if self._asked() or not self.due:
+                    return self._interrupted(epoch)
+                self._checkpoint(self._inside(epoch))
+                return True
+        self.live.evaluate()
+        try:
+            loss = self._measure(self.job.held_out)
+        except Stopped:
+            return self._interrupted(epoch)
+        self._judge(loss)
+        return True
+
+    def _segment(self, segment: SegmentPlan) -> Outcome:
+        self.journal.begin_segment()
+        self.due = False
+        try:
+            return self.runtime.segment(segment, self._watch())
+        except LearnerDied as error:
+            goes_on = self.restarts < RESTARTS and self.job.survives_death()
+            if not self.journal.has_said(error.rank, error.reason):
+                replaced = goes_on and self.job.after_death == "restart"
+                self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
+            if goes_on:
+                raise
+            raise self._bereaved(error, segment.epoch.epoch) from error
+        except TimeoutError as error:
+            raise UserError(
+                f"{error}. If it hangs, the same command resumes from {self.saves.folder}; if it is only slow, raise "
+                "training.patience_seconds."
+            ) from error
+        finally:
+            self.progress.finish()
+
+    def _judge(self, loss: Statistics) -> None:
+        """The epoch is trained and evaluated: let the schedule decide, and keep the state."""
+        now, epoch = self.now.schedule, self.now.schedule.epoch
+        next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
+        self._evaluation(self.job.held_out, loss, epoch, accepted)
+        name = f"epoch-{epoch + 1:04d}"
+        if accepted:
+            self.now.judge(name, loss.mean_loss)
+        else:
+            self._take_back(f"epoch-{epoch:04d}")
+        self.now.schedule, self.now.first = next_, 0
+        self._checkpoint(name)
+
+    def _take_back(self, name: str) -> None:
+        """Go on from the checkpoint `name`, which the epoch began with. Where it is damaged, and there is none of
+        before, the epoch's model is kept after all."""
+        try:
+            self._load(load_checkpoint(self.saves.folder / f"{name}.json"))
+        except Damaged as damage:
+            instead = self.saves.before(name)
+            self._damaged(self.saves.folder / f"{name}.json", str(damage), instead)
+            if instead:
+                raise WentBack from damage
+            self._tell("the epoch cannot be taken back: its model is kept")
+
+    def _damaged(self, path: Path, reason: str, instead: Path | None) -> None:
+        """A checkpoint is; say so."""
+        names = [f"checkpoints/{one.name}" if one else "" for one in (path, instead)]
+        self.journal.say(CheckpointDamaged(**self._time(), file=names[0], reason=reason, instead=names[1]))
+        self._tell(f"{reason} It was set aside (*.damaged)" + (f"; going on from {names[1]}" if instead else ""))
+
+    def _inside(self, epoch: int) -> str:
+        """The name of a checkpoint inside an epoch."""
+        return f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}"
+
+    def _bereaved(self, error: LearnerDied, epoch: int) -> UserError:
+        """The error for a death that ends the run: what is lost, and what to do."""
+        checkpoint = latest(self.saves.folder)
+        stands = f" ({checkpoint.name})" if checkpoint else ""
+        return UserError(
+            f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before epoch {epoch + 1} is "
+            f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
+            f"again. The same command resumes from {self.saves.folder}, also with fewer --learners."
+        )
+
+    def _interrupted(self, epoch: int) -> bool:
+        self._say_interrupted()
+        self._checkpoint(self._inside(epoch))
+        self.live.interrupt()
+        return False
+
+    def _say_interrupted(self) -> None:
+        self.runtime.stopped_by = why = self.interrupt.why or "SIGINT"
+        epoch = self.now.schedule.epoch
+        self.journal.say(Interrupted(**self._time(), epoch=epoch, frames=self.now.frames, why=why))
+
+    def _stop(self) -> None:
+        """End where the last checkpoint, if there is one, has all that was trained."""
+        self._say_interrupted()
+        self.live.interrupt()
+
+    def _asked(self) -> bool:
+        """True if the run is to stop. A signal may also have come to another host."""
+        if self.runtime.stopped_by and not self.interrupt.asked:
+            self.interrupt.asked, self.interrupt.why = True, self.runtime.stopped_by
+        return self.interrupt.asked
+
+    def _watch(self) -> Callable[[Glance], bool]:
+        shown = 0
+        started = wall_clock()
+
+        def look(glance: Glance) -> bool:
+            nonlocal shown
+            speed = glance.frames / max(1e-9, wall_clock() - started)
+            note = f"loss {glance.loss:.3f}  {speed:,.0f} frames/s  staleness {glance.staleness:.1f}"
+            if glance.learners_alive < self.job.cluster.learners:
+                note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
+            self.progress.advance(glance.frames - shown, note)
+            shown = glance.frames
+            self.live.look(glance)
+            if not self.job.cluster.strategy.traits.synchronous:  # else it ends the segment, which says so
+                self.journal.lose_all(glance.lost)
+            # Without a minibatch trained the segment would stop where it began, again and again.
+            self.due = self.due or (glance.frames > 0 and wall_clock() - started >= self.job.checkpoint_seconds)
+            return self.interrupt.asked or self.due
+
+        return look
+
+    def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
+        counts = outcome.counts
+        rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
+        if outcome.virtual_seconds is not None:
+            self.now.virtual_s = round((self.now.virtual_s or 0.0) + outcome.virtual_seconds, 9)
+        self.now.frames += counts.statistics.frames
+        _, largest, _ = staleness_summary(counts)
+        self.now.stale_largest = max(self.now.stale_largest, largest)
+        self.now.stale_sum += float(counts.stale_sum.sum())
+        self.now.stale_count += int(counts.staleness.sum())
+        self.journal.segment(segment.epoch.epoch, rate, outcome, self.now)
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
+
+    def _measure(self, split: str) -> Statistics:
+        return self._evaluated(self.runtime.consensus(), split)
+
+    def _evaluated(self, x: Tensor, split: str) -> Statistics:
+        """Loss and accuracy at `x` (P,).
+
+        Raises:
+            Stopped: the run is to stop.
+        """
+        self.learner.stop = self._asked
+        try:
+            return self.learner.evaluate(x, split)
+        finally:
+            self.learner.stop = None
+
+    def _evaluation(self, split: str, found: Statistics, epoch: int, accepted: bool) -> None:
+        distance = self.runtime.consensus_distance()
+        self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
+        self.progress.start(
+            f"epoch {epoch + 1} {split} cross-entropy {found.mean_loss:.4f} accuracy {100 * found.accuracy:.1f} %"
+            + ("" if accepted else " (taken back)")
+        )
+        self.progress.finish()
+
+    def _finish(self) -> Results | None:
+        consensus = self.runtime.consensus()
+        model = self.exp / "model.safetensors"
+        self.room.wait_for(lambda: self.job.save_model(consensus, model), self.exp, bytes_of([consensus]))
+        try:
+            final = {split: self._evaluated(consensus, split) for split in self.job.final_splits}
+        except Stopped:  # the last checkpoint has all that was trained
+            self._stop()
+            return None
+        distance, now, job = self.runtime.consensus_distance(), self.now, self.job
+        results = Results(
+            name=self.exp.resolve().name,
+            strategy=job.cluster.strategy.name,
+            label=job.cluster.strategy.label,
+            learners=job.cluster.learners,
+            runtime=job.runtime_name,
+            corpus=job.corpus,
+            seed=job.cluster.seed,
+            commit=self.commit,
+            machine=self.machine,
+            parameters=self.learner.parameters,
+            minibatch_frames=job.minibatch,
+            epochs=now.schedule.epoch,
+            frames_seen=now.frames,
+            frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
+            frame_accuracy={split: s.accuracy for split, s in final.items()},
+            wall_seconds=round(self._time()["wall_s"], 3),
+            virtual_seconds=now.virtual_s,
+            staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
+            consensus_distance=distance,
+            stopped=now.schedule.stopped,
+        )
+        self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
+        # Last: with it the run counts as finished.
+        self.room.wait_for(lambda: write_json(self.exp / Results.FILE, results.to_json()), self.exp)
+        self.live.finish()
+        return results
+
+    # What is written --------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> Found | None:
+        """Go on from the newest whole checkpoint; None where nothing was trained yet."""
+        found, learners = self.saves.newest(), self.job.cluster.learners
+        if found is None:
+            if has_trained(self.exp):
+                raise UserError(
+                    f"{self.exp} has trained, says its events.jsonl, but {self.saves.folder} has no checkpoint. "
+                    "Restore one from a backup. To train this run again from its beginning, give --begin-anew: its log "
+                    "is kept under another name."
+                )
+            cut(self.exp, 0)
+            return None
+        before, parameters = found.checkpoint.state.vectors["row"].shape
+        if parameters != self.runtime.parameters:
+            raise UserError(
+                f"{found.path}: {before} rows of {parameters} parameters, but now there are {learners} of "
+                f"{self.runtime.parameters}: the alignment or the corpus was made again since. Choose another --exp."
+            )
+        self._load(found.checkpoint)
+        self.now = found.position
+        self.now.first = self.now.first // before * learners  # the same round: rounds do not depend on learners
+        self.before = before
+        for path, _ in found.damaged:
+            set_aside(path)
+        cut(self.exp, self.now.events_bytes)
+        return found
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        """Go on from the checkpoint's state, with as many learners as there are now."""
+        state, cluster = checkpoint.state, self.job.cluster
+        before = len(state.vectors["row"])
+        if before != cluster.learners:
+            state = resized(state, cluster.strategy.holders(tuple(range(before))), cluster.learners)
+        self.runtime.load(state)
+
+    def _announce(self, found: Found | None) -> None:
+        job = self.job
+        for path, reason in found.damaged if found else ():
+            self._damaged(path, reason, found.path if found else None)
+        self.journal.say(
+            RunStarted(
+                **self._time(),
+                strategy=job.cluster.strategy.name,
+                label=job.cluster.strategy.label,
+                runtime=job.runtime_name,
+                learners=job.cluster.learners,
+                seed=job.cluster.seed,
+                commit=self.commit,
+                machine=self.machine,
+                parameters=self.learner.parameters,
+                minibatch_frames=job.minibatch,
+                train_frames=self.learner.examples,
+                resumed=found is not None,
+            )
+        )
+        if self.before != job.cluster.learners:
+            self._announce_change(self.before, job.cluster.learners)
+
+    def _announce_change(self, before: int, after: int) -> None:
+        what = beginning_after(before, self.job.cluster)
+        self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
+        self._tell(f"{after} learners go on where {before} stopped: {what}")
+
+    def _tell(self, what: str) -> None:
+        self.progress.start(what)
+        self.progress.finish()
+
+    def _time(self) -> dict[str, Any]:
+        return {"wall_s": round(self.now.wall_s + wall_clock() - self.started, 3), "virtual_s": self.now.virtual_s}
+
+    def _checkpoint(self, name: str) -> None:
+        epoch = self.now.schedule.epoch
+        self.journal.say(CheckpointWritten(**self._time(), epoch=epoch, file=f"checkpoints/{name}.json"))
+        position = dataclasses.replace(self.now, wall_s=self._time()["wall_s"], events_bytes=self.journal.size)
+        self.saves.write(name, self.runtime.state(), position)

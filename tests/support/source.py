@@ -1,0 +1,38 @@
+"""The source of the package as text, for tests that hold it to rules of form."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import roundelay
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the package: its path below the package, and its syntax."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    def below(self, folders: tuple[str, ...]) -> bool:
+        """True if the file is one of these, or in one of these folders."""
+        return any(self.path == folder or self.path.startswith(f"{folder}/") for folder in folders)
+
+
+@cache
+def source_files() -> tuple[SourceFile, ...]:
+    """All Python files of the package."""
+    root = Path(roundelay.__path__[0])
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        found.append(SourceFile(path.relative_to(root).as_posix(), text, ast.parse(text)))
+    return tuple(found)
+
+
+def functions(file: SourceFile) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions and methods of a file."""
+    yield from (node for node in ast.walk(file.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -1,0 +1,48 @@
+"""Docstrings say what a thing is, subject first, in words of the trade."""
+
+import ast
+import re
+
+import pytest
+
+from support.source import source_files
+
+NOT_YET = ("runtime",)
+"""Files and folders that do not keep the rules yet; nothing is added here."""
+
+NOUN_CLAUSE = re.compile(
+    r"(What|Who|Whom|Whose|Where|How|Which|When|Why|Whether|Whoever|Whatever|Wherever|Whenever|Whichever|However)\b"
+)
+PRIVATE = re.compile(
+    r"\b(quays?|ferry|ferries|cargo|crews?|keepers?|culprits?|lends?|lent|school|mesh)\b", re.IGNORECASE
+)
+
+
+def docstrings() -> list[tuple[str, str]]:
+    """Where a docstring is, and its text."""
+    found = []
+    for file in source_files():
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text and not file.below(NOT_YET):
+                    found.append((f"{file.path}:{node.body[0].lineno}", text))
+    return found
+
+
+def test_no_docstring_begins_with_a_noun_clause() -> None:
+    assert [(where, text) for where, text in docstrings() if NOUN_CLAUSE.match(text)] == []
+
+
+def test_no_docstring_has_a_private_word() -> None:
+    assert [(where, found.group()) for where, text in docstrings() if (found := PRIVATE.search(text))] == []
+
+
+@pytest.mark.parametrize("text", ["What is counted now.", "Whether it fits.", "How many there are."])
+def test_the_rule_knows_a_noun_clause(text: str) -> None:
+    assert NOUN_CLAUSE.match(text)
+
+
+@pytest.mark.parametrize("text", ["Whole numbers.", "Number of rows; how many is known later.", "Whenceforth."])
+def test_the_rule_leaves_other_sentences(text: str) -> None:
+    assert not NOUN_CLAUSE.match(text)

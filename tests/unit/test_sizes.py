@@ -1,0 +1,24 @@
+"""No file and no function is longer than a reader can keep in view."""
+
+from support.source import functions, source_files
+
+MOST_FILE, MOST_FUNCTION = 400, 60
+"""Lines."""
+
+NOT_YET = ("runtime",)
+"""Files and folders that do not keep the rule yet; nothing is added here."""
+
+
+def test_no_file_is_too_long() -> None:
+    files = [(file.path, file.text.count("\n")) for file in source_files() if not file.below(NOT_YET)]
+    assert [(path, lines) for path, lines in files if lines > MOST_FILE] == []
+
+
+def test_no_function_is_too_long() -> None:
+    found = []
+    for file in source_files():
+        for function in () if file.below(NOT_YET) else functions(file):
+            assert function.end_lineno is not None
+            found.append((f"{file.path}: {function.name}", function.end_lineno - function.lineno + 1))
+    assert found
+    assert [(name, lines) for name, lines in found if lines > MOST_FUNCTION] == []
