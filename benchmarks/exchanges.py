@@ -42,7 +42,7 @@ def arena(parameters: int) -> tuple[Arena, str]:
     layout = Layout(2, parameters)
     descriptor = create_file(layout)
     found = Arena(descriptor, layout, PATIENCE)
-    found.table("alive")[:] = 1
+    found.liveness.alive[:] = 1
     for rank, row in enumerate(found.rows()):
         row.normal_(generator=torch.Generator().manual_seed(rank))
     return found, f"/proc/{os.getpid()}/fd/{descriptor}"

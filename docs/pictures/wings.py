@@ -12,6 +12,7 @@ HIGH, GAP, PAD, TITLE = 24.0, 6.0, 9.0, 25.0
 WIDTH, TOP = 960.0, 84.0
 INSIDE = {
     "runtime": "floors-of-runtime",
+    "attached": "floors-of-attached",
     "procs": "floors-of-procs",
     "hosts": "floors-of-hosts",
     "speech": "floors-of-speech",

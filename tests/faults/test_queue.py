@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
 from roundelay.runtime.procs.coordination.queue import draw, draw_together, give_back, settle
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.work_queue import NONE, WorkQueue
 
 PLAN = EpochPlan(epoch=0, examples=36, minibatch=12, learners=3, seed=0)
 
@@ -39,13 +39,7 @@ class _MortalArena(Arena):
     def __init__(self, descriptor: int, layout: Layout, patience: Patience) -> None:
         super().__init__(descriptor, layout, patience)
         self.counts = Counts(**{name: array.view(_Mortal) for name, array in vars(self.counts).items()})
-
-    def table(self, name: str) -> NDArray[np.int64]:
-        return super().table(name).view(_Mortal)
-
-    @property
-    def totals(self) -> NDArray[np.float64]:
-        return super().totals.view(_Mortal)
+        self.queue = WorkQueue(**{name: array.view(_Mortal) for name, array in vars(self.queue).items()})
 
 
 @pytest.fixture
@@ -57,8 +51,8 @@ def arenas() -> Iterator[tuple[Arena, Arena]]:
         _MortalArena(descriptor, layout, Patience(0, 1)),
         Arena(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR), layout, Patience(1, 1)),
     )
-    views[1].table("claim")[:] = views[1].table("assigned")[:] = NONE
-    views[1].table("stop_round")[:] = PLAN.rounds
+    views[1].queue.claims[:] = views[1].queue.assigned[:] = NONE
+    views[1].queue.stop_round[:] = PLAN.rounds
     yield views
     _Mortal.fuse = 10**9
     for arena in views:

@@ -26,10 +26,10 @@ from support.until import until
 def test_a_dead_learner_of_another_host_is_none() -> None:
     """It is none whether this host has heard of it or not."""
     with hosts([0, 1]) as (zero, one):
-        one.arena.table("alive")[1] = 0
+        one.arena.liveness.alive[1] = 0
         assert ask(zero.workers[0], Exchange(1, pair_average_)) is None
         assert zero.client.traffic()[1].lost == 1
-        zero.arena.table("alive")[1] = 0
+        zero.arena.liveness.alive[1] = 0
         assert ask(zero.workers[0], Exchange(1, pair_average_)) is None
         handle = ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
         assert handle.done
@@ -178,7 +178,7 @@ def test_the_learner_takes_steps_while_its_row_is_in_flight() -> None:
 
     impostor = Impostor(behave)
     with hosts([0, 1], parameters=37, addresses={1: impostor.address}) as (zero, _):
-        steps = zero.arena.table("steps")
+        steps = zero.arena.optimizer.steps
 
         def free() -> None:
             until(lambda: bool(steps[0] == 20))

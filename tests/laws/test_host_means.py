@@ -13,12 +13,13 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.means import PIECE, HostMeans, tables
+from roundelay.runtime.hosts.means import PIECE, HostMeans
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.blobs import Blobs
 from support.until import until
 
@@ -40,7 +41,7 @@ class Side:
 @contextmanager
 def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
     """Two hosts in this process, joined by a link. By which codec gradients travel is for the first to say."""
-    with_one = Layout(2, LONG, extra=tables(2))
+    with_one = Layout(2, LONG, views=(HostMeanSequences,))
     listener = Listener(("127.0.0.1", 0), SECRET)
     dialled = Link.connect(listener.address, SECRET, {}, 60.0)
     answered = listener.accept(60)
@@ -49,7 +50,7 @@ def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
     sides = []
     for rank, link in enumerate((answered, dialled)):
         arena = Arena(create_file(with_one), with_one, Patience(rank, 60))
-        arena.table("alive")[:] = 1
+        arena.liveness.alive[:] = 1
         host = HostMeans(
             arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append, codec if rank == 0 else FP32
         )
@@ -94,7 +95,7 @@ def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
         for mean in means:
             until(lambda mean=mean: torch.allclose(mean[2 * PIECE :], expected[2 * PIECE :]))  # type: ignore[misc]
             assert not mean[: 2 * PIECE].any()
-        assert [int(side.arena.table("wide")[0]) for side in sides] == [0, 0]
+        assert [int(side.arena.view(HostMeanSequences).global_seq[0]) for side in sides] == [0, 0]
         lay_down(0, 0, cut)
         lay_down(1, 0, cut)
         for side in sides:
@@ -107,7 +108,7 @@ def one_mean(sides: list[Side], vectors: list[Tensor], gradient: bool) -> list[T
         if gradient:
             side.arena.vector("gradient", rank).copy_(vectors[rank])
             side.means.publish_gradient(1.0, (0, 1))
-            side.arena.table("laid")[rank] = 0
+            side.arena.view(HostMeanSequences).ready_from[rank] = 0
         else:
             side.means.publish(vectors[rank], 1.0, (0, 1))
     return [side.means.collect((0, 1)).clone() for side in sides]
@@ -143,7 +144,7 @@ def test_it_is_too_early_where_nobody_is_far_or_the_point_would_be_overwritten()
         for rank, side in enumerate(sides):
             assert side.means.announce_gradient(1.0, (rank,), torch.empty(LONG)) is None
             assert side.means.announce_gradient(1.0, (0, 1), side.arena.vector("mean", rank)) is None
-            assert side.arena.table("published")[rank] == 0
+            assert side.arena.sequences.sent_seq[rank] == 0
 
 
 # The learner ----------------------------------------------------------------------------------------------------------

@@ -19,13 +19,14 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.visits import VisitServer, measure
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, RejectedConnections, UnknownPeer
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import Host, ask, even, hosts, start
 from support.until import until
@@ -168,14 +169,14 @@ def _exchange_once(found: list[Host], asker: int, between: Relay, least: int, ti
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_means(what: str, forward: bool) -> None:
     """No learner gets a mean that is none: the part fails, with a reason."""
-    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, extra=tables(2))
+    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, views=(HostMeanSequences,))
     failures: list[str] = []
     with through(what, forward) as (near, far, between, rejected):
         sides = []
         for rank, link in enumerate((near, far)):
             link.largest = 4 * size
             arena = Arena(create_file(layout), layout, Patience(rank, 1))
-            arena.table("alive")[:] = 1
+            arena.liveness.alive[:] = 1
             host = HostMeans(arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append)
             sides.append((arena, Means(arena, rank, Patience(rank, 1), [rank]), host))
             host.start()

@@ -92,7 +92,7 @@ def test_sums_are_kept_and_nothing_is_lost_though_links_break_all_the_time(
         torch.testing.assert_close(after, before + len(homes) * times * 2.0**-5, rtol=0, atol=3e-5)
         assert sum(traffic.lost for host in found for traffic in host.client.traffic().values()) == 0
         assert len(broken) > 10
-        assert not any(host.arena.table("away").any() for host in found)
+        assert not any(host.arena.row_versions.in_flight.any() for host in found)
         assert even(*found)
         monkeypatch.undo()
 
@@ -105,7 +105,7 @@ def test_an_asker_that_has_given_up_is_not_visited() -> None:
         assert ask(one.workers[1], Exchange(0, pair_average_)) is None
         zero.rows[0].lock.release()
         until(lambda: sum(traffic.sent_bytes for traffic in zero.client.traffic().values()) > 4 * LONG)
-        until(lambda: not zero.arena.table("away")[0])
+        until(lambda: not zero.arena.row_versions.in_flight[0])
         one.client.network.patience = 60.0
         for rank, row in ((0, zero.rows[0]), (1, one.rows[1])):
             assert torch.equal(row.vector, start(rank))
@@ -131,7 +131,7 @@ def test_what_a_dead_learner_has_asked_a_lower_rank_for_does_not_change_the_row_
 
 def test_a_dead_learner_of_lower_rank_is_none() -> None:
     with hosts([0, 1]) as (zero, one):
-        zero.arena.table("alive")[0] = 0
+        zero.arena.liveness.alive[0] = 0
         assert ask(one.workers[1], Exchange(0, pair_average_)) is None
         assert one.client.traffic()[0].lost == zero.server.traffic()[1].lost == 1
         assert even(zero, one)

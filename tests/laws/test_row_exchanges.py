@@ -227,7 +227,7 @@ def test_a_row_that_is_under_way_takes_part_in_nothing_else() -> None:
     with hosts([0, 1, 0, 1]) as (zero, one):
         one.rows[1].lock.acquire()
         mixing = ask(zero.workers[0], Begin(Exchange(1, pair_average_)))
-        until(lambda: zero.arena.table("away")[0])
+        until(lambda: zero.arena.row_versions.in_flight[0])
         assert ask(zero.workers[2], Exchange(0, pair_average_)) is None
         deferred = ask(zero.workers[2], Begin(Exchange(0, pair_average_)))
         assert ask(zero.workers[2], Wait(deferred)) is None
@@ -243,7 +243,7 @@ def test_a_row_that_is_under_way_takes_part_in_nothing_else() -> None:
         assert torch.equal(one.rows[3].vector, start(3).lerp(middle, 0.5))
         assert torch.equal(zero.rows[0].vector, one.rows[3].vector)
         assert ask(zero.workers[2], Exchange(0, pair_average_)) is not None
-        assert not zero.arena.table("away").any()
+        assert not zero.arena.row_versions.in_flight.any()
 
 
 def test_a_row_comes_back_from_an_asker_that_dies() -> None:
@@ -251,16 +251,16 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
     with hosts([0, 1, 1]) as (zero, one):
         one.rows[1].lock.acquire()
         ask(one.workers[1], Begin(Exchange(0, pair_average_)))
-        until(lambda: zero.arena.table("away")[0])
-        zero.arena.table("alive")[1] = 0
+        until(lambda: zero.arena.row_versions.in_flight[0])
+        zero.arena.liveness.alive[1] = 0
         zero.client.living_changed()
-        assert not zero.arena.table("away")[0]
+        assert not zero.arena.row_versions.in_flight[0]
         assert ask(one.workers[2], Exchange(0, pair_average_)) is not None
         middle = start(2).lerp(start(0), 0.5)
         assert torch.equal(zero.rows[0].vector, middle)
-        one.arena.table("alive")[1] = 0
+        one.arena.liveness.alive[1] = 0
         one.rows[1].lock.release()
-        until(lambda: one.arena.table("outbox_done")[1] == one.arena.table("outbox_asked")[1])
+        until(lambda: one.arena.requests.done[1] == one.arena.requests.asked[1])
         assert torch.equal(one.rows[1].vector, start(1))
         assert torch.equal(zero.rows[0].vector, middle)
 
@@ -289,7 +289,7 @@ def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
         assert torch.equal(zero.rows[0].vector, middle)
         assert torch.equal(one.rows[1].vector, middle)
         assert zero.rows[0].version == one.rows[1].version == 1
-        assert not zero.arena.table("away").any()
+        assert not zero.arena.row_versions.in_flight.any()
 
 
 # Strategies -----------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def trained_at_once() -> None:
     def slowly(self: Membership, *arguments: Any) -> None:
         gather(self, *arguments)
         if self.rank == 1:
-            until(lambda: self._arena.table("versions")[1] > 2)
+            until(lambda: self._arena.row_versions.versions[1] > 2)
 
     with patch.object(Membership, "gather", slowly):
         session = attached(mlp(), "SGD", "adpsgd")

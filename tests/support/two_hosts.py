@@ -21,8 +21,9 @@ from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.stream import Stream
 from roundelay.runtime.hosts.transport.wire import Address, Link, RejectedConnections
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
 from roundelay.runtime.rows import Row
 from support.clusters import cluster
@@ -53,8 +54,8 @@ class Host:
         descriptor = create_file(self.layout)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))
-        self.arena.table("alive")[:] = 1
-        vectors, versions, locks = self.arena.rows(), self.arena.table("versions"), self.arena.row_locks
+        self.arena.liveness.alive[:] = 1
+        vectors, versions, locks = self.arena.rows(), self.arena.row_versions.versions, self.arena.row_locks
         self.rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         for rank, row in enumerate(self.rows):
             row.vector.copy_(start(rank, parameters))
@@ -86,15 +87,7 @@ class Host:
 
     def begin(self, plan: SegmentPlan) -> None:
         """The work of a segment for this host alone."""
-        for name, value in (
-            ("queue", plan.first),
-            ("round", plan.first_round),
-            ("stop_round", plan.end_round),
-            ("claim", NONE),
-            ("returned", 0),
-            ("assigned", NONE),
-        ):
-            self.arena.table(name)[:] = value
+        self.arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
 
     def close(self) -> None:
         """Nobody is left."""
@@ -204,4 +197,4 @@ def ask(worker: Worker, effect: Any) -> Any:
 
 def even(*found: Host) -> bool:
     """Is no row half written?"""
-    return not any(host.arena.table("versions").astype(int).sum() % 2 for host in found)
+    return not any(host.arena.row_versions.versions.astype(int).sum() % 2 for host in found)

@@ -47,13 +47,13 @@ def test_every_effect_has_a_name() -> None:
 
 def test_what_another_host_says_is_in_the_table(arenas: list[Arena]) -> None:
     first, second = arenas
-    first.table("alive")[[0, 2]] = 1  # who lives is the conductor's to say
+    first.liveness.alive[[0, 2]] = 1  # who lives is the conductor's to say
     for arena, rank in ((first, 0), (second, 2)):
-        arena.table("versions")[rank] = 2 * (10 + rank)
-    first.table("doing")[:, 0] = *number_of(Exchange(3, _rule)), milliseconds() - 61_500
-    second.table("doing")[:, 2] = *number_of(Exchange(0, _rule)), milliseconds() - 2_500
-    second.table("round")[2] = 7
-    second.table("published")[2] = 5
+        arena.row_versions.versions[rank] = 2 * (10 + rank)
+    first.activity.doing[:, 0] = *number_of(Exchange(3, _rule)), milliseconds() - 61_500
+    second.activity.doing[:, 2] = *number_of(Exchange(0, _rule)), milliseconds() - 2_500
+    second.queue.rounds[2] = 7
+    second.sequences.sent_seq[2] = 5
     here = ReportedActivity(report_activity(first, (0, 1)), milliseconds())
     there = ReportedActivity(report_activity(second, (2,)), milliseconds())
     lines = [line.split() for line in table(first, [((0, 1), here), ((2,), there)]).splitlines()]

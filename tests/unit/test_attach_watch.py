@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,9 @@ import roundelay
 from roundelay.attached.forward import fingerprint
 from roundelay.attached.watch import CLOSE
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.inputs import FIRST, Inputs, tables
-from roundelay.runtime.attached.meetings import Meetings
+from roundelay.runtime.attached.inputs import FIRST, Inputs, InputTables
+from roundelay.runtime.attached.meetings import Meetings, MeetingTables
+from support.views import zeros
 
 
 @pytest.fixture(autouse=True)
@@ -399,16 +399,6 @@ def test_a_forked_child_is_ended_by_it() -> None:
 # Inputs and meetings --------------------------------------------------------------------------------------------------
 
 
-class _Tables:
-    """As an arena has them."""
-
-    def __init__(self, *shapes: tuple[str, tuple[int, ...]]) -> None:
-        self._tables = {name: np.zeros(shape, np.int64) for name, shape in shapes}
-
-    def table(self, name: str) -> Any:
-        return self._tables[name]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "same"),
     [
@@ -421,8 +411,8 @@ class _Tables:
 )
 def test_equal_inputs_of_several_steps_are_an_alarm(first: list[int], second: list[int], same: bool) -> None:
     """Not one that repeats: a mask, or all examples in every step."""
-    arena: Any = _Tables(*tables(2))
-    learners = [Inputs(arena, rank) for rank in range(2)]
+    shared = zeros(InputTables, learners=2)
+    learners = [Inputs(shared, rank) for rank in range(2)]
     for learner, seen in zip(learners, (first, second), strict=True):
         for number in seen:
             assert learner.wanted
@@ -451,8 +441,8 @@ def test_a_fingerprint_is_of_the_tensors() -> None:
 
 
 def test_meetings_are_named_and_numbered(caplog: pytest.LogCaptureFixture) -> None:
-    arena: Any = _Tables(("meeting_kind", (2, 2)), ("meeting_nth", (2, 2)))
-    ranks = [Meetings(arena, rank) for rank in range(2)]
+    shared = zeros(MeetingTables, learners=2)
+    ranks = [Meetings(shared, rank) for rank in range(2)]
     for number in (1, 2):
         ranks[0].begin("consensus()")
         ranks[0].announce(number)

@@ -27,7 +27,7 @@ def means(learners: int, gradient: torch.Tensor, bucket: int) -> tuple[DeviceMea
     """Of learner 0."""
     patience = Patience(0, 10)
     arena = Arena(create_file(layout := Layout(learners, len(gradient))), layout, patience)
-    arena.table("alive")[:] = 1
+    arena.liveness.alive[:] = 1
     return DeviceMeans(arena, 0, patience, gradient, bucket), arena
 
 
@@ -53,7 +53,7 @@ def test_nothing_begins_before_all_have_come(alone: None) -> None:
     reply = made._mean.fill_(-1)
     lay(0)
     assert (reply == -1).all()  # the library is not even called: it would wait for learner 1 for ever
-    arena.weights[1, 1], arena.table("published")[1] = 24.0, 1
+    arena.sequences.weights[1, 1], arena.sequences.sent_seq[1] = 24.0, 1
     made.advance()
     until(lambda: bool((reply == 0.25).all()))  # a group of one: the other's share is missing
 
@@ -64,6 +64,6 @@ def test_a_mean_that_was_begun_goes_on_beside_the_next_gradient(alone: None) -> 
     reply = made._mean.fill_(-1)
     made.look(60)
     assert (reply == -1).all()
-    arena.weights[1, 1], arena.table("published")[1] = 1.0, 1
+    arena.sequences.weights[1, 1], arena.sequences.sent_seq[1] = 1.0, 1
     made.look(30)
     until(lambda: bool((reply == 0.5).all()))

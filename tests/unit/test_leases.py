@@ -15,8 +15,9 @@ from roundelay.runtime.base import Counts
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, counted, enter
 from roundelay.runtime.hosts.transport.checks import InvalidMessage
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.memory.arena import NONE, PREFETCH, TRAINED, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.work_queue import NONE, PREFETCH, TRAINED
 
 PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)
 NOT_EMPTY = [index for index in range(PLAN.pieces) if PLAN.piece(index).frames]
@@ -60,7 +61,7 @@ def test_a_stop_lets_the_begun_rounds_end() -> None:
 def arena() -> Iterator[Arena]:
     layout = Layout(learners=3, parameters=1)
     found = Arena(create_file(layout), layout, Patience(0, 1))
-    found.table("claim")[:] = found.table("assigned")[:] = NONE
+    found.queue.claims[:] = found.queue.assigned[:] = NONE
     queue.open_prefetch(found)
     yield found
     found.close()
@@ -154,8 +155,8 @@ def test_while_a_dead_learner_has_counted_by_half_there_is_no_report(arena: Aren
     prefetch = PrefetchedLeases(arena, (0, 1), lambda _: None)
     prefetch.fill([0], True)
     assert queue.draw(arena, 0, PLAN)
-    arena.totals[:, 0] = 4, 3, 1.5
-    arena.table("claim")[0] = TRAINED
+    arena.queue.totals[:, 0] = 4, 3, 1.5
+    arena.queue.claims[0] = TRAINED
     assert prefetch.report() is None
     queue.give_back(arena, 0)
     report = prefetch.report()

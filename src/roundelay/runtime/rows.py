@@ -116,7 +116,8 @@ def exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
     """Apply the request's rule to both rows as they are now, atomically; the version of theirs afterwards. None if one
     of the two is under way to another host.
 
-    Locks are taken in rank order, so no circle of learners can wait for each other.
+    Lock order: the lower rank first, whoever asks. All learners keep to it, so no circle of them can wait for each
+    other, and there is no deadlock.
     """
     first, second = _in_order(mine, theirs)
     first.lock.acquire()

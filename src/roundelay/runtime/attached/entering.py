@@ -14,16 +14,21 @@ import torch
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached import inputs, meetings, passes, votes
+from roundelay.runtime.attached.inputs import InputTables
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
 from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
@@ -102,7 +107,7 @@ class Entrance:
         """By rank 0: write the rows, and tell the others where they are."""
         for row in access.rows:
             write(row, self._initial)
-        access.arena.table("held")[:] = NONE
+        access.arena.view(PassTables).held[:] = NONE
         for rank in range(self.learners):
             access.arena.shown(rank).copy_(self._shown)
         for rank in range(1, self.learners):
@@ -117,24 +122,14 @@ class Entrance:
         return same_bits and torch.equal(self._shown, access.arena.shown(self.rank))
 
     def _layout(self) -> Layout:
-        one, learners = (self.learners,), self.learners
-        extra = (
-            ("met", one),
-            ("joined", one),
-            ("present", one),
-            ("left", one),
-            *passes.tables(learners),
-            *meetings.tables(learners),
-            *votes.tables(learners, self._terms.tensors),
-            *inputs.tables(learners),
-        )
         return Layout(
             self.learners,
             self._facts["parameters"],
             self.strategy.memory,
             self.strategy.traits.model == "centre",
-            extra=extra,
+            views=(Attendance, PassTables, MeetingTables, VoteTables, InputTables),
             shown_bytes=self._facts["shown"],
+            tensors=self._terms.tensors,
         )
 
     @property

@@ -6,17 +6,36 @@ everywhere, without a sampler that shares the examples out. The fingerprints of 
 No alarm where inputs repeat within a learner (a mask, or all examples in every step): then equal ones say nothing.
 """
 
-from roundelay.runtime.procs.memory.arena import Arena
+from dataclasses import dataclass
+
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
 FIRST = 4
 """Steps whose inputs are looked at."""
 
 
+@dataclass(frozen=True)
+class InputTables(View):
+    """Each learner writes its own fingerprints, and publishes how many there are."""
+
+    PUBLISHED = ("count",)
+
+    fingerprints: Integers
+    """(L, FIRST) Of each learner's first inputs."""
+    count: Integers
+    """(L,) How many of them are known."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        return {"fingerprints": Table((sizes.learners, FIRST)), "count": Table((sizes.learners,))}
+
+
 class Inputs:
     """One learner's part in it."""
 
-    def __init__(self, arena: Arena, rank: int) -> None:
-        self._seen, self._count, self._rank = arena.table("inputs"), arena.table("inputs_count"), rank
+    def __init__(self, tables: InputTables, rank: int) -> None:
+        self._seen, self._count, self._rank = tables.fingerprints, tables.count, rank
 
     @property
     def wanted(self) -> bool:
@@ -27,7 +46,7 @@ class Inputs:
         """That of the next step."""
         number = int(self._count[self._rank])
         self._seen[self._rank, number] = fingerprint
-        self._count[self._rank] = number + 1
+        publish(self._count, self._rank, number + 1)
 
     def same_as(self) -> int | None:
         """A lower rank that has the same minibatches as this learner; None: none is known so far."""
@@ -42,8 +61,3 @@ class Inputs:
     def settled(self) -> bool:
         """Will `same_as` never know more than it does?"""
         return all(self._count[r] >= FIRST for r in range(self._rank + 1))
-
-
-def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have."""
-    return ("inputs", (learners, FIRST)), ("inputs_count", (learners,))

@@ -30,8 +30,8 @@ from roundelay.core.flat import chunks
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows, write
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
-from roundelay.runtime.attached.inputs import Inputs
-from roundelay.runtime.attached.membership import CLOSED, Membership
+from roundelay.runtime.attached.inputs import Inputs, InputTables
+from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import Counts
@@ -45,6 +45,7 @@ from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
 from roundelay.runtime.procs.memory.vectors import make_vectors
 
 log = logging.getLogger("roundelay")
@@ -85,6 +86,7 @@ class AttachedLearner:
         optimizer: LocalOptimizer,
         device: torch.device | None = None,
     ) -> None:
+        prepare_publishing()
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._nothing = (False,) * terms.tensors
@@ -105,7 +107,7 @@ class AttachedLearner:
             """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)
         self._vectors.move_in()
-        self.inputs = Inputs(self.arena, self.rank)
+        self.inputs = Inputs(self.arena.view(InputTables), self.rank)
         self._begin(self.me.everyone)
 
     def _build(
@@ -131,9 +133,9 @@ class AttachedLearner:
             vectors.gradient,
             optimizer,
             vectors.memory,
-            self.arena.table("steps"),
+            self.arena.optimizer.steps,
             self.arena.counts,
-            self.arena.scalars[self.rank],
+            self.arena.optimizer.scalars[self.rank],
             minibatches_a_round=self.learners,
             update=self._update,
             deferred=self._deferred,
@@ -184,7 +186,7 @@ class AttachedLearner:
         """
         if not self.begun:
             self._start()
-            self.arena.table("round")[self.rank] += 1
+            publish(self.arena.queue.rounds, self.rank, int(self.arena.queue.rounds[self.rank]) + 1)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
         asked = self._asked()
@@ -247,13 +249,13 @@ class AttachedLearner:
         self._vectors.move_out()
         members.meet("all learners to end the segment", synchronous)
         read()
-        for name in ("published", "reduced", "round"):
-            arena.table(name)[self.rank] = 0
+        for table in (arena.sequences.sent_seq, arena.sequences.acked_seq, arena.queue.rounds):
+            table[self.rank] = 0
         if self.rank == members.living[0]:
-            arena.table("present")[:] = arena.table("alive")
+            arena.view(Attendance).present[:] = arena.liveness.alive
         members.meet("all learners to begin a segment", synchronous)
         self._segment += 1
-        present = arena.table("present")
+        present = arena.view(Attendance).present
         self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
 
     def _finish(self) -> None:
@@ -261,9 +263,9 @@ class AttachedLearner:
         self._start()
         if self.begun:  # a minibatch whose gradient never came
             self.answer_nothing()
-        rounds, joined, mine = self.arena.table("round"), self.arena.table("joined"), self.rank
+        rounds, joined, mine = self.arena.queue.rounds, self.arena.view(Attendance).ending, self.rank
         comrades, empty = self._comrades(), 0
-        joined[mine] = self._segment
+        publish(joined, mine, self._segment)
         while True:
             everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
@@ -288,8 +290,8 @@ class AttachedLearner:
         return asked.group or (self.rank,)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
-        rounds, joined, alive = (self.arena.table(name) for name in ("round", "joined", "alive"))
-        pause = 50e-6
+        rounds, joined = self.arena.queue.rounds, self.arena.view(Attendance).ending
+        alive, pause = self.arena.liveness.alive, 50e-6
         with self._patience.waiting_for(f"learners {list(comrades)} to end the segment, or to take a step") as check:
             while missing := [rank for rank in comrades if joined[rank] < self._segment]:
                 if max(rounds[rank] for rank in comrades) > round_:
@@ -333,7 +335,7 @@ class AttachedLearner:
         self.me.replace(state["row"])
         for name, vector in self.me.memory.items():
             vector.copy_(state["memory"][name])
-        self.arena.table("steps")[self.rank] = state["steps"]
+        self.arena.optimizer.steps[self.rank] = state["steps"]
         if "centre" in state and self.rank == self.living[0]:
             write(self._rows[-1], state["centre"])
 

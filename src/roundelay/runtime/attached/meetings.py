@@ -9,9 +9,10 @@ for nobody comes to the next but one before everybody has come to the next.
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
 log = logging.getLogger("roundelay")
 
@@ -22,11 +23,27 @@ class MeetingsDiffer(UserError):
     """Learners have come to different meetings; nothing can be averaged any more."""
 
 
+@dataclass(frozen=True)
+class MeetingTables(View):
+    """A learner writes its own column of the slot, of meetings with an even or with an odd number, before it publishes
+    that it has come (`Attendance.met`)."""
+
+    kind: Integers
+    """(2, L) The kind of meeting, by its place in KINDS."""
+    nth: Integers
+    """(2, L) How often the learner has come to one of this kind."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        each = Table((2, sizes.learners))
+        return {"kind": each, "nth": each}
+
+
 class Meetings:
     """The meeting that one learner is in, and those that others are in."""
 
-    def __init__(self, arena: Arena, rank: int) -> None:
-        self._kind, self._nth = arena.table("meeting_kind"), arena.table("meeting_nth")
+    def __init__(self, tables: MeetingTables, rank: int) -> None:
+        self._kind, self._nth = tables.kind, tables.nth
         self._rank, self._before = rank, Counter[str]()
         self._now = ""
 
@@ -74,11 +91,6 @@ class Meetings:
     def _said(self, number: int, rank: int) -> str:
         slot = number % 2
         return _named(KINDS[int(self._kind[slot, rank])], int(self._nth[slot, rank]))
-
-
-def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have."""
-    return ("meeting_kind", (2, learners)), ("meeting_nth", (2, learners))
 
 
 def _named(kind: str, nth: int) -> str:

@@ -13,17 +13,19 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from roundelay.runtime.attached.meetings import Meetings
+from roundelay.runtime.attached.meetings import Meetings, MeetingTables
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
 LOOK_SECONDS = 0.1
 """Interval at which a learner that waits looks whether the others live."""
-GONE, HERE = 0, 1
 DIED, CLOSED, ENDED, FAILED = range(4)
 """Manners in which a learner leaves."""
 MANNERS = {
@@ -36,6 +38,28 @@ LONG_SECONDS = 30.0
 """A learner that has waited so long in a meeting says so, once."""
 
 
+@dataclass(frozen=True)
+class Attendance(View):
+    """Each learner writes its own items, and publishes `met` and `ending`; the lowest rank that lives writes `present`
+    between two meetings."""
+
+    PUBLISHED = ("met", "ending")
+
+    met: Integers
+    """(L,) Meetings a learner has come to."""
+    ending: Integers
+    """(L,) Number of the last segment that a learner has wanted to end."""
+    present: Integers
+    """(L,) 1: takes part in the segment that begins."""
+    left: Integers
+    """(L,) The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        each = Table((sizes.learners,))
+        return {"met": each, "ending": each, "present": each, "left": each}
+
+
 class Membership:
     """One learner's view of who lives. The table `alive` is what everybody acts on; whoever sees a death first writes
     it there.
@@ -46,8 +70,9 @@ class Membership:
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, reap: Callable[[int], None]) -> None:
         self._arena, self.rank, self._patience, self._reap = arena, rank, patience, reap
-        self._alive, self._met, self._left = (arena.table(name) for name in ("alive", "met", "left"))
-        self.meetings = Meetings(arena, rank)
+        self._liveness, self._alive = arena.liveness, arena.liveness.alive
+        self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
+        self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._first_byte = arena.layout.rows + 1  # behind the locks of rows and queue
         self._life = ByteLock(arena.descriptor, self._first_byte + rank, f"the life of learner {rank}", patience)
         self._next_look = 0.0
@@ -56,12 +81,12 @@ class Membership:
     def enter(self) -> None:
         """From now on the others may count on this learner."""
         self._life.acquire()
-        self._alive[self.rank] = HERE
+        self._liveness.mark([self.rank], True)
 
     def leave(self, manner: int) -> None:
         """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
         self._left[self.rank] = manner
-        self._alive[self.rank] = GONE
+        self._liveness.mark([self.rank], False)
         self._life.release()
 
     def died(self, rank: int, while_: str) -> LearnerDied:
@@ -88,7 +113,7 @@ class Membership:
                 lock.acquire()
                 try:
                     if self._alive[rank]:
-                        self._alive[rank] = GONE
+                        self._liveness.mark([rank], False)
                         self._reap(rank)
                 finally:
                     lock.release()
@@ -105,7 +130,7 @@ class Membership:
             LearnerDied: somebody did not get that far.
             TimeoutError: nor that; says who is missing.
         """
-        self._met[self.rank] += 1
+        publish(self._met, self.rank, int(self._met[self.rank]) + 1)
         pause = 1e-3
         with self._patience.waiting_for("all learners to attach") as check:
             while missing := [rank for rank in ranks if not self._met[rank]]:
@@ -127,7 +152,7 @@ class Membership:
         number, pause = int(self._met[self.rank]) + 1, 50e-6
         everybody, started, said = self.living, time.monotonic(), False  # who lives now is asked what it came to
         self.meetings.announce(number)
-        self._met[self.rank] = number
+        publish(self._met, self.rank, number)
         with self._patience.waiting_for(f"{what}, in {self.meetings.now}") as check:
             while True:
                 missing = [rank for rank in everybody if self._met[rank] < number]

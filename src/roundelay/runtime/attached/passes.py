@@ -4,18 +4,42 @@ Learners need not be in the same pass: the fast begin the next while the slow en
 slots found by key. The minibatch a learner has drawn last is held for it: should it die, somebody else draws it.
 """
 
-from roundelay.runtime.procs.memory.arena import NONE, Arena
+from dataclasses import dataclass
+
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 Key = tuple[int, int, int]
 """(sampler, epoch, how often that epoch was gone through before)"""
 SLOTS = 64
-TABLES = ("pass_key", "pass_next", "pass_returned", "pass_count", "held")
+"""Passes that may be under way."""
 
 
-def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have."""
-    shapes = ((SLOTS, 3), (SLOTS,), (SLOTS, 1 + learners), (1,), (learners, 2))
-    return tuple(zip(TABLES, shapes, strict=True))
+@dataclass(frozen=True)
+class PassTables(View):
+    """Written under the queue lock."""
+
+    keys: Integers
+    """(SLOTS, 3) The pass in each slot: its key, the first number raised by 1."""
+    next_index: Integers
+    """(SLOTS,) The next minibatch of each."""
+    returned: Integers
+    """(SLOTS, 1 + L) How many minibatches of each are to be drawn again, then which."""
+    count: Integers
+    """(1,) Passes begun so far."""
+    held: Integers
+    """(L, 2) Slot and number of the minibatch a learner has drawn last, or NONE twice."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        return {
+            "keys": Table((SLOTS, 3)),
+            "next_index": Table((SLOTS,)),
+            "returned": Table((SLOTS, 1 + sizes.learners)),
+            "count": Table((1,)),
+            "held": Table((sizes.learners, 2)),
+        }
 
 
 def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
@@ -23,8 +47,9 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
     counts as trained."""
     arena.queue_lock.acquire()
     try:
-        slot = _slot(arena, key)
-        following, returned, held = arena.table("pass_next"), arena.table("pass_returned")[slot], arena.table("held")
+        tables = arena.view(PassTables)
+        slot = _slot(tables, key)
+        following, returned, held = tables.next_index, tables.returned[slot], tables.held
         if returned[0]:  # what a dead learner left undone comes first
             index = int(returned[returned[0]])
             held[rank] = slot, index
@@ -41,23 +66,24 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
         arena.queue_lock.release()
 
 
-def _slot(arena: Arena, key: Key) -> int:
-    keys, count = arena.table("pass_key"), arena.table("pass_count")
+def _slot(tables: PassTables, key: Key) -> int:
+    keys, count = tables.keys, tables.count
     wanted = (key[0] + 1, *key[1:])  # no key is all zeros, as an unused slot is
     for slot in range(SLOTS):
         if tuple(keys[slot]) == wanted:
             return slot
     slot = int(count[0]) % SLOTS
     count[0] += 1
-    keys[slot], arena.table("pass_next")[slot], arena.table("pass_returned")[slot, 0] = wanted, 0, 0
+    keys[slot], tables.next_index[slot], tables.returned[slot, 0] = wanted, 0, 0
     return slot
 
 
 def give_back(arena: Arena, rank: int) -> None:
     """Under the queue lock: what a dead learner held is for others to draw, unless it died before that was out."""
-    slot, index = (int(number) for number in arena.table("held")[rank])
-    returned = arena.table("pass_returned")[slot]
-    if index >= 0 and index < arena.table("pass_next")[slot] and index not in returned[1 : 1 + returned[0]]:
+    tables = arena.view(PassTables)
+    slot, index = (int(number) for number in tables.held[rank])
+    returned = tables.returned[slot]
+    if index >= 0 and index < tables.next_index[slot] and index not in returned[1 : 1 + returned[0]]:
         returned[0] += 1
         returned[returned[0]] = index
-    arena.table("held")[rank] = NONE
+    tables.held[rank] = NONE

@@ -51,7 +51,7 @@ class VotedUpdate:
 
     @property
     def _round(self) -> int:
-        return int(self._arena.table("round")[self._rank])
+        return int(self._arena.queue.rounds[self._rank])
 
     def __call__(self, gradient: Gradient) -> bool:
         """A gradient that is not this learner's own is the mean that was just taken, or one that was begun in the round

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
 SLOTS = 4
 
@@ -29,33 +30,44 @@ class Vote:
     changed: int = 0
 
 
-def tables(learners: int, tensors: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have, for so many trainable parameter tensors."""
-    words = max(1, -(-tensors // 64))
-    return ("given", (SLOTS, learners, words)), ("skip", (SLOTS, learners)), ("changed", (SLOTS, learners))
+@dataclass(frozen=True)
+class VoteTables(View):
+    """A learner writes its own items of the slot of a round before it takes part in the mean of that round."""
+
+    given: Integers
+    """(SLOTS, L, words) A bit for each trainable parameter tensor."""
+    skip: Integers
+    """(SLOTS, L) 1: its gradient overflowed."""
+    changed: Integers
+    """(SLOTS, L) A fingerprint of what its loop changed, or 0."""
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        each, words = Table((SLOTS, sizes.learners)), max(1, -(-sizes.tensors // 64))
+        return {"given": Table((SLOTS, sizes.learners, words)), "skip": each, "changed": each}
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
     """Say it, before taking part in the mean."""
-    slot = round_ % SLOTS
+    slot, tables = round_ % SLOTS, arena.view(VoteTables)
     packed = np.packbits(np.asarray(vote.given, dtype=bool))
-    words = arena.table("given")[slot, rank].view(np.uint8)
+    words = tables.given[slot, rank].view(np.uint8)
     words[:] = 0
     words[: len(packed)] = packed
-    arena.table("skip")[slot, rank], arena.table("changed")[slot, rank] = vote.skip, vote.changed
+    tables.skip[slot, rank], tables.changed[slot, rank] = vote.skip, vote.changed
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
     """The vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
     `changed` is 0 here; see `changes`."""
-    slot, among = round_ % SLOTS, list(ranks)
-    words = np.bitwise_or.reduce(arena.table("given")[slot][among], axis=0).view(np.uint8)
+    slot, among, tables = round_ % SLOTS, list(ranks), arena.view(VoteTables)
+    words = np.bitwise_or.reduce(tables.given[slot][among], axis=0).view(np.uint8)
     given = tuple(bool(bit) for bit in np.unpackbits(words)[:tensors])
-    return Vote(given, bool(arena.table("skip")[slot][among].any()))
+    return Vote(given, bool(tables.skip[slot][among].any()))
 
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
     """`changed` by rank, of those who had a gradient."""
-    slot = round_ % SLOTS
-    had = arena.table("given")[slot].any(axis=1)
-    return {rank: int(arena.table("changed")[slot, rank]) for rank in ranks if had[rank]}
+    slot, tables = round_ % SLOTS, arena.view(VoteTables)
+    had = tables.given[slot].any(axis=1)
+    return {rank: int(tables.changed[slot, rank]) for rank in ranks if had[rank]}

@@ -17,8 +17,10 @@ from importlib import metadata
 from pathlib import Path
 
 from roundelay.core.cores import quota
+from roundelay.core.errors import UserError
 from roundelay.runtime.doctor.findings import Finding, Verdict
 from roundelay.runtime.procs.memory.locks import FLOCK
+from roundelay.runtime.procs.memory.publish import prepare_publishing
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 VECTORS = 6
@@ -81,10 +83,15 @@ def versions() -> dict[str, str]:
 
 
 def software(_: Asked) -> Iterator[Finding]:
-    """Versions, and the kernel."""
+    """Versions, the kernel, and whether learners may share memory on a processor of this kind."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         yield Finding("software", BAD, f"{found} on {platform.system()}", "Real learners need Linux; simulate here.")
+        return
+    try:
+        prepare_publishing()
+    except UserError as error:
+        yield Finding("software", BAD, str(error), "Run on another machine, or simulate here.")
     else:
         yield Finding("software", GOOD, f"{found}, Linux {platform.release()}")
 

@@ -9,8 +9,8 @@ A mean of everybody goes along the chain of hosts, in the order of their ranks, 
 
 Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
 a ring allreduce. Pieces go from the last to the first, as backward goes through the layers: a gradient's are sent while
-the rest of it is computed (`laid`). The sum is taken in rank order, product and sum rounded apart, on the same grid of
-chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
+the rest of it is computed (`ready_from`). The sum is taken in rank order, product and sum rounded apart, on the same
+grid of chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
 
 Gradients may travel in a form of the run's (a codec: core/codec.py). Each host codes the sum it hands on, the last one
 the mean, which it then takes as the others get it, so that all hosts have the same; what the codec leaves out is added
@@ -18,8 +18,8 @@ to what the same host hands on in the next step. A model is never coded unasked:
 its last bits.
 
 For a mix each host sends the vectors that learners of another host read, into mirrors of its mailboxes, and says how
-far its own learners have read (`reduced`). That is what one learner waits for on the other's behalf (means.py), so a
-mailbox that is written here is free there. Vectors travel in the form that their learner's effect asks for (`form`);
+far its own learners have read (`acked_seq`). That is what one learner waits for on the other's behalf (means.py), so a
+mailbox that is written here is free there. Vectors travel in the form that their learner's effect asks for (`codec`);
 its mailbox has them as they arrive, so that coding them for the way changes nothing.
 
 Legend: P parameters, L learners.
@@ -41,23 +41,13 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LOOK_SECONDS = 0.1
 """Interval at which a thread that hears nothing looks whether the part of the segment is over."""
-
-
-def tables(learners: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of what the arena must have besides."""
-    return (
-        ("everybody", (learners,)),  # means of everybody a learner has published for
-        ("wide", (1,)),  # and how many are complete
-        ("posted", (learners,)),  # up to which number what a learner says of its mail has been read
-        ("readers", (2, learners, learners)),  # who will read its mail, for even and odd numbers
-        ("laid", (learners,)),  # from this element on, what a learner takes part with is complete
-        ("form", (2, learners)),  # number of the codec by which its mail travels, for even and odd numbers
-    )
 
 
 class _Ended(Exception):
@@ -98,8 +88,8 @@ class HostMeans:
         self._codec, self._form = codec, FP32  # that of gradients, and that of the mean under way
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
-        for name, _ in tables(arena.layout.learners):
-            arena.table(name)[:] = 0
+        self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
+        self._between.begin_part()
         self._threads = [self._thread("up", self._up)]
         if self._after is not None:
             self._threads.append(self._thread("down", self._down, self._after))
@@ -161,16 +151,16 @@ class HostMeans:
     def _up(self) -> None:
         """Sum number k = 1, 2, ... from the first host to the last."""
         arena, before, after = self._arena, self._before, self._after
-        everybody, published, source = arena.table("everybody"), arena.table("published"), arena.table("source")
-        laid = arena.table("laid")
+        sent, source, weights_of = self._sequences.sent_seq, self._sequences.source, self._sequences.weights
+        global_sent, ready_from = self._between.global_sent_seq, self._between.ready_from
         here, number = list(self._here), 0
         sum_ = torch.empty(min(PIECE, len(self._mean)))
         while True:
             number += 1
-            self._until(lambda k=number: bool((everybody[here] >= k).all()))  # type: ignore[misc]
-            parity = int(published[here[0]]) % 2
+            self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
+            parity = int(sent[here[0]]) % 2
             vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
-            mine = [float(arena.weights[parity, rank]) for rank in here]
+            mine = [float(weights_of[parity, rank]) for rank in here]
             gradients = not source[parity, here].any()
             weights = self._weigh(mine, self._codec if gradients else FP32)
             form, room = self._form, self._room(self._form)
@@ -183,7 +173,7 @@ class HostMeans:
                 else:
                     self._receive(before, "sum", carried)
                     _decode(form, carried, part)
-                self._until(lambda start=piece.start: bool((laid[here] <= start).all()))  # type: ignore[misc]
+                self._until(lambda start=piece.start: bool((ready_from[here] <= start).all()))  # type: ignore[misc]
                 for at in range(0, len(part), CHUNK):  # the grid of one host
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
@@ -196,7 +186,7 @@ class HostMeans:
                     if before is not None:
                         before.send("mean", {"part": self._part}, [_bytes(carried)])
             if after is None:
-                arena.table("wide")[0] = number
+                publish(self._between.global_seq, 0, number)
 
     def _room(self, codec: Codec) -> Tensor:
         """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
@@ -249,23 +239,23 @@ class HostMeans:
                 _decode(form, carried, mean)
                 if before is not None:
                     before.send("mean", {"part": self._part}, [_bytes(carried)])
-            self._arena.table("wide")[0] = number
+            publish(self._between.global_seq, 0, number)
 
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 
     def _forward_contributions(self) -> None:
         """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
-        arena = self._arena
-        published, forwarded, reduced = (arena.table(name) for name in ("published", "posted", "reduced"))
+        sent, acked, forwarded = self._sequences.sent_seq, self._sequences.acked_seq, self._between.forwarded_seq
         told, pause = dict.fromkeys(self._here, 0), 50e-6
         while True:
             last, idle = self._ended.is_set(), True
             for rank in self._here:
-                while forwarded[rank] < published[rank]:
-                    self._forward_contribution(rank, int(forwarded[rank]) + 1)
-                    forwarded[rank] += 1
+                while forwarded[rank] < sent[rank]:
+                    number = int(forwarded[rank]) + 1
+                    self._forward_contribution(rank, number)
+                    publish(forwarded, rank, number)
                     idle = False
-            now = {rank: int(reduced[rank]) for rank in self._here}
+            now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
                 for link in self._mix_links.values():
@@ -277,22 +267,21 @@ class HostMeans:
             pause = min(2 * pause, 1e-3) if idle else 50e-6
 
     def _forward_contribution(self, rank: int, number: int) -> None:
-        arena, parity = self._arena, number % 2
-        readers = arena.table("readers")[parity, rank]
+        sequences, parity = self._sequences, number % 2
+        readers = self._between.readers[parity, rank]
         links = [link for host, link in self._mix_links.items() if readers[list(self._hosts[host])].any()]
         if not links:
             return
-        codec = [*CODECS.values()][arena.table("form")[parity, rank]]
-        vector = arena.vector(Means.SOURCES[arena.table("source")[parity, rank]], rank)
+        codec = [*CODECS.values()][self._between.codec[parity, rank]]
+        vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)
         carried = vector if codec.exact else _encoded(codec, vector)
-        facts = {"part": self._part, "rank": rank, "number": number, "weight": arena.weights[parity, rank]}
+        facts = {"part": self._part, "rank": rank, "number": number, "weight": sequences.weights[parity, rank]}
         for link in links:
             link.send("letter", facts | {"codec": codec.name})
             link.send("mail", {"part": self._part}, [_bytes(carried)])
 
     def _receive_contributions(self, link: Link) -> None:
-        arena = self._arena
-        published, reduced, there = arena.table("published"), arena.table("reduced"), set()
+        arena, sequences, there = self._arena, self._sequences, set()
         for other, ranks in enumerate(self._hosts):
             if self._mix_links.get(other) is link:
                 there = set(ranks)
@@ -301,7 +290,7 @@ class HostMeans:
             if message.kind == "read":
                 for rank, number in message.header["read"]:
                     if rank in there:
-                        reduced[rank] = number
+                        publish(sequences.acked_seq, rank, number)
             elif message.kind == "letter" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity, codec = number % 2, _known(message.header.get("codec"), link)
@@ -309,9 +298,9 @@ class HostMeans:
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
                 self._receive(link, "mail", room)
                 _decode(codec, room, vector)
-                arena.table("source")[parity, rank] = 1 + parity
-                arena.weights[parity, rank] = float(message.header["weight"])
-                published[rank] = number
+                sequences.source[parity, rank] = 1 + parity
+                sequences.weights[parity, rank] = float(message.header["weight"])
+                publish(sequences.sent_seq, rank, number)
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no mail of its learners")
 

@@ -48,7 +48,7 @@ class ArenaBackend(Backend):
     def __init__(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> None:
         self._arena, self._rank, self._rows = access.arena, access.rank, access.rows
         self._vectors, self._means, self._work = vectors, means, work
-        self._alive, self._doing = access.arena.table("alive"), access.arena.table("doing")
+        self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
         self._centre = access.arena.layout.learners
 
     def now(self) -> float:

@@ -41,8 +41,11 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import BUCKET, Library
 from roundelay.runtime.procs.coordination.devices import means_between_devices, rows_on_devices
 from roundelay.runtime.procs.members import Member, end, start_member
-from roundelay.runtime.procs.memory.arena import NONE, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.views.view import View
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
 from roundelay.runtime.rows import Row, adopt, mend
 from roundelay.runtime.trace import NO_TRACE, Kind, Recorder, TraceWriter
@@ -72,7 +75,7 @@ class ProcsRuntime(Runtime):
             go on, or `LearnerDied`. Under a synchronous one it always means `LearnerDied`.
         replacements: how many may be started in all; after them the rest go on.
         here: ranks of the learners to lead, where others are on other hosts; None: all.
-        extra: further integer tables of the arena, by name and shape.
+        views: further views of the arena.
         open_endpoint: called with the path of the arena and its layout before learners start; what each of them is told
             of how to reach other hosts, by rank.
         library: what takes the means of synchronous learners that compute on devices; None: NCCL, where each has a GPU
@@ -89,31 +92,32 @@ class ProcsRuntime(Runtime):
         on_death: OnDeath = "replace",
         replacements: int = REPLACEMENTS,
         here: Sequence[int] | None = None,
-        extra: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        views: tuple[type[View], ...] = (),
         open_endpoint: Callable[[str, Layout], Mapping[int, str]] | None = None,
         library: Library | None = None,
         bucket: int = BUCKET,
     ) -> None:
+        prepare_publishing()
         cluster.strategy.check(cluster.learners)
         self.cluster, self.alone = cluster, here is None
         self.here = tuple(range(cluster.learners) if here is None else here)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
         scalars = len(cluster.optimizer.scalars)
-        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, extra)
+        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, views)
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
         self._collectives = means_between_devices(cluster, device, library, bucket, recorded=trace is not None)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
-        vectors, versions, locks = arena.rows(), arena.table("versions"), arena.row_locks
+        vectors, versions, locks = arena.rows(), arena.row_versions.versions, arena.row_locks
         self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
         initial = learner.initial()
         leads = 0 in self.here  # then it evaluates and keeps the rows of all hosts, from the beginning on
         for row in self._rows:
             if leads or row.rank in self.here or row.rank == cluster.learners:  # pages never touched cost nothing
                 row.vector.copy_(initial)
-        arena.table("alive")[:] = 1
+        arena.liveness.alive[:] = 1
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
         share = cores() // len(self.here)
         self._threads = threads or max(1, min(share, torch.get_num_threads()))
@@ -180,22 +184,14 @@ class ProcsRuntime(Runtime):
         while not self.cluster.strategy.traits.synchronous and self._left_over():
             self.part(plan, watch)  # minibatches came back from the dead after the living had finished
         synchronous, arena = self.cluster.strategy.traits.synchronous, self.arena
-        end = int(arena.table("round").max()) * self.cluster.learners if synchronous else int(arena.table("queue")[0])
+        end = int(arena.queue.rounds.max()) * self.cluster.learners if synchronous else int(arena.queue.next_index[0])
         return self.outcome(plan, end, wall_clock() - started)
 
     def begin(self, plan: SegmentPlan) -> None:
         """Set all counts and tables for a new segment."""
         arena = self.arena
         arena.counts.clear()
-        for name, value in (
-            ("queue", plan.first),
-            ("round", plan.first_round),
-            ("stop_round", plan.end_round),
-            ("claim", NONE),
-            ("returned", 0),
-            ("hold", 0),
-        ):
-            arena.table(name)[:] = value
+        arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
         if not self.alone:
             queue.open_prefetch(arena)
         self._lost, self._joined, self._redrawn = [], [], 0
@@ -216,8 +212,8 @@ class ProcsRuntime(Runtime):
         Raises:
             LearnerDied, TimeoutError, RuntimeError: it cannot go on.
         """
-        for name, value in (("published", 0), ("reduced", 0), ("assigned", NONE)):
-            self.arena.table(name)[:] = value
+        self.arena.sequences.begin_part()
+        self.arena.queue.assigned[:] = NONE
         self.collect_replacements()
         wanted = sorted({*self.living(), *self.ready()}) if living is None else list(living)
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
@@ -247,10 +243,10 @@ class ProcsRuntime(Runtime):
     def _left_over(self) -> bool:
         """Is there anything to draw? Those who can are done, but minibatches may have come back from the dead, and all
         nodes may have lost somebody."""
-        arena, end = self.arena, self.arena.table("stop_round")[0] * self.cluster.learners
-        if arena.table("returned")[0] or arena.table("queue")[0] < end:
+        arena, end = self.arena, self.arena.queue.stop_round[0] * self.cluster.learners
+        if arena.queue.returned[0] or arena.queue.next_index[0] < end:
             return True
-        return not self.alone and bool(arena.table("more")[0] or queue.prefetched(arena))
+        return not self.alone and bool(arena.queue.more[0] or queue.prefetched(arena))
 
     def _command(self, ranks: Iterable[int]) -> list[int]:
         """Give the segment's orders to `ranks`; those they were sent to."""
@@ -362,8 +358,8 @@ class ProcsRuntime(Runtime):
         arena.queue_lock.acquire()
         try:
             synchronous = self.cluster.strategy.traits.synchronous
-            reached = int(arena.table("round").max()) if synchronous else -(-int(arena.table("queue")[0]) // learners)
-            arena.table("stop_round")[0] = min(int(arena.table("stop_round")[0]), self.cluster.stop_round(reached))
+            reached = int(arena.queue.rounds.max()) if synchronous else -(-int(arena.queue.next_index[0]) // learners)
+            arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), self.cluster.stop_round(reached))
         finally:
             arena.queue_lock.release()
 
@@ -375,7 +371,7 @@ class ProcsRuntime(Runtime):
 
     def living(self) -> list[int]:
         """Ranks whose learners take part, on all hosts."""
-        return [rank for rank in range(self.cluster.learners) if self.arena.table("alive")[rank]]
+        return [rank for rank in range(self.cluster.learners) if self.arena.liveness.alive[rank]]
 
     def _reap(self, rank: int) -> None:
         """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
@@ -383,7 +379,7 @@ class ProcsRuntime(Runtime):
         if member.reaped:
             return
         member.reaped = True
-        arena.table("alive")[rank] = 0
+        arena.liveness.mark([rank], False)
         if not self.cluster.strategy.traits.synchronous:
             self._redrawn += queue.give_back(arena, rank)
         reason = member.reason()
@@ -414,7 +410,7 @@ class ProcsRuntime(Runtime):
         except OSError:  # no memory, or no more processes: the others can go on all the same
             return False
         if not self._started:  # it has missed nothing: nobody has trained yet
-            self.arena.table("alive")[rank] = 1
+            self.arena.liveness.mark([rank], True)
             return True
         self._pending_joins[rank] = False
         return True
@@ -447,7 +443,7 @@ class ProcsRuntime(Runtime):
             notes = writer or NO_TRACE
             notes.note(Kind.BEGIN, mine=self._orders["number"])
             memory = [(self.arena.vector(n, rank), self.arena.vector(n, source)) for n in self.layout.memory]
-            scalars = torch.from_numpy(self.arena.scalars)
+            scalars = torch.from_numpy(self.arena.optimizer.scalars)
             memory.append((scalars[rank], scalars[source]))
             if source != rank:
                 adopt(row, self._rows[source], memory, notes)
@@ -455,10 +451,10 @@ class ProcsRuntime(Runtime):
                 adopt(row, self._rows[-1], trace=notes)
             if writer:
                 writer.close()
-            self.arena.table("away")[rank] = 0  # what was under way was another's
+            self.arena.row_versions.in_flight[rank] = 0  # what was under way was another's
             self._joined.append(Joined(rank, None if self.cluster.centre else source))
             del self._pending_joins[rank]
-            self.arena.table("alive")[rank] = 1  # last: now others exchange with its row
+            self.arena.liveness.mark([rank], True)  # last: now others exchange with its row
         return ready
 
     def source(self, rank: int, living: Sequence[int]) -> int:
@@ -476,7 +472,7 @@ class ProcsRuntime(Runtime):
                 found["row"] = row.vector.clone()
                 if source == rank:
                     found |= {name: self.arena.vector(name, rank).clone() for name in self.layout.memory}
-                    found["scalars"] = torch.from_numpy(self.arena.scalars[rank].copy())
+                    found["scalars"] = torch.from_numpy(self.arena.optimizer.scalars[rank].copy())
             finally:
                 row.lock.release()
         return found
@@ -494,10 +490,11 @@ class ProcsRuntime(Runtime):
             for rank in set(range(self.cluster.learners)) - set(living):
                 vectors["row"][rank] = vectors["centre"][0]
         if self.layout.scalars:
-            vectors["scalars"] = torch.from_numpy(self.arena.scalars[source])
+            vectors["scalars"] = torch.from_numpy(self.arena.optimizer.scalars[source])
+        versions = self.arena.row_versions.versions
         return ClusterState(
             vectors=vectors,
-            integers={name: self.arena.table(name).tolist() for name in ("steps", "versions")},
+            integers={"steps": self.arena.optimizer.steps.tolist(), "versions": versions.tolist()},
         )
 
     def load(self, state: ClusterState) -> None:
@@ -509,9 +506,9 @@ class ProcsRuntime(Runtime):
         if self.cluster.centre:
             self._rows[-1].vector.copy_(state.vectors["centre"][0])
         if self.layout.scalars:
-            self.arena.scalars[:] = state.vectors["scalars"].numpy()
-        for name in ("steps", "versions"):
-            self.arena.table(name)[:] = state.integers[name]
+            self.arena.optimizer.scalars[:] = state.vectors["scalars"].numpy()
+        self.arena.optimizer.steps[:] = state.integers["steps"]
+        self.arena.row_versions.versions[:] = state.integers["versions"]
 
     def rows(self) -> Tensor:
         return self.arena.stacked("row", self.cluster.strategy.holders(tuple(self.living())))

@@ -73,13 +73,13 @@ class PlannedWork(LearnerWork):
         return self._next_round()
 
     def _next_round(self) -> Minibatch | None:
-        arena, rounds = self._arena, self._arena.table("round")
+        arena, rounds = self._arena, self._arena.queue.rounds
         arena.queue_lock.acquire()
         try:
             round_ = int(rounds[self._rank])
-            if arena.table("hold")[0]:
+            if arena.queue.hold[0]:
                 return queue.NONE_YET
-            if round_ >= arena.table("stop_round")[0]:
+            if round_ >= arena.queue.stop_round[0]:
                 return None
             rounds[self._rank] += 1
             return self._plan.piece(round_ * self._learners + self._rank)

@@ -32,11 +32,12 @@ from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.arena import NONE, Layout
+from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.work import PlannedWork
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
 
@@ -196,9 +197,9 @@ def _state(
         vectors.gradient,
         cluster.optimizer,
         vectors.memory,
-        arena.table("steps"),
+        arena.optimizer.steps,
         arena.counts,
-        arena.scalars[spec.rank],
+        arena.optimizer.scalars[spec.rank],
         cluster.minibatches_a_round,
         deferred=deferred,
     )

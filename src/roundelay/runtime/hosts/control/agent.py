@@ -19,7 +19,7 @@ from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.control.membership import open_router
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -28,6 +28,8 @@ from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 Asked = Callable[[], str]
 """The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
@@ -58,6 +60,7 @@ def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[s
     Raises:
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
     """
+    prepare_publishing()
     seconds = terms.patience_seconds
     while True:
         try:
@@ -172,7 +175,7 @@ class _HostAgent:
             terms.threads,
             on_death=terms.on_death,
             here=self._place.ranks,
-            extra=tables(self._cluster.learners),
+            views=(HostMeanSequences,),
             open_endpoint=self._endpoint.open,
         )
         self._arena = self.local_runtime.arena
@@ -228,7 +231,7 @@ class _HostAgent:
         self._generation = int(header["generation"])
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
-                self._arena.table("alive")[rank] = lives
+                self._arena.liveness.mark([rank], lives)
         self._endpoint.peers([(str(host), int(port)) for host, port in header["addresses"]])
 
     def _say_state(self) -> None:
@@ -237,8 +240,8 @@ class _HostAgent:
         self._send(
             "state",
             said=activity.report_activity(arena, ranks),
-            steps=arena.table("steps")[ranks].tolist(),
-            alive=arena.table("alive")[ranks].tolist(),
+            steps=arena.optimizer.steps[ranks].tolist(),
+            alive=arena.liveness.alive[ranks].tolist(),
             ready=self.local_runtime.ready(),
         )
         if (signal := self._asked()) and not self._told:

@@ -48,9 +48,9 @@ def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:
 def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
     """The numbers that belong to the rows of `ranks`, for JSON."""
     return {
-        "steps": arena.table("steps")[list(ranks)].tolist(),
-        "versions": arena.table("versions")[list(ranks)].tolist(),
-        "scalars": arena.scalars[list(ranks)].tolist(),
+        "steps": arena.optimizer.steps[list(ranks)].tolist(),
+        "versions": arena.row_versions.versions[list(ranks)].tolist(),
+        "scalars": arena.optimizer.scalars[list(ranks)].tolist(),
     }
 
 
@@ -60,7 +60,8 @@ def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any])
     Raises:
         KeyError, Nonsense: `found` is no such thing.
     """
-    tables = {"steps": arena.table("steps"), "versions": arena.table("versions"), "scalars": arena.scalars}
+    state = arena.optimizer
+    tables = {"steps": state.steps, "versions": arena.row_versions.versions, "scalars": state.scalars}
     values = {name: checks.table(found[name], table[list(ranks)]) for name, table in tables.items()}
     for name, table in tables.items():
         table[list(ranks)] = values[name]

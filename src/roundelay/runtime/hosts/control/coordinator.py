@@ -41,7 +41,7 @@ from roundelay.runtime.hosts.control.membership import HostMembership, PendingJo
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
 from roundelay.runtime.hosts.control.progress import Progress
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.means import HostMeans, tables
+from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -49,6 +49,8 @@ from roundelay.runtime.hosts.transport.wire import LinkError, Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 OWN = 0
 """The coordinator's host."""
@@ -64,6 +66,7 @@ class MultiHostRuntime(Runtime):
     """
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms) -> None:
+        prepare_publishing()
         self.cluster, self._terms = cluster, terms
         self._synchronous = cluster.strategy.traits.synchronous
         self._at_once = cluster.strategy.traits.joins == "at once"
@@ -89,7 +92,7 @@ class MultiHostRuntime(Runtime):
                 terms.threads,
                 on_death=terms.on_death,
                 here=place.ranks,
-                extra=tables(cluster.learners),
+                views=(HostMeanSequences,),
                 open_endpoint=self._endpoint.open,
             )
         except BaseException:
@@ -142,7 +145,7 @@ class MultiHostRuntime(Runtime):
         while not self._synchronous and self._leases.left:
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
         learners = self.cluster.learners
-        end = int(self._arena.table("round")[0]) * learners if self._synchronous else self._leases.next
+        end = int(self._arena.queue.rounds[0]) * learners if self._synchronous else self._leases.next
         outcome = self.local_runtime.outcome(plan, end, wall_clock() - started)
         others = [*self._past, *self._hosts.all()]
         lost, joined = self._hosts.news()
@@ -468,8 +471,8 @@ def hold(local_runtime: ProcsRuntime) -> int:
     """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
     local_runtime.arena.queue_lock.acquire()
     try:
-        local_runtime.arena.table("hold")[0] = 1
-        return max(int(local_runtime.arena.table("round")[rank]) for rank in local_runtime.here)
+        local_runtime.arena.queue.hold[0] = 1
+        return max(int(local_runtime.arena.queue.rounds[rank]) for rank in local_runtime.here)
     finally:
         local_runtime.arena.queue_lock.release()
 
@@ -478,7 +481,7 @@ def let_go(local_runtime: ProcsRuntime, stop: int) -> None:
     """Let them go on up to round `stop`."""
     local_runtime.arena.queue_lock.acquire()
     try:
-        local_runtime.arena.table("stop_round")[0] = min(int(local_runtime.arena.table("stop_round")[0]), stop)
-        local_runtime.arena.table("hold")[0] = 0
+        local_runtime.arena.queue.stop_round[0] = min(int(local_runtime.arena.queue.stop_round[0]), stop)
+        local_runtime.arena.queue.hold[0] = 0
     finally:
         local_runtime.arena.queue_lock.release()

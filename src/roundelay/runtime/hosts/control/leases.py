@@ -20,7 +20,8 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.runtime.base import Counts
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.memory.arena import PREFETCH, TRAINED, Arena
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.work_queue import PREFETCH, TRAINED
 
 LOOK_SECONDS, SLOWEST_LOOK_SECONDS = 2e-3, 0.05
 """Bounds of the interval at which a host looks at its prefetched leases: a quarter of a minibatch. A host whose
@@ -116,7 +117,7 @@ class PrefetchedLeases:
         self._answered.set()
 
     def _keep(self) -> None:
-        arena, prefetch = self._arena, self._arena.table("stock")
+        arena, prefetch = self._arena, self._arena.queue.prefetch
         asked, round_trip, rate, pause = 0.0, 0.0, 0.0, LOOK_SECONDS
         drawn, since = int(prefetch[0]), time.monotonic()
         while not self._ended.wait(pause):
@@ -125,7 +126,7 @@ class PrefetchedLeases:
                 rate = max((int(prefetch[0]) - drawn) / (now - since), rate / 2)
                 drawn, since = int(prefetch[0]), now
                 pause = min(max(LOOK_SECONDS, 0.25 / rate if rate else 0.0), SLOWEST_LOOK_SECONDS)
-            if not self._answered.is_set() or not arena.table("more")[0]:
+            if not self._answered.is_set() or not arena.queue.more[0]:
                 continue
             if asked:
                 round_trip, asked = now - asked, 0.0
@@ -186,7 +187,7 @@ def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
     places, counts = list(ranks), arena.counts
 
     def look() -> list[NDArray[Any]]:
-        return [table[places] for table in (arena.table("claim"), counts.frames, counts.correct, counts.loss)]
+        return [table[places] for table in (arena.queue.claims, counts.frames, counts.correct, counts.loss)]
 
     before = look()
     for _ in range(100):

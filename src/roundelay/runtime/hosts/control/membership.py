@@ -195,13 +195,13 @@ class HostMembership:
         local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
         remote.welcomed, copy = True, None
         if remote.late or remote.initial != fingerprint(local_runtime.copy(local_runtime.here[0])["row"]):
-            living = [rank for rank in local_runtime.here if arena.table("alive")[rank]]
+            living = [rank for rank in local_runtime.here if arena.liveness.alive[rank]]
             source = local_runtime.source(ranks[0], living) if living else local_runtime.here[0]
             remote.copied, copy = None if local_runtime.cluster.centre else source, local_runtime.copy(source)
         numbers = {
-            "steps": arena.table("steps")[ranks].tolist(),
-            "versions": (arena.table("versions")[ranks] + 1 & ~1).tolist(),
-            "scalars": [copy["scalars"].tolist() if copy else arena.scalars[rank].tolist() for rank in ranks],
+            "steps": arena.optimizer.steps[ranks].tolist(),
+            "versions": (arena.row_versions.versions[ranks] + 1 & ~1).tolist(),
+            "scalars": [copy["scalars"].tolist() if copy else arena.optimizer.scalars[rank].tolist() for rank in ranks],
         }
 
         def send() -> None:
@@ -297,9 +297,9 @@ class HostMembership:
             steps, alive = checks.wholes(found["steps"], count), checks.wholes(found["alive"], count, stop=2)
             ready = checks.wholes(found["ready"])
             remote.said = activity.ReportedActivity(said, activity.milliseconds())
-            arena.table("steps")[ranks] = steps
-            arena.table("versions")[ranks] = said["versions"]  # for the time it is lost
-            arena.table("alive")[ranks] = alive
+            arena.optimizer.steps[ranks] = steps
+            arena.row_versions.versions[ranks] = said["versions"]  # for the time it is lost
+            arena.liveness.mark(ranks, alive)
             remote.ready = [rank for rank in ready if rank in remote.ranks]
 
     def evict(self, remote: RemoteHost, reason: str) -> None:
@@ -310,7 +310,7 @@ class HostMembership:
                 return
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
-                arena.table("alive")[list(remote.ranks)] = 0
+                arena.liveness.mark(remote.ranks, False)
                 self.lost.append(HostGone(remote.host, remote.ranks, reason, self._left(remote)))
         remote.replied.set()
         remote.monitored.close()
@@ -325,15 +325,15 @@ class HostMembership:
                     self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"
-                    self._local_runtime.arena.table("alive")[list(remote.ranks)] = 1
+                    self._local_runtime.arena.liveness.mark(remote.ranks, True)
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
             inside = [remote.host for remote in self.inside()]
-            now: list[object] = [self._local_runtime.arena.table("alive").tolist(), self.addresses(), inside]
+            now: list[object] = [self._local_runtime.arena.liveness.alive.tolist(), self.addresses(), inside]
             if now == self._told:
                 return
             self._told, self._generation = now, self._generation + 1
-        alive, where = self._local_runtime.arena.table("alive").tolist(), self.addresses()
+        alive, where = self._local_runtime.arena.liveness.alive.tolist(), self.addresses()
         self._moved(where)
         for remote in self.inside():
             remote.tell("living", generation=self._generation, alive=alive, addresses=where)

@@ -46,13 +46,13 @@ class RowCarrier:
         self._until = 0.0  # when a wait for the row's lock ends
         patience = Patience(rank, network.patience, self._look_at_clock)
         self.arena = Arena(os.open(arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
-        self.alive = self.arena.table("alive")
+        self.alive = self.arena.liveness.alive
         self._row = Row(
             rank,
             self.arena.vector("row", rank),
-            self.arena.table("versions"),
+            self.arena.row_versions.versions,
             self.arena.row_locks[rank],
-            self.arena.table("away"),
+            self.arena.row_versions.in_flight,
         )
         self.links = LearnerLinks(network, rank, False, largest(layout))
         self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()

@@ -44,7 +44,9 @@ from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import read_text
-from roundelay.runtime.procs.memory.arena import NONE, Layout
+from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 TO_BE_DONE = 1.75
 """Times the network's patience: for an exchange that a lower rank's client makes. That client takes half of it to check
@@ -125,7 +127,7 @@ class LearnerChannel:
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
         self.carrier = RowCarrier(rank, client.arena, client.layout, client.network, client.row_leases)
         self._arena = self.carrier.arena
-        self._asked, self._done = self._arena.table("outbox_asked"), self._arena.table("outbox_done")
+        self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
         self._requests = LearnerLinks(self._network, rank, True, 0)
         self._gate = threading.RLock()
         self._asking = ExchangeState(Role.ASKER, self._gate)
@@ -142,7 +144,7 @@ class LearnerChannel:
     # Requests of the learner ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        rank, versions = self._rank, self._arena.table("outbox_version")
+        rank, versions = self._rank, self._arena.requests.version
         while os.read(self._pipe, 4096) and not self._network.closing:
             while not self._network.closing and (number := int(self._asked[rank])) != self._done[rank]:
                 cpu_budget = self._client.cpu_budget
@@ -151,13 +153,13 @@ class LearnerChannel:
                 used = time.thread_time()
                 version = self._perform(number)
                 versions[rank] = NONE if version is None else version
-                self._done[rank] = number  # last: the learner acts on it
+                publish(self._done, rank, number)  # last: the learner acts on it
                 if cpu_budget is not None:
                     cpu_budget.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
         """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
-        if self._arena.table("outbox_awaited")[self._rank] == number or not (pause := cpu_budget.pause()):
+        if self._arena.requests.awaited[self._rank] == number or not (pause := cpu_budget.pause()):
             return False
         if select.select([self._pipe], [], [], pause)[0]:
             os.read(self._pipe, 4096)

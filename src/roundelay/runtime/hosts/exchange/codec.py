@@ -37,8 +37,8 @@ from roundelay.runtime.rows import Row
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How rows are carried between hosts where the strategy does not say: by which codec, and in how many exchanges a
-    row is through."""
+    """The form of rows between hosts where the strategy does not say: the codec, and the number of exchanges in which
+    a row is through."""
 
     wire: str = "fp32"
     fragments: int = 1
@@ -77,12 +77,12 @@ class Fragment:
 
     @property
     def elements(self) -> slice:
-        """Where it lies in the vector."""
+        """Its place in the vector."""
         return slice(self.first * CHUNK, min(self.parameters, self.stop * CHUNK))
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of its elements."""
         return min(self.parameters, self.stop * CHUNK) - self.first * CHUNK
 
     def parts(self, vector: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""How often exchanges with other hosts may begin: they leave the learners the processor.
+"""The processor time of exchanges with other hosts: how often they may begin, so that learners keep the processor.
 
 Where learners keep all cores of a host busy, whatever carries rows takes its time from them: the copies, the kernel's
 work on packets, and what is pushed out of the caches, together about twice what the clocks of the carrying threads
@@ -32,7 +32,7 @@ def idle_seconds() -> float:
 
 
 def left_over() -> list[Callable[[], float]]:
-    """What tells how much processor time has gone unused, in seconds since some moment: by the cores, and, where this
+    """Clocks of processor time that has gone unused, in seconds since some moment: by the cores, and, where this
     process's control group is limited, by the group."""
     granted = quota()
     if granted is None:

@@ -46,7 +46,8 @@ class ReportedActivity:
 def report_activity(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
     """The activity of `ranks`, for JSON: time passed instead of points in time, which differ from host to host."""
     now, chosen = milliseconds(), list(ranks)
-    found = {name: arena.table(name)[..., chosen].tolist() for name in TABLES}
+    tables = (arena.activity.doing, arena.queue.rounds, arena.sequences.sent_seq, arena.row_versions.versions)
+    found = {name: table[..., chosen].tolist() for name, table in zip(TABLES, tables, strict=True)}
     found["doing"][2] = [now - since for since in found["doing"][2]]
     return found
 
@@ -63,7 +64,7 @@ def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | 
     now = milliseconds()
     for host, (ranks, last) in enumerate(hosts):
         for at, rank in enumerate(ranks):
-            alive = "yes" if arena.table("alive")[rank] else "no"
+            alive = "yes" if arena.liveness.alive[rank] else "no"
             if last is None:
                 lines.append(f"{rank:4}  {host:4}  {alive:>5}        -      -        -      -  has said nothing yet")
                 continue

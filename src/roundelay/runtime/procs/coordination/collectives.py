@@ -23,6 +23,7 @@ from torch.distributed import FileStore, Work  # type: ignore[attr-defined]
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
 
 Library = Literal["nccl", "gloo"]
 BUCKET = 25 * 2**18
@@ -110,9 +111,9 @@ class DeviceMeans(Means):
     def advance(self) -> None:
         """Begin with the buckets that are complete, if all have come; all begin with the same ones in the same order,
         sooner or later. To be called while a mean is under way, now and then."""
-        number = int(self._published[self._rank])
-        weights = self._arena.weights[number % 2]
-        if not self._open or not bool((self._published >= number).all()) or weights.sum() <= 0:
+        number = int(self._sent[self._rank])
+        weights = self._sequences.weights[number % 2]
+        if not self._open or not bool((self._sent >= number).all()) or weights.sum() <= 0:
             return
         share = float(weights[self._rank] / weights.sum())
         for bucket in self._buckets[len(self._under_way) :]:
@@ -133,22 +134,22 @@ class DeviceMeans(Means):
 
     def collect(self, group: Sequence[int]) -> Tensor:
         assert tuple(group) == self._everybody
-        number = int(self._published[self._rank])
-        self._wait(group, "published", number)
-        self.total = float(self._arena.weights[number % 2].sum())
+        number = int(self._sent[self._rank])
+        self._wait(group, self._sent, "sent", number)
+        self.total = float(self._sequences.weights[number % 2].sum())
         if self.total <= 0:
             raise ValueError("a weighted mean needs a positive total weight")
         self._lay(0)
         for work in self._under_way:
             work.wait()
         self._open = False
-        self._reduced[self._rank] = number
+        publish(self._acked, self._rank, number)
         return self._mean
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        number = int(self._published[self._rank])
+        number = int(self._sent[self._rank])
         readers = self._readers[number % 2]
-        self._wait(sorted({*readers, *(rank for rank, _ in weights)} - {self._rank}), "published", number)
+        self._wait(sorted({*readers, *(rank for rank, _ in weights)} - {self._rank}), self._sent, "sent", number)
         vectors = {rank: torch.empty_like(self._mean) for rank, _ in weights if rank != self._rank}
         transfers = [distributed.P2POp(distributed.isend, self._given, reader) for reader in readers]
         transfers += [distributed.P2POp(distributed.irecv, vector, rank) for rank, vector in vectors.items()]
@@ -159,5 +160,5 @@ class DeviceMeans(Means):
         self._mean.zero_()
         for rank, weight in weights:
             self._mean.add_(vectors[rank], alpha=weight / total)
-        self._reduced[self._rank] = number
+        publish(self._acked, self._rank, number)
         return self._mean

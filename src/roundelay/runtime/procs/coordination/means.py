@@ -1,27 +1,29 @@
 """Means in shared memory: of a group, where each member sums one part for everybody, and of neighbours, where each sums
 its own.
 
-Means have numbers, 1, 2, 3, ... . To take part, a learner lays its vector out and raises `published` to that number.
-When all it needs have published, it sums:
+Means have numbers, 1, 2, 3, ... . To take part, a learner lays its vector out and raises its `sent_seq` to that number.
+When all it needs have sent, it sums:
 
-    group        its share of the chunks, in rank order, into the group's `mean` vector; then it raises `reduced`, and
-                 the result is complete when all members have
-    neighbours   everything, in rank order, into a vector of its own; then it raises `reduced`
+    group        its share of the chunks, in rank order, into the group's `mean` vector; then it raises its `acked_seq`,
+                 and the result is complete when all members have
+    neighbours   everything, in rank order, into a vector of its own; then it raises its `acked_seq`
 
 There are two mailboxes, for even and odd numbers: a learner may lay out number n + 1 while others still read n, and
 before it lays out n + 2 it waits for the readers of n. One `mean` vector is enough: a member writes the next result
-only after all have published for it, and nobody publishes before it has finished with the last reply (a reply is valid
+only after all have sent for it, and nobody sends before it has finished with the last reply (a reply is valid
 until the next mean).
 
 Everybody who may wait for whom counts the same means: members of disjoint groups each their own, but who mixes with
 neighbours must take part in everything the neighbours take part in.
 
 Where some of those are on other hosts, a thread of this host's own process sums what goes beyond it, or brings it here
-(runtime/hosts/means.py). Then a mean of everybody is complete when `wide` says so, and a gradient may take part while
-it is computed (`laid`); means of everybody have numbers of their own, which `everybody` counts; and what a learner says
-of its mail, it says anew only when that thread has read it (`forwarded`). A mean of coded vectors does not go along a
-chain, whose partial sums would have to be coded again: every learner's vector goes to every host in its own form
-(`form`), and each learner sums all of them, with the bits of one host.
+(runtime/hosts/means.py). Then a mean of everybody is complete when `global_seq` says so, and a gradient may take part
+while it is computed (`ready_from`); means of everybody have numbers of their own, which `global_sent_seq` counts; and
+what a learner says of its mailbox, it says anew only when that thread has read it (`forwarded_seq`). A mean of coded
+vectors does not go along a chain, whose partial sums would have to be coded again: every learner's vector goes to every
+host in its own form (`codec`), and each learner sums all of them, with the bits of one host.
+
+All these numbers are published (memory/publish.py); runtime/procs/memory/views says who writes which.
 
 Legend: P parameters.
 """
@@ -39,6 +41,9 @@ from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views.view import Integers
 
 
 class MemberLost(Exception):
@@ -61,8 +66,8 @@ class Means:
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._forwards = forwards
         self._arena, self._rank, self._patience = arena, rank, patience
-        self._published, self._reduced = arena.table("published"), arena.table("reduced")
-        self._alive, self._source = arena.table("alive"), arena.table("source")
+        self._sequences, self._alive = arena.sequences, arena.liveness.alive
+        self._sent, self._acked = arena.sequences.sent_seq, arena.sequences.acked_seq
         self._incoming = [arena.vector("mail 0", rank), arena.vector("mail 1", rank)]
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
@@ -86,12 +91,12 @@ class Means:
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
         self._gathers = False
-        laid, rank = self._arena.table("laid"), self._rank
-        laid[rank] = self._arena.layout.parameters
+        ready_from, rank = self._between_hosts.ready_from, self._rank
+        publish(ready_from, rank, self._arena.layout.parameters)  # nothing yet
         self._announce(0, weight, (), group)
 
         def lay(first: int) -> None:
-            laid[rank] = first
+            publish(ready_from, rank, first)
 
         return lay
 
@@ -109,14 +114,14 @@ class Means:
         self._gathers = not codec.exact and not self._far.isdisjoint(group)
         if self._gathers:
             readers, group = [member for member in group if member != self._rank], ()
-        number = int(self._published[self._rank]) + 1
+        number = int(self._sent[self._rank]) + 1
         parity = number % 2
-        self._wait(self._readers[parity], "reduced", number - 2)
+        self._wait(self._readers[parity], self._acked, "read", number - 2)
         if weight:
             self._lay_out(parity, vector)
         if self._forwards:
-            self._wait((self._rank,), "posted", number - 2)
-            self._arena.table("form")[parity, self._rank] = [*CODECS].index(codec.name)
+            self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
+            self._between_hosts.codec[parity, self._rank] = [*CODECS].index(codec.name)
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 
@@ -129,58 +134,59 @@ class Means:
             pinned(incoming).copy_(vector)
 
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
-        number = int(self._published[self._rank]) + 1
+        number = int(self._sent[self._rank]) + 1
         parity = number % 2
         if self._forwards:
-            self._wait((self._rank,), "posted", number - 2)
-            contributions = self._arena.table("readers")[parity, self._rank]
+            self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
+            contributions = self._between_hosts.readers[parity, self._rank]
             contributions[:] = 0
             contributions[list(readers)] = 1
-        self._source[parity, self._rank] = source
-        self._arena.weights[parity, self._rank] = weight
-        # Last: the others act on it (x86 and the system calls of our locks keep order).
-        self._published[self._rank] = number
+        self._sequences.source[parity, self._rank] = source
+        self._sequences.weights[parity, self._rank] = weight
+        publish(self._sent, self._rank, number)  # last: the others act on it
         if not self._far.isdisjoint(group):
-            self._arena.table("everybody")[self._rank] += 1
+            global_sent = self._between_hosts.global_sent_seq
+            publish(global_sent, self._rank, int(global_sent[self._rank]) + 1)
 
     def collect(self, group: Sequence[int]) -> Tensor:
-        """The mean over `group`, (P,), once all have published.
+        """The mean over `group`, (P,), once all have sent.
 
         Raises:
             MemberLost: somebody in the group died.
             TimeoutError: somebody did not come; says who.
         """
-        arena, number = self._arena, int(self._published[self._rank])
+        arena, number = self._arena, int(self._sent[self._rank])
         if self._gathers:
-            self._wait(group, "published", number)
-            weights = [(rank, float(arena.weights[number % 2, rank])) for rank in group]
+            self._wait(group, self._sent, "sent", number)
+            weights = [(rank, float(self._sequences.weights[number % 2, rank])) for rank in group]
             self.total = sum(weight for _, weight in weights)
             return self.collect_neighbours(weights)
         if not self._far.isdisjoint(group):
             return self._collect_everybody(group)
-        self._wait(group, "published", number)
+        self._wait(group, self._sent, "sent", number)
         mean = arena.vector("mean", group[0])
         vectors = self._laid_out(group, number)
-        shares = [float(arena.weights[number % 2, r]) for r in group]
+        shares = [float(self._sequences.weights[number % 2, r]) for r in group]
         self.total = sum(shares)
         for part in chunks(mean.numel(), list(group).index(self._rank), len(group)):
             weighted_mean_(mean[part], [v[part] for v in vectors], shares)
-        self._reduced[self._rank] = number
-        self._wait(group, "reduced", number)
+        publish(self._acked, self._rank, number)
+        self._wait(group, self._acked, "read", number)
         return mean
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
         """The same for a group with members on other hosts."""
-        wide, number, pause = self._arena.table("wide"), int(self._arena.table("everybody")[self._rank]), 20e-6
+        between, pause = self._between_hosts, 20e-6
+        complete, number = between.global_seq, int(between.global_sent_seq[self._rank])
         with self._patience.waiting_for(f"mean {number} of learners {tuple(group)} on all hosts") as check:
-            while wide[0] < number:
+            while complete[0] < number:
                 for rank in group:
-                    if not self._alive[rank] and wide[0] < number:
+                    if not self._alive[rank] and complete[0] < number:
                         raise MemberLost(rank)
                 check()
                 time.sleep(pause)
                 pause = min(pause * 2, 500e-6)
-        self._reduced[self._rank] = self._published[self._rank]
+        publish(self._acked, self._rank, int(self._sent[self._rank]))
         return self._mean_of_all(group)
 
     def _mean_of_all(self, group: Sequence[int]) -> Tensor:
@@ -188,26 +194,32 @@ class Means:
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        """The mean of the neighbours in `weights`, (P,), once they have published.
+        """The mean of the neighbours in `weights`, (P,), once they have sent.
 
         Raises:
             MemberLost, TimeoutError: as for `collect`.
         """
-        number, ranks = int(self._published[self._rank]), [rank for rank, _ in weights]
-        self._wait(ranks, "published", number)
+        number, ranks = int(self._sent[self._rank]), [rank for rank, _ in weights]
+        self._wait(ranks, self._sent, "sent", number)
         vectors = self._laid_out(ranks, number)
         if self._mixed is None:
             self._mixed = torch.empty_like(vectors[0])
         for part in chunks(self._mixed.numel()):
             weighted_mean_(self._mixed[part], [v[part] for v in vectors], [weight for _, weight in weights])
-        self._reduced[self._rank] = number
+        publish(self._acked, self._rank, number)
         return self._mixed
 
     def _laid_out(self, ranks: Sequence[int], number: int) -> list[Tensor]:
-        return [self._arena.vector(self.SOURCES[self._source[number % 2, r]], r) for r in ranks]
+        return [self._arena.vector(self.SOURCES[self._sequences.source[number % 2, r]], r) for r in ranks]
 
-    def _wait(self, group: Sequence[int], stage: str, number: int) -> None:
-        table, pause = self._arena.table(stage), 20e-6
+    @property
+    def _between_hosts(self) -> HostMeanSequences:
+        """Where some of the group are on other hosts."""
+        return self._arena.view(HostMeanSequences)
+
+    def _wait(self, group: Sequence[int], table: Integers, stage: str, number: int) -> None:
+        """Until all of `group` have come to `number` in `table`, whose numbers say what was `stage`."""
+        pause = 20e-6
         missing = [r for r in group if table[r] < number]
         if not missing:
             return

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from roundelay.algorithms.rules import describe
 from roundelay.core.effects import Exchange, Fetch
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.arena import NONE, Arena
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 
 def is_here(row: int, learners: int, here: tuple[int, ...]) -> bool:
@@ -32,7 +34,7 @@ def read_text(arena: Arena, rank: int) -> Any:
 
 
 def _text(arena: Arena, rank: int) -> NDArray[np.uint8]:
-    text: NDArray[np.uint8] = arena.table("outbox_text")[rank].view(np.uint8)
+    text: NDArray[np.uint8] = arena.requests.text[rank].view(np.uint8)
     return text
 
 
@@ -46,8 +48,8 @@ class Outbox:
 
     def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
         self._arena, self._rank, self._here, self._patience = arena, rank, here, patience
-        self._asked, self._done = arena.table("outbox_asked"), arena.table("outbox_done")
-        self._awaited = arena.table("outbox_awaited")
+        self._asked, self._done = arena.requests.asked, arena.requests.done
+        self._awaited = arena.requests.awaited
         self._names = {arena.vector(name, rank).data_ptr(): name for name in arena.layout.memory}
         try:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -93,7 +95,7 @@ class Outbox:
             raise UserError(f"a request of {len(data)} bytes to another host: rules may have a few numbers only.")
         place[:] = 0
         place[: len(data)] = np.frombuffer(data, np.uint8)
-        self._asked[self._rank] += 1  # last: the client acts on it
+        publish(self._asked, self._rank, int(self._asked[self._rank]) + 1)  # last: the client acts on it
         os.write(self._wake, b"!")
 
     def _name(self, address: int) -> str:
@@ -117,7 +119,7 @@ class Outbox:
             TimeoutError: the client does not reply.
         """
         if not self.through:
-            self._awaited[self._rank] = self._asked[self._rank]
+            publish(self._awaited, self._rank, int(self._asked[self._rank]))
             os.write(self._wake, b"!")  # it is to begin now, if it has not
             pause = 50e-6
             with self._patience.waiting_for(f"an exchange with row {peer}, of another host") as check:
@@ -125,5 +127,5 @@ class Outbox:
                     check()
                     time.sleep(pause)
                     pause = min(2 * pause, 2e-3)
-        version = int(self._arena.table("outbox_version")[self._rank])
+        version = int(self._arena.requests.version[self._rank])
         return None if version == NONE else version

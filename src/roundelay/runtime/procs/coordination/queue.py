@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
-from roundelay.runtime.procs.memory.arena import EMPTY, END, NONE, PREFETCH, TRAINED, Arena
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.view import Integers
+from roundelay.runtime.procs.memory.views.work_queue import EMPTY, END, NONE, PREFETCH, TRAINED, WorkQueue
 
 NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""
@@ -26,7 +29,7 @@ def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
     try:
         if _short(arena, 1):
             return NONE_YET
-        return _take(arena, "claim", rank, plan)
+        return _take(arena.queue, arena.queue.claims, rank, plan)
     finally:
         arena.queue_lock.release()
 
@@ -36,7 +39,7 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
 
     Members never are two draws apart, since they do something together between any two.
     """
-    assigned, claim = arena.table("assigned"), arena.table("claim")
+    queue, assigned = arena.queue, arena.queue.assigned
     arena.queue_lock.acquire()
     try:
         if assigned[rank] == NONE:
@@ -44,14 +47,14 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
             free = [member for member in group if assigned[member] == NONE]
             if _short(arena, len(free)):
                 return NONE_YET
-            batches = [_take(arena, "assigned", member, plan) for member in free]
+            batches = [_take(queue, assigned, member, plan) for member in free]
             for member, batch in zip(free, batches, strict=True):
                 if batch is None:
                     assigned[member] = EMPTY if any(batches) else END
         index = int(assigned[rank])
         if index == END:
             return None
-        claim[rank] = index
+        queue.claims[rank] = index
         assigned[rank] = NONE
         return Minibatch(plan.epoch, EMPTY, 0, 0) if index == EMPTY else plan.piece(index)
     finally:
@@ -60,73 +63,74 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
 
 def _short(arena: Arena, needed: int) -> bool:
     """Under the lock: are there fewer than `needed` minibatches, but more to come?"""
-    if not arena.table("more")[0]:
+    if not arena.queue.more[0]:
         return False
-    return int(arena.table("returned")[0]) + prefetched(arena) < needed
+    return int(arena.queue.returned[0]) + prefetched(arena) < needed
 
 
 def prefetched(arena: Arena) -> int:
     """Minibatches put in and not drawn yet."""
-    prefetch = arena.table("stock")
+    prefetch = arena.queue.prefetch
     return int(prefetch[1] - prefetch[0])
 
 
 def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
     """Add prefetched minibatches, drawn from the run's queue; is that all?"""
-    prefetch = arena.table("stock")
+    prefetch = arena.queue.prefetch
     arena.queue_lock.acquire()
     try:
         for index in indices:
             prefetch[2 + prefetch[1] % PREFETCH] = index
             prefetch[1] += 1
-        arena.table("more")[0] = more
+        arena.queue.more[0] = more
     finally:
         arena.queue_lock.release()
 
 
 def open_prefetch(arena: Arena) -> None:
     """At the beginning of a segment on a host among several: everything is prefetched."""
-    arena.table("stock")[:2] = 0
-    arena.table("queue")[0], arena.table("more")[0] = ELSEWHERE, 1
+    queue = arena.queue
+    queue.prefetch[:2] = 0
+    queue.next_index[0], queue.more[0] = ELSEWHERE, 1
 
 
 def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
     """Under the lock: what is prefetched, was put back, or is with one of `ranks`."""
-    prefetch, returned = arena.table("stock"), arena.table("returned")
+    queue, prefetch, returned = arena.queue, arena.queue.prefetch, arena.queue.returned
     found = [int(prefetch[2 + number % PREFETCH]) for number in range(int(prefetch[0]), int(prefetch[1]))]
     found += [int(index) for index in returned[1 : 1 + returned[0]]]
-    notes = [int(arena.table(name)[rank]) for name in ("claim", "assigned") for rank in ranks]
+    notes = [int(note[rank]) for note in (queue.claims, queue.assigned) for rank in ranks]
     return found + [index for index in notes if index >= 0]
 
 
 def clear_prefetch(arena: Arena) -> None:
     """Take out all that nobody draws any more."""
+    prefetch = arena.queue.prefetch
     arena.queue_lock.acquire()
     try:
-        arena.table("stock")[0] = arena.table("stock")[1]
-        arena.table("returned")[0] = 0
+        prefetch[0] = prefetch[1]
+        arena.queue.returned[0] = 0
     finally:
         arena.queue_lock.release()
 
 
-def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """Under the lock: note the next minibatch for `rank` in `table`, then take it out."""
-    queue, note, returned = arena.table("queue"), arena.table(table), arena.table("returned")
+def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minibatch | None:
+    """Under the lock: note the next minibatch for `rank` in the table `note`, then take it out."""
+    following, returned, prefetch = queue.next_index, queue.returned, queue.prefetch
     if returned[0]:  # what a dead learner left undone comes first
         batch = plan.piece(int(returned[returned[0]]))
         note[rank] = batch.index
         returned[0] -= 1
         return batch
-    prefetch = arena.table("stock")
     if prefetch[0] < prefetch[1]:
         batch = plan.piece(int(prefetch[2 + prefetch[0] % PREFETCH]))
         note[rank] = batch.index
         prefetch[0] += 1
         return batch
-    while queue[0] < arena.table("stop_round")[0] * plan.learners:
-        batch = plan.piece(int(queue[0]))
+    while following[0] < queue.stop_round[0] * plan.learners:
+        batch = plan.piece(int(following[0]))
         note[rank] = batch.index if batch.frames else NONE
-        queue[0] += 1
+        following[0] += 1
         if batch.frames:
             return batch
     return None
@@ -134,32 +138,35 @@ def _take(arena: Arena, table: str, rank: int, plan: EpochPlan) -> Minibatch | N
 
 def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
     """The minibatch `rank` has claimed is trained: count it, and let go of it."""
-    counts, totals = arena.counts, arena.totals
+    counts, totals = arena.counts, arena.queue.totals
     totals[0, rank] = counts.frames[rank] + statistics.frames
     totals[1, rank] = counts.correct[rank] + statistics.correct
     totals[2, rank] = counts.loss[rank] + statistics.loss
-    arena.table("claim")[rank] = TRAINED
+    publish(arena.queue.claims, rank, TRAINED)
     _enter(arena, rank)
 
 
 def _enter(arena: Arena, rank: int) -> None:
-    counts, totals = arena.counts, arena.totals
-    counts.frames[rank], counts.correct[rank], counts.loss[rank] = totals[:, rank]
-    arena.table("claim")[rank] = NONE
+    """Published, the first and the last: whoever reads counts without a lock (hosts/control/leases.py) sees none that
+    is new while the claim is still an old one."""
+    counts, totals = arena.counts, arena.queue.totals
+    publish(counts.frames, rank, totals[0, rank])
+    counts.correct[rank], counts.loss[rank] = totals[1:, rank]
+    publish(arena.queue.claims, rank, NONE)
 
 
 def give_back(arena: Arena, rank: int) -> int:
     """Put back what a learner that draws no more worked on, or was to work on next, unless it died before that was
     out; count what it had trained. The reply is how many were put back."""
-    returned, before = arena.table("returned"), int(arena.table("returned")[0])
+    queue, returned, before = arena.queue, arena.queue.returned, int(arena.queue.returned[0])
     arena.queue_lock.acquire()
     try:
-        if arena.table("claim")[rank] == TRAINED:
+        if queue.claims[rank] == TRAINED:
             _enter(arena, rank)
-        for note in (arena.table("claim"), arena.table("assigned")):
+        for note in (queue.claims, queue.assigned):
             index = int(note[rank])
             waiting = untrained(arena, ())
-            if index >= 0 and index < arena.table("queue")[0] and index not in waiting:
+            if index >= 0 and index < queue.next_index[0] and index not in waiting:
                 returned[0] += 1
                 returned[returned[0]] = index
             note[rank] = NONE

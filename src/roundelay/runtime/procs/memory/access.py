@@ -33,7 +33,7 @@ class ArenaAccess:
     ) -> None:
         self.rank, self.patience, self.trace = rank, patience, trace
         self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience, on_devices)
-        versions, away, locks = arena.table("versions"), arena.table("away"), arena.row_locks
+        versions, away, locks = arena.row_versions.versions, arena.row_versions.in_flight, arena.row_locks
         self.rows = [
             Row(other, vector, versions, locks[other], away, trace if other == rank else NO_TRACE)
             for other, vector in enumerate(arena.rows())

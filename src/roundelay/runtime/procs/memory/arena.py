@@ -11,38 +11,46 @@ Legend: P parameters, L learners.
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import STALENESS_BINS, Counts
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.views.activity import Activity
+from roundelay.runtime.procs.memory.views.counters import Counters
+from roundelay.runtime.procs.memory.views.liveness import Liveness
+from roundelay.runtime.procs.memory.views.mean_sequences import MeanSequences
+from roundelay.runtime.procs.memory.views.optimizer_state import OptimizerState
+from roundelay.runtime.procs.memory.views.outbox_requests import OutboxRequests
+from roundelay.runtime.procs.memory.views.row_versions import RowVersions
+from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
+from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
 from roundelay.runtime.rows import Lock
 
 NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Its size stays what it is: a file that somebody shortened would kill whoever has mapped it."""
-NONE = -1
-"""No minibatch."""
-EMPTY = -2
-"""A minibatch without examples, for a member of a group that draws together when there are not enough."""
-END = -3
-"""Nothing more to draw, for all of a group."""
-TRAINED = -4
-"""A claim on a minibatch that is trained and about to be counted."""
-PREFETCH = 1024
-"""Minibatches a host may have drawn from the run's queue, on other hosts, for its learners to draw."""
-REQUEST_BYTES = 1024
-"""Of a learner's request that concerns another host."""
+VIEWS: tuple[type[View], ...] = (
+    RowVersions,
+    OptimizerState,
+    Liveness,
+    WorkQueue,
+    MeanSequences,
+    OutboxRequests,
+    Activity,
+    Counters,
+)
+"""Of every arena."""
+V = TypeVar("V", bound=View)
 
 
 @dataclass(frozen=True)
@@ -54,8 +62,9 @@ class Layout:
     memory: tuple[str, ...] = ()
     centre: bool = False
     scalars: int = 0  # of each learner's optimizer
-    extra: tuple[tuple[str, tuple[int, ...]], ...] = ()  # further integer tables, by name and shape
+    views: tuple[type[View], ...] = ()  # besides those of every arena
     shown_bytes: int = 0  # what each learner may show the others besides vectors
+    tensors: int = 0  # see Sizes
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -70,55 +79,21 @@ class Layout:
         """Rows with a version and a lock: the learners' and the centre's."""
         return self.learners + self.centre
 
-    def tables(self) -> dict[str, tuple[tuple[int, ...], type[np.int64] | type[np.float64]]]:
-        """Names, shapes and types of the small tables in front of the vectors."""
-        one, i, f = (self.learners,), np.int64, np.float64
-        return {
-            "versions": ((self.rows,), i),  # half mutations, see Row
-            "away": ((self.rows,), i),  # under way to another host, see Row
-            "steps": (one, i),  # local updates since the run began
-            "scalars": ((self.learners, self.scalars), f),
-            "alive": (one, i),
-            "claim": (one, i),  # the minibatch a learner works on, or NONE
-            "totals": ((3, self.learners), f),  # what its counts will be, see queue.settle
-            "round": (one, i),  # next round of a synchronous learner
-            "published": (one, i),
-            "reduced": (one, i),  # see means.py
-            "source": ((2, self.learners), i),
-            "weight": ((2, self.learners), f),
-            "assigned": (one, i),  # the next minibatch of a learner whose group has drawn it, see queue.py
-            "queue": ((1,), i),  # next minibatch of an asynchronous segment
-            "stop_round": ((1,), i),
-            "returned": ((1 + 2 * self.learners,), i),  # how many, then which minibatches to draw again
-            "stock": ((2 + PREFETCH,), i),  # of a host among several: drawn, put in, then a ring of minibatches
-            "more": ((1,), i),  # may more be put into the stock? Who finds it empty waits then
-            "hold": ((1,), i),  # synchronous learners begin no round while it is set
-            "doing": ((3, self.learners), i),  # the effect a learner is in, whom or what it is about, since when (ms)
-            "outbox_asked": (one, i),
-            "outbox_done": (one, i),
-            "outbox_version": (one, i),  # see outbox.py
-            "outbox_awaited": (one, i),  # the last request that its learner has stopped to wait for
-            "outbox_text": ((self.learners, REQUEST_BYTES // 8), i),
-            "count_steps": (one, i),
-            "count_frames": (one, i),
-            "count_correct": (one, i),
-            "count_loss": (one, f),
-            "count_staleness": ((self.learners, STALENESS_BINS), i),
-            "count_stalest": (one, i),
-            "count_stale_sum": (one, i),
-            "count_exchanges": ((self.learners, self.rows), i),
-            "count_gradient_s": (one, f),
-            "count_update_s": (one, f),
-            "count_exchange_s": (one, f),
-            "count_mean_s": (one, f),
-            "count_means": (one, i),
-            **{name: (shape, i) for name, shape in self.extra},
-        }
+    @property
+    def sizes(self) -> Sizes:
+        """Numbers that shapes of tables depend on."""
+        return Sizes(self.learners, self.centre, self.scalars, self.tensors)
+
+    def tables(self) -> Iterator[tuple[type[View], str, Table]]:
+        """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
+        for view in (*VIEWS, *self.views):
+            for name, table in view.tables(self.sizes).items():
+                yield view, name, table
 
     @property
     def header_bytes(self) -> int:
         """All tables, each on cache lines of its own, rounded up to a page."""
-        return _align(sum(_table_bytes(shape) for shape, _ in self.tables().values()), mmap.PAGESIZE)
+        return _align(sum(_table_bytes(table) for _, _, table in self.tables()), mmap.PAGESIZE)
 
     @property
     def row_bytes(self) -> int:
@@ -127,7 +102,7 @@ class Layout:
 
     @property
     def shown_at(self) -> int:
-        """Where what learners show begins."""
+        """The offset at which bytes that learners show begin."""
         return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
 
     @property
@@ -140,8 +115,8 @@ def _align(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-def _table_bytes(shape: tuple[int, ...]) -> int:
-    return _align(8 * int(np.prod(shape)), 64)
+def _table_bytes(table: Table) -> int:
+    return _align(8 * table.items, 64)
 
 
 def create_file(layout: Layout) -> int:
@@ -188,52 +163,50 @@ def check_file(descriptor: int, layout: Layout) -> None:
 
 
 class Arena:
-    """One process's view of the arena: tables as numpy arrays, vectors as tensors, locks by rank. `on_devices` are the
+    """One process's part of the arena: tables as typed views, vectors as tensors, locks by rank. `on_devices` are the
     vectors that lie in the memory of devices instead.
 
     Raises:
-        UserError: the descriptor is of no arena file of this layout.
+        UserError: the descriptor is of no arena file of this layout, or this machine cannot share memory.
     """
 
     def __init__(
         self, descriptor: int, layout: Layout, patience: Patience, on_devices: DeviceRows | None = None
     ) -> None:
+        prepare_publishing()
         self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
         check_file(descriptor, layout)
         self._map = mmap.mmap(descriptor, layout.total_bytes)
-        self._tables: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {}
-        offset = 0
-        for name, (shape, kind) in layout.tables().items():
-            flat: Any = np.frombuffer(self._map, kind, int(np.prod(shape)), offset)
-            self._tables[name] = flat.reshape(shape)
-            offset += _table_bytes(shape)
         names = [*(f"row {rank}" for rank in range(layout.learners)), "the centre"]
         locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
         self.row_locks: Sequence[Lock] = (
             locks if on_devices is None else [DeviceLock(lock, on_devices.devices) for lock in locks]
         )
         self.queue_lock = ByteLock(descriptor, layout.rows, "the work queue", patience)
-        tables: dict[str, Any] = self._tables
-        self.counts = Counts(**{name[6:]: table for name, table in tables.items() if name.startswith("count_")})
+        self._views = self._open_views()
+        self.row_versions = self.view(RowVersions)
+        self.optimizer = self.view(OptimizerState)
+        self.liveness = self.view(Liveness)
+        self.queue = self.view(WorkQueue)
+        self.sequences = self.view(MeanSequences)
+        self.requests = self.view(OutboxRequests)
+        self.activity = self.view(Activity)
+        self.counts = self.view(Counters).counts
 
-    def table(self, name: str) -> NDArray[np.int64]:
-        """An integer table by name."""
-        return self._tables[name]  # type: ignore[return-value]
+    def _open_views(self) -> dict[type[View], View]:
+        arrays: dict[type[View], dict[str, Any]] = {}
+        offset = 0
+        for view, name, table in self.layout.tables():
+            flat: Any = np.frombuffer(self._map, table.kind, table.items, offset)
+            arrays.setdefault(view, {})[name] = flat.reshape(table.shape)
+            offset += _table_bytes(table)
+        return {view: view.on(found) for view, found in arrays.items()}
 
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """The weight each learner gives its vector in means with an even and with an odd number, (2, L)."""
-        return self._tables["weight"]  # type: ignore[return-value]
-
-    @property
-    def scalars(self) -> NDArray[np.float64]:
-        """The numbers each learner's optimizer keeps, (L, n)."""
-        return self._tables["scalars"]  # type: ignore[return-value]
-
-    @property
-    def totals(self) -> NDArray[np.float64]:
-        """What each learner's frames, correct frames and loss will be when its minibatch is counted, (3, L)."""
-        return self._tables["totals"]  # type: ignore[return-value]
+    def view(self, kind: type[V]) -> V:
+        """The view of this kind: one of every arena, or one that the layout names."""
+        found = self._views[kind]
+        assert isinstance(found, kind)
+        return found
 
     def vector(self, name: str, rank: int) -> Tensor:
         """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
@@ -255,7 +228,7 @@ class Arena:
         return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
 
     def shown(self, rank: int) -> Tensor:
-        """What learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
+        """Bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
         size = self.layout.shown_bytes
         if not size:
             return torch.empty(0, dtype=torch.uint8)

@@ -3,6 +3,9 @@
 An open-file-description lock on one byte of the arena belongs to the description a process opened; when the process
 dies, however, the kernel closes the description and the lock is free. (A multiprocessing.Lock stays locked for ever;
 classic POSIX record locks belong to the process and are lost when any descriptor of the file is closed.)
+
+Lock order, so that there is no deadlock: rows by rank, the centre last (runtime/rows.py); nobody takes a row's lock
+while it holds the lock of the work queue.
 """
 
 import fcntl

@@ -1,0 +1,67 @@
+"""The base of all views: a class that names tables of the arena, and has them as numpy arrays on the shared memory.
+
+A view is a frozen dataclass with a field for each of its tables. `tables` says their shapes; the arena computes from
+them where each table lies, and gives the view its arrays. Several processes that open the same arena therefore see each
+other's stores, and a name that does not exist is an error of the type checker.
+
+Legend: L learners, R rows: those of the learners and of the centre, if there is one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers that shapes of tables depend on."""
+
+    learners: int
+    centre: bool = False
+    scalars: int = 0  # that each learner's optimizer keeps
+    tensors: int = 0  # trainable parameter tensors of a module that somebody else's loop trains
+
+    @property
+    def rows(self) -> int:
+        """Rows with a version and a lock: the learners' and the centre's."""
+        return self.learners + self.centre
+
+
+@dataclass(frozen=True)
+class Table:
+    """Shape and type of one table; every item has 8 bytes."""
+
+    shape: tuple[int, ...]
+    kind: type[Any] = np.int64
+
+    @property
+    def items(self) -> int:
+        """Numbers in it."""
+        return int(np.prod(self.shape))
+
+
+class View(ABC):
+    """Some tables of the arena. Subclasses are frozen dataclasses with one field for each table of `tables`."""
+
+    PUBLISHED: ClassVar[tuple[str, ...]] = ()
+    """Tables that others act on without holding a lock. While others may read them, they are written by `publish`
+    alone; a segment may begin with plain stores."""
+
+    @classmethod
+    @abstractmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        """The tables it owns, by the names of its fields."""
+
+    @classmethod
+    def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The view of these `arrays`, by the names that `tables` gives them."""
+        make: Any = cls
+        view: Self = make(**arrays)
+        return view

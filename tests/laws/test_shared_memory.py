@@ -1,0 +1,281 @@
+"""Shared memory has one door: each table belongs to one view, all processes see the same, and what others act on
+without a lock is published."""
+
+import ast
+import dataclasses
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import roundelay
+from roundelay.runtime.attached.inputs import Inputs, InputTables
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory import publish as publishing
+from roundelay.runtime.procs.memory.arena import VIEWS, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.counters import Counters
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views.view import Sizes, View
+from support.clusters import plan
+from support.two_hosts import SECRET, hosts, train
+
+FURTHER: tuple[type[View], ...] = (HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables)
+LAYOUT = Layout(3, 40, ("m",), centre=True, scalars=2, views=FURTHER, shown_bytes=5, tensors=70)
+
+
+@pytest.fixture
+def arenas() -> Iterator[tuple[Arena, Arena]]:
+    """Of two learners, each with a mapping and a descriptor of its own."""
+    found = two_arenas(LAYOUT)
+    yield found
+    for arena in found:
+        arena.close()
+
+
+def two_arenas(layout: Layout) -> tuple[Arena, Arena]:
+    descriptor = create_file(layout)
+    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    return Arena(descriptor, layout, Patience(0, 60)), Arena(again, layout, Patience(1, 60))
+
+
+def arrays(arena: Arena) -> dict[tuple[str, str], Any]:
+    """All tables, by view and name."""
+    found: dict[tuple[str, str], Any] = {}
+    for view in (*VIEWS, *FURTHER):
+        opened = arena.view(view)
+        tables = vars(opened.counts) if isinstance(opened, Counters) else vars(opened)
+        found |= {(view.__name__, name): table for name, table in tables.items()}
+    return found
+
+
+# Tables and their owners ----------------------------------------------------------------------------------------------
+
+
+def test_a_store_into_a_table_is_seen_by_other_processes_in_that_table_and_in_no_other(
+    arenas: tuple[Arena, Arena],
+) -> None:
+    mine, theirs = (arrays(arena) for arena in arenas)
+    vectors = [arenas[0].vector(name, rank) for name in LAYOUT.vectors for rank in range(3)]
+    for number, vector in enumerate([*vectors, arenas[0].rows()[-1]]):
+        vector.fill_(-number)
+    for number, table in enumerate(mine.values(), 1):
+        table[...] = number
+    assert len(mine) == sum(1 for _ in LAYOUT.tables())
+    for number, (name, table) in enumerate(theirs.items(), 1):
+        assert (table == number).all(), name
+        assert not table.size or not np.shares_memory(table, mine[name])
+    for number, vector in enumerate([arenas[1].vector(name, rank) for name in LAYOUT.vectors for rank in range(3)]):
+        assert (vector == -number).all()
+
+
+def every_view() -> list[type[View]]:
+    return [view for view in View.__subclasses__() if view.__module__.startswith("roundelay.")]
+
+
+def test_every_table_has_one_owner() -> None:
+    """A view has a field, and a word on its meaning, for each of its tables; and it is the only class of its file."""
+    assert set(every_view()) == {*VIEWS, *FURTHER}
+    owners = [view.__module__ for view in every_view()]
+    assert len(set(owners)) == len(owners)
+    for view in every_view():
+        tables = view.tables(Sizes(3, True, 2, 70))
+        names = {item.name for item in dataclasses.fields(view)}  # type: ignore[arg-type]  # all are dataclasses
+        assert set(tables) == names or view is Counters
+        assert set(view.PUBLISHED) <= set(tables)
+
+
+def test_nobody_asks_for_a_table_by_a_string() -> None:
+    """Neither an arena nor a view: then a wrong name is an error of the type checker."""
+    for path in sorted(Path(roundelay.__file__).parent.joinpath("runtime").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "table":
+                assert not (node.args and isinstance(node.args[0], ast.Constant)), f"{path}:{node.lineno}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+                assert "arena" not in ast.unparse(node.args[0]), f"{path}:{node.lineno}"
+
+
+# Publishing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watch:
+    """Stores into tables that others act on without a lock: how many there were, and which had no fence before."""
+
+    published: int = 0
+    bare: list[str] = field(default_factory=list)
+    fenced: threading.local = field(default_factory=threading.local)
+
+    def fence(self) -> None:
+        self.fenced.now = True
+
+    def store(self, name: str | None, key: Any) -> None:
+        fenced, self.fenced.now = getattr(self.fenced, "now", False), False
+        if name is not None and not (isinstance(key, slice) and key == slice(None)):  # a segment begins by plain stores
+            self.published += 1
+            if not fenced:
+                self.bare.append(name)
+
+
+class Watched(np.ndarray[Any, Any]):
+    """A table whose stores are watched."""
+
+    watch: Watch | None = None
+    name: str | None = None
+
+    def __array_finalize__(self, made_of: Any) -> None:
+        self.watch, self.name = getattr(made_of, "watch", None), getattr(made_of, "name", None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self.watch is not None:
+            self.watch.store(self.name, key)
+        super().__setitem__(key, value)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """On all arenas that are opened in a test, as on a processor that needs a fence."""
+    found = Watch()
+    monkeypatch.setattr(publishing, "_fence", None)  # put back in the end
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(publishing, "kernel_fence", lambda _: found.fence)
+    for view in every_view():
+
+        def on(made: Any, view: type[View] = view) -> View:
+            watched = {}
+            for name, array in made.items():
+                watched[name] = array.view(Watched)
+                watched[name].watch, watched[name].name = found, name if name in view.PUBLISHED else None
+            return original(view)(watched)
+
+        monkeypatch.setattr(view, "on", staticmethod(on))
+    return found
+
+
+ORIGINAL = {view: vars(view)["on"].__func__ if "on" in vars(view) else View.on.__func__ for view in every_view()}  # type: ignore[attr-defined]
+
+
+def original(view: type[View]) -> Callable[[Any], View]:
+    return lambda arrays: ORIGINAL[view](view, arrays)
+
+
+def together(*tasks: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def means_of_one_host() -> None:
+    arenas = two_arenas(Layout(2, 1000))
+    arenas[0].liveness.mark((0, 1), True)
+    members = [Means(arena, rank, Patience(rank, 60)) for rank, arena in enumerate(arenas)]
+
+    def learn(member: Means, other: int) -> None:
+        for number in range(3):
+            member.publish_gradient(1.0, (0, 1))
+            member.collect((0, 1))
+            member.publish(torch.full((1000,), float(number)), 1.0, readers=(other,))
+            assert (member.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
+
+    together(lambda: learn(members[0], 1), lambda: learn(members[1], 0))
+    for arena in arenas:
+        arena.close()
+
+
+def means_of_two_hosts() -> None:
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    links = []
+    for _ in range(2):
+        dialled, answered = Link.connect(listener.address, SECRET, {}, 60.0), listener.accept(60)
+        assert answered is not None
+        links.append((dialled, answered))
+    layout, failures = Layout(2, 1000, views=(HostMeanSequences,)), list[str]()
+    sides = []
+    for rank in range(2):
+        chain, mixes = ({1 - rank: link} for link in (links[0][rank], links[1][rank]))
+        arena = Arena(create_file(layout), layout, Patience(rank, 60))
+        arena.liveness.mark((0, 1), True)
+        host = HostMeans(arena, [[0], [1]], rank, 0, chain, mixes, failures.append)
+        sides.append((arena, host, Means(arena, rank, Patience(rank, 60), [rank], forwards=True)))
+        host.start()
+
+    def learn(rank: int) -> None:
+        arena, _, means = sides[rank]
+        for number in range(3):
+            lay = means.announce_gradient(1.0, (0, 1), arena.vector("row", rank))
+            assert lay is not None
+            arena.vector("gradient", rank).fill_(number)
+            lay(500)
+            lay(0)
+            assert (means.collect((0, 1)) == number).all()
+            means.publish(torch.full((1000,), float(number)), 1.0, readers=(1 - rank,))
+            assert (means.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
+
+    together(lambda: learn(0), lambda: learn(1))
+    together(*(host.stop for _, host, _ in sides))
+    for pair in links:
+        for link in pair:
+            link.close()
+    listener.close()
+    for arena, _, _ in sides:
+        arena.close()
+    assert not failures
+
+
+def exchanges_of_two_hosts() -> None:
+    with hosts([0, 1]) as found:
+        answers = train(found, plan(4, 2, rate=0.1))
+        assert [answer.problem for answer in answers] == ["", ""]
+
+
+def attached_learners() -> None:
+    arenas = two_arenas(LAYOUT)
+
+    def learn(rank: int) -> None:
+        member, ranks = Membership(arenas[rank], rank, Patience(rank, 60), lambda _: None), (0, 1)
+        member.enter()
+        member.gather(ranks, lambda: None)
+        Inputs(arenas[rank].view(InputTables), rank).note(7)
+        member.meetings.begin("meet()")
+        member.meet("everybody", needed=True)
+        member.leave(CLOSED)
+
+    together(lambda: learn(0), lambda: learn(1))
+    for arena in arenas:
+        arena.close()
+
+
+@pytest.mark.parametrize("work", [means_of_one_host, means_of_two_hosts, exchanges_of_two_hosts, attached_learners])
+def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: Callable[[], None]) -> None:
+    work()
+    assert watch.published > 5
+    assert not watch.bare
+
+
+def test_the_test_before_this_one_notices_a_plain_store(watch: Watch) -> None:
+    arenas: Sequence[Arena] = two_arenas(LAYOUT)
+    publish(arenas[0].requests.asked, 1, 1)
+    assert (watch.published, watch.bare) == (1, [])
+    arenas[0].requests.asked[1] = 2
+    arenas[0].requests.done[1] += 1
+    arenas[0].requests.version[1] = 3
+    assert watch.bare == ["asked", "done"]
+    for arena in arenas:
+        arena.close()
