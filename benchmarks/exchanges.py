@@ -22,8 +22,8 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
-from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.exchange.links import HostNetwork
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity

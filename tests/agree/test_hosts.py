@@ -10,7 +10,7 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.means import PIECE, HostMeans
+from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans
 from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
@@ -96,7 +96,7 @@ def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit(on_devi
     hosts = Hosts("ssgd", (2, 1), momentum=0.9, wide=True, on_device=on_device)
     state, outcomes = on_hosts(hosts)
     expected, wanted = on_one(hosts)
-    assert expected.vectors["row"].shape[1] > 3 * PIECE
+    assert expected.vectors["row"].shape[1] > 3 * MEAN_PIECE
     for vector in expected.vectors:
         assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
     for outcome, want in zip(outcomes, wanted, strict=True):
@@ -119,12 +119,12 @@ def test_coded_gradients_lead_to_nearly_the_same_model_and_models_are_exact(name
     assert 0 < off < {"bf16": 0.01, "int8": 0.05}[wire] * way
 
 
-def test_a_mix_waits_for_the_mail_whatever_a_host_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host says several times a second what its learners have published; on a slow link the rows come later."""
     take = HostMeans._receive
 
     def slowly(self: HostMeans, link: Link, kind: str, into: torch.Tensor | None = None) -> Message:
-        if kind == "mail":
+        if kind == "contribution":
             time.sleep(2 * LOOK_SECONDS)
         return take(self, link, kind, into)
 

@@ -103,7 +103,9 @@ def test_means_of_a_collective_library_agree_to_rounding(name: str, bucket: int)
             sim.segment(segment)
             assert procs.segment(segment).counts.frames.sum() == 9 * MINIBATCH + 2
         virtual, real = sim.state(), procs.state()
-        in_arena = [procs.arena.vector(name, 0).any() for name in ("gradient", "mail 0", "mail 1", "mean")]
+        in_arena = [
+            procs.arena.vector(name, 0).any() for name in ("gradient", "contribution 0", "contribution 1", "mean")
+        ]
     assert not any(in_arena) or made.centre  # a centre is in the arena, and so are means with it
     assert virtual.integers == real.integers
     for vector, value in virtual.vectors.items():

@@ -13,7 +13,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.means import PIECE, HostMeans
+from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
@@ -24,7 +24,7 @@ from support.blobs import Blobs
 from support.until import until
 
 SECRET = b"of these tests"
-LONG = 2 * PIECE + CHUNK + 5
+LONG = 2 * MEAN_PIECE + CHUNK + 5
 """Three pieces."""
 
 
@@ -89,12 +89,12 @@ def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
             sides[rank].arena.vector("gradient", rank)[first:stop] = gradients[rank][first:stop]
             lays[rank](first)
 
-        cut = PIECE + 7  # within the second piece: that one has to wait
+        cut = MEAN_PIECE + 7  # within the second piece: that one has to wait
         lay_down(0, cut, LONG)
         lay_down(1, cut, LONG)
         for mean in means:
-            until(lambda mean=mean: torch.allclose(mean[2 * PIECE :], expected[2 * PIECE :]))  # type: ignore[misc]
-            assert not mean[: 2 * PIECE].any()
+            until(lambda mean=mean: torch.allclose(mean[2 * MEAN_PIECE :], expected[2 * MEAN_PIECE :]))  # type: ignore[misc]
+            assert not mean[: 2 * MEAN_PIECE].any()
         assert [int(side.arena.view(HostMeanSequences).global_seq[0]) for side in sides] == [0, 0]
         lay_down(0, 0, cut)
         lay_down(1, 0, cut)

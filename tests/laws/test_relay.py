@@ -99,7 +99,7 @@ def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_rows_between_segments(what: str, encrypts: bool) -> None:
     """Nothing is written that was not sent: a row has what it had, or what it was to have, piece by piece."""
-    size = 3 * bulk.PIECE + 11
+    size = 3 * bulk.ROW_PIECE + 11
     layout = Layout(1, size)
     arena = Arena(create_file(layout), layout, Patience(0, 60))
     sent = torch.randn(size)
@@ -108,15 +108,15 @@ def test_rows_between_segments(what: str, encrypts: bool) -> None:
         taker = MonitoredLink(far, PATIENCE)
         taker.listen(lambda message: bulk.take_piece(arena, message, [0]), reasons.append)
         sender = MonitoredLink(near, PATIENCE)
-        bulk.send_vector(sender, "row", 0, sent[: bulk.PIECE])
-        until(lambda: bool(arena.vector("row", 0)[bulk.PIECE - 1] == sent[bulk.PIECE - 1]))
+        bulk.send_vector(sender, "row", 0, sent[: bulk.ROW_PIECE])
+        until(lambda: bool(arena.vector("row", 0)[bulk.ROW_PIECE - 1] == sent[bulk.ROW_PIECE - 1]))
         between.go()
         with suppress(LinkError):
             bulk.send_vector(sender, "row", 0, sent)
         until(lambda: bool(reasons))
         row = arena.vector("row", 0)
-        for first in range(0, size, bulk.PIECE):
-            part = slice(first, first + bulk.PIECE)
+        for first in range(0, size, bulk.ROW_PIECE):
+            part = slice(first, first + bulk.ROW_PIECE)
             assert torch.equal(row[part], sent[part]) or not row[part].any()
         assert TAMPERED in reasons[0]
         assert rejected.tampered == 1

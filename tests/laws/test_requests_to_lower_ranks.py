@@ -14,7 +14,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Begin, Exchange, Wait
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import RowFormat
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
 from support.two_hosts import LONG, SECRET, ask, even, hosts, start

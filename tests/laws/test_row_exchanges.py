@@ -16,8 +16,8 @@ from roundelay.algorithms.elastic import Pull, set_centre_
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, plan

@@ -11,7 +11,7 @@ from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, RowFormat, Scratch, encode
+from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, RowFormat, Scratch, encode
 from support.two_hosts import LONG, ask, hosts, start
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)

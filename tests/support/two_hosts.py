@@ -13,8 +13,8 @@ from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
-from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.exchange.links import HostNetwork
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity

@@ -15,7 +15,7 @@ SECRET = b"a secret of these tests"
 
 
 @contextmanager
-def router(roles: tuple[str, ...] = ("control", "post"), patience: float = 60.0) -> Iterator[Router]:
+def router(roles: tuple[str, ...] = ("control", "mix"), patience: float = 60.0) -> Iterator[Router]:
     found = Router(Listener(("127.0.0.1", 0), SECRET, patience=60.0), roles, patience)
     try:
         yield found
@@ -74,7 +74,7 @@ def test_a_link_for_nothing_we_know_is_closed_at_once_and_counted(what: Any) -> 
 def test_a_link_that_nobody_takes_is_closed_in_time_and_one_that_is_taken_is_not() -> None:
     taken: list[Link] = []
     with router(patience=0.2) as entrance:
-        early = come(entrance, "post")
+        early = come(entrance, "mix")
         entrance.give("control", taken.append)
         good = come(entrance, "control")
         assert is_closed(early)
@@ -89,10 +89,10 @@ def test_a_link_that_nobody_takes_is_closed_in_time_and_one_that_is_taken_is_not
 def test_who_comes_early_is_given_to_whoever_asks_later() -> None:
     taken: list[Link] = []
     with router() as entrance:
-        early = come(entrance, "post")
+        early = come(entrance, "mix")
         until(lambda: bool(entrance._early))
-        entrance.give("post", taken.append)
-        assert [link.hello for link in taken] == [{"what": "post"}]
+        entrance.give("mix", taken.append)
+        assert [link.hello for link in taken] == [{"what": "mix"}]
         for link in (early, *taken):
             link.close()
 

@@ -3,18 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.hosts.control.progress import SUSPENDED_SECONDS, Progress
+from roundelay.runtime.hosts.control.progress import SUSPENDED_SECONDS, HostProgress
 
 PATIENCE = 10.0
 STEP = 0.5
 
 
-def looks(progress: Progress, *done: dict[int, int], start: float = 0.0) -> list[list[int]]:
+def looks(progress: HostProgress, *done: dict[int, int], start: float = 0.0) -> list[list[int]]:
     return [progress.look(start + STEP * number, amounts) for number, amounts in enumerate(done)]
 
 
 def test_a_host_that_gets_nothing_done_is_named_once_patience_is_over_and_not_before() -> None:
-    found = looks(Progress(PATIENCE), *({0: n, 1: 7} for n in range(30)))
+    found = looks(HostProgress(PATIENCE), *({0: n, 1: 7} for n in range(30)))
     first = next(number for number, still in enumerate(found) if still)
     assert STEP * (first - 1) <= PATIENCE < STEP * first
     assert all(still == [1] for still in found[first:])
@@ -22,11 +22,11 @@ def test_a_host_that_gets_nothing_done_is_named_once_patience_is_over_and_not_be
 
 def test_a_host_that_was_idle_starts_anew() -> None:
     busy = [{1: 7}] * 18
-    assert not any(looks(Progress(PATIENCE), *busy, {}, *busy))
+    assert not any(looks(HostProgress(PATIENCE), *busy, {}, *busy))
 
 
 def test_time_in_which_nobody_looked_is_not_held_against_anybody() -> None:
-    progress = Progress(PATIENCE)
+    progress = HostProgress(PATIENCE)
     assert progress.look(0.0, {1: 7}) == []
     assert progress.look(3600.0, {1: 7}) == []
     assert progress.look(3600.0 + PATIENCE - SUSPENDED_SECONDS, {1: 7}) == []
@@ -34,7 +34,7 @@ def test_time_in_which_nobody_looked_is_not_held_against_anybody() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), max_size=100))
 def test_whoever_did_something_within_the_patience_is_never_named(gains: list[list[int]]) -> None:
-    progress, done, since = Progress(PATIENCE), [0, 0, 0], [0.0, 0.0, 0.0]
+    progress, done, since = HostProgress(PATIENCE), [0, 0, 0], [0.0, 0.0, 0.0]
     for number, gain in enumerate(gains):
         now = STEP * number
         for host in range(3):

@@ -20,7 +20,7 @@ from roundelay.runtime.hosts.control.agent import _coordinator
 from roundelay.runtime.launch.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
 from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.procs.memory.arena import NAME, SEALS, Arena, Layout, check_file, create_file
+from roundelay.runtime.procs.memory.arena import ARENA_NAME, SEALS, Arena, Layout, check_file, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.row_host import mapped
 from support.until import until
@@ -51,7 +51,7 @@ def unlinked_file(folder: Path) -> int:
 
 def file_by_that_name(folder: Path) -> int:
     """As close as a file comes to the name of a memory file."""
-    path = folder / f"memfd:{NAME} (deleted)"
+    path = folder / f"memfd:{ARENA_NAME} (deleted)"
     path.write_bytes(b"\7" * LAYOUT.total_bytes)
     return os.open(path, os.O_RDWR)
 
@@ -62,7 +62,10 @@ OTHERS: dict[str, tuple[Callable[[Path], int], str]] = {
     "a file by its name": (file_by_that_name, "no sealed memory file of Roundelay"),
     "a device": (lambda _: os.open("/dev/zero", os.O_RDWR), "no sealed memory file of Roundelay"),
     "memory of something else": (lambda _: sealed("other", LAYOUT.total_bytes), "no sealed memory file of Roundelay"),
-    "memory that may shrink": (lambda _: sealed(NAME, LAYOUT.total_bytes, 0), "no sealed memory file of Roundelay"),
+    "memory that may shrink": (
+        lambda _: sealed(ARENA_NAME, LAYOUT.total_bytes, 0),
+        "no sealed memory file of Roundelay",
+    ),
     "another arena": (lambda _: create_file(Layout(3, 1000)), r"it has [\d,]+ bytes, and the learners' memory has"),
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.hosts.transport import listener as listener_room
-from roundelay.runtime.hosts.transport.handshake import ANSWER, GREETING, VERDICT, VERSION
+from roundelay.runtime.hosts.transport.handshake import ANSWER, GREETING, PROTOCOL_VERSION, VERDICT
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, cut
 from roundelay.runtime.hosts.transport.wire import (
@@ -272,7 +272,7 @@ def test_whoever_listens_must_prove_itself_too() -> None:
 
         def pretend() -> None:
             connection, _ = impostor.accept()
-            connection.sendall(GREETING.pack(b"RNDL", VERSION, 1, b"n" * 32))
+            connection.sendall(GREETING.pack(b"RNDL", PROTOCOL_VERSION, 1, b"n" * 32))
             answer = connection.recv(ANSWER.size, socket.MSG_WAITALL)
             connection.sendall(b"\0" + answer[-32:])
             heard.append(drain(connection))
@@ -551,7 +551,7 @@ def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
         assert listener.accept(0.0) is None
 
 
-@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+@pytest.mark.parametrize("version", [1, PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
 def test_another_version_is_called_that(version: int) -> None:
     with socket.create_server(HERE) as other:
 
@@ -564,7 +564,7 @@ def test_another_version_is_called_that(version: int) -> None:
         thread = threading.Thread(target=speak)
         thread.start()
         with pytest.raises(
-            UnknownPeer, match=f"speaks version {version} .* this host version {VERSION}: install the same"
+            UnknownPeer, match=f"speaks version {version} .* this host version {PROTOCOL_VERSION}: install the same"
         ):
             Link.connect(other.getsockname(), SECRET, {}, 60.0)
         thread.join()
@@ -582,7 +582,7 @@ def test_a_first_version_host_is_told_our_version_before_anything_else() -> None
     with listening() as listener:
         old = raw(listener)
         magic, version, _ = struct.unpack("!4sB32s", old.recv(37, socket.MSG_WAITALL))
-        assert (magic, version) == (b"RNDL", VERSION)
+        assert (magic, version) == (b"RNDL", PROTOCOL_VERSION)
         assert version != 1
         old.close()
 
@@ -600,7 +600,7 @@ def test_who_is_sent_away_by_a_crowd_comes_back_and_is_not_called_a_stranger() -
                 ours, _ = front.accept()
                 met.append(number)
                 if number < 3:
-                    ours.sendall(GREETING.pack(b"RNDL", VERSION, 1, bytes(32))[: 10 * number])
+                    ours.sendall(GREETING.pack(b"RNDL", PROTOCOL_VERSION, 1, bytes(32))[: 10 * number])
                     ours.close()
                     continue
                 theirs = raw(listener)

@@ -27,7 +27,7 @@ from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
 from roundelay.runtime.base import ClusterState
 
-VERSION = 1
+TRACE_VERSION = 1
 
 
 class Kind(IntEnum):
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """One of them."""
 
     kind: Kind
@@ -108,7 +108,7 @@ def _path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.bin"
 
 
-def read_events(folder: Path, rank: int) -> Iterator[Event]:
+def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
     """A learner's events, in order.
 
     Raises:
@@ -122,7 +122,7 @@ def read_events(folder: Path, rank: int) -> Iterator[Event]:
     for number in range(len(data) // _FORMAT.size):
         kind, *rest = _FORMAT.unpack_from(data, number * _FORMAT.size)
         try:
-            yield Event(Kind(kind), *rest)
+            yield TraceEvent(Kind(kind), *rest)
         except ValueError:
             raise UserError(f"{path}: event {number} is of unknown kind {kind}: damaged, or not a trace.") from None
 
@@ -155,7 +155,7 @@ class Recorder:
         entries = list(read_entries(folder)) if (folder / self.FILE).exists() else []
         self._commands: int = sum(entry["what"] == "command" for entry in entries)
         self._known = [entry["digests"] for entry in entries if "digests" in entry]
-        self._write("start", version=VERSION, **facts, digests=self._digest(initial))
+        self._write("start", version=TRACE_VERSION, **facts, digests=self._digest(initial))
 
     def command(self, command: dict[str, Any]) -> int:
         """Learners are about to be told `command`; its number."""
@@ -207,8 +207,8 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
             entry["what"]
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{path}:{number}: not an entry of a trace.") from None
-        if entry.get("version", VERSION) != VERSION:
-            raise UserError(f"{path}:{number}: trace version {entry['version']}, this program reads {VERSION}.")
+        if entry.get("version", TRACE_VERSION) != TRACE_VERSION:
+            raise UserError(f"{path}:{number}: trace version {entry['version']}, this program reads {TRACE_VERSION}.")
         yield entry
 
 

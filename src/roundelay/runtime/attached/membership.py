@@ -24,7 +24,7 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
-LOOK_SECONDS = 0.1
+DEATH_CHECK_SECONDS = 0.1
 """Interval at which a learner that waits looks whether the others live."""
 DIED, CLOSED, ENDED, FAILED = range(4)
 """Manners in which a learner leaves."""
@@ -102,11 +102,11 @@ class Membership:
         return tuple(rank for rank in range(self._arena.layout.learners) if self._alive[rank])
 
     def look(self, closely: bool = False) -> None:
-        """Notice deaths; unless `closely`, not more often than every LOOK_SECONDS."""
+        """Notice deaths; unless `closely`, not more often than every DEATH_CHECK_SECONDS."""
         now = time.monotonic()
         if now < self._next_look and not closely:
             return
-        self._next_look = now + LOOK_SECONDS
+        self._next_look = now + DEATH_CHECK_SECONDS
         for rank in self.living:
             if rank != self.rank and not self._breathes(rank):
                 lock = self._arena.queue_lock

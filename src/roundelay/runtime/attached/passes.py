@@ -12,7 +12,7 @@ from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 Key = tuple[int, int, int]
 """(sampler, epoch, how often that epoch was gone through before)"""
-SLOTS = 64
+PASS_SLOTS = 64
 """Passes that may be under way."""
 
 
@@ -21,11 +21,11 @@ class PassTables(View):
     """Written under the queue lock."""
 
     keys: Integers
-    """(SLOTS, 3) The pass in each slot: its key, the first number raised by 1."""
+    """(PASS_SLOTS, 3) The pass in each slot: its key, the first number raised by 1."""
     next_index: Integers
-    """(SLOTS,) The next minibatch of each."""
+    """(PASS_SLOTS,) The next minibatch of each."""
     returned: Integers
-    """(SLOTS, 1 + L) How many minibatches of each are to be drawn again, then which."""
+    """(PASS_SLOTS, 1 + L) How many minibatches of each are to be drawn again, then which."""
     count: Integers
     """(1,) Passes begun so far."""
     held: Integers
@@ -34,9 +34,9 @@ class PassTables(View):
     @classmethod
     def tables(cls, sizes: Sizes) -> dict[str, Table]:
         return {
-            "keys": Table((SLOTS, 3)),
-            "next_index": Table((SLOTS,)),
-            "returned": Table((SLOTS, 1 + sizes.learners)),
+            "keys": Table((PASS_SLOTS, 3)),
+            "next_index": Table((PASS_SLOTS,)),
+            "returned": Table((PASS_SLOTS, 1 + sizes.learners)),
             "count": Table((1,)),
             "held": Table((sizes.learners, 2)),
         }
@@ -69,10 +69,10 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
 def _slot(tables: PassTables, key: Key) -> int:
     keys, count = tables.keys, tables.count
     wanted = (key[0] + 1, *key[1:])  # no key is all zeros, as an unused slot is
-    for slot in range(SLOTS):
+    for slot in range(PASS_SLOTS):
         if tuple(keys[slot]) == wanted:
             return slot
-    slot = int(count[0]) % SLOTS
+    slot = int(count[0]) % PASS_SLOTS
     count[0] += 1
     keys[slot], tables.next_index[slot], tables.returned[slot, 0] = wanted, 0, 0
     return slot

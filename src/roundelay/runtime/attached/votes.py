@@ -18,7 +18,7 @@ import numpy as np
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
 
-SLOTS = 4
+VOTE_SLOTS = 4
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class VoteTables(View):
     """A learner writes its own items of the slot of a round before it takes part in the mean of that round."""
 
     given: Integers
-    """(SLOTS, L, words) A bit for each trainable parameter tensor."""
+    """(VOTE_SLOTS, L, words) A bit for each trainable parameter tensor."""
     skip: Integers
-    """(SLOTS, L) 1: its gradient overflowed."""
+    """(VOTE_SLOTS, L) 1: its gradient overflowed."""
     changed: Integers
-    """(SLOTS, L) A fingerprint of what its loop changed, or 0."""
+    """(VOTE_SLOTS, L) A fingerprint of what its loop changed, or 0."""
 
     @classmethod
     def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each, words = Table((SLOTS, sizes.learners)), max(1, -(-sizes.tensors // 64))
-        return {"given": Table((SLOTS, sizes.learners, words)), "skip": each, "changed": each}
+        each, words = Table((VOTE_SLOTS, sizes.learners)), max(1, -(-sizes.tensors // 64))
+        return {"given": Table((VOTE_SLOTS, sizes.learners, words)), "skip": each, "changed": each}
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
     """Say it, before taking part in the mean."""
-    slot, tables = round_ % SLOTS, arena.view(VoteTables)
+    slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     packed = np.packbits(np.asarray(vote.given, dtype=bool))
     words = tables.given[slot, rank].view(np.uint8)
     words[:] = 0
@@ -60,7 +60,7 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
     """The vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
     `changed` is 0 here; see `changes`."""
-    slot, among, tables = round_ % SLOTS, list(ranks), arena.view(VoteTables)
+    slot, among, tables = round_ % VOTE_SLOTS, list(ranks), arena.view(VoteTables)
     words = np.bitwise_or.reduce(tables.given[slot][among], axis=0).view(np.uint8)
     given = tuple(bool(bit) for bit in np.unpackbits(words)[:tensors])
     return Vote(given, bool(tables.skip[slot][among].any()))
@@ -68,6 +68,6 @@ def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
     """`changed` by rank, of those who had a gradient."""
-    slot, tables = round_ % SLOTS, arena.view(VoteTables)
+    slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     had = tables.given[slot].any(axis=1)
     return {rank: int(tables.changed[slot, rank]) for rank in ranks if had[rank]}

@@ -44,9 +44,9 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
-PIECE = 4 * CHUNK
+MEAN_PIECE = 4 * CHUNK
 """Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
-LOOK_SECONDS = 0.1
+LISTEN_SECONDS = 0.1
 """Interval at which a thread that hears nothing looks whether the part of the segment is over."""
 
 
@@ -82,8 +82,8 @@ class HostMeans:
         self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
-        starts = range(0, len(self._mean), PIECE)
-        self._pieces = [slice(at, min(at + PIECE, len(self._mean))) for at in reversed(starts)]
+        starts = range(0, len(self._mean), MEAN_PIECE)
+        self._pieces = [slice(at, min(at + MEAN_PIECE, len(self._mean))) for at in reversed(starts)]
         self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
         self._codec, self._form = codec, FP32  # that of gradients, and that of the mean under way
         self._weights: list[float] = []
@@ -94,9 +94,10 @@ class HostMeans:
         if self._after is not None:
             self._threads.append(self._thread("down", self._down, self._after))
         if mix_links:
-            self._threads.append(self._thread("mail", self._forward_contributions))
+            self._threads.append(self._thread("contributions", self._forward_contributions))
         self._threads += [
-            self._thread(f"mail of {other}", self._receive_contributions, link) for other, link in mix_links.items()
+            self._thread(f"contributions of {other}", self._receive_contributions, link)
+            for other, link in mix_links.items()
         ]
 
     def start(self) -> None:
@@ -136,7 +137,7 @@ class HostMeans:
         """The next message of this part. Whatever is left of an earlier one is passed over."""
         while True:
             try:
-                message = link.receive(LOOK_SECONDS, None if into is None else _bytes(into))
+                message = link.receive(LISTEN_SECONDS, None if into is None else _bytes(into))
             except LinkTimeout:
                 if self._ended.is_set():
                     raise _Ended from None
@@ -154,7 +155,7 @@ class HostMeans:
         sent, source, weights_of = self._sequences.sent_seq, self._sequences.source, self._sequences.weights
         global_sent, ready_from = self._between.global_sent_seq, self._between.ready_from
         here, number = list(self._here), 0
-        sum_ = torch.empty(min(PIECE, len(self._mean)))
+        sum_ = torch.empty(min(MEAN_PIECE, len(self._mean)))
         while True:
             number += 1
             self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
@@ -190,7 +191,7 @@ class HostMeans:
 
     def _room(self, codec: Codec) -> Tensor:
         """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
-        return torch.empty(0 if codec.exact else codec.bytes_of(min(PIECE, len(self._mean))), dtype=torch.uint8)
+        return torch.empty(0 if codec.exact else codec.bytes_of(min(MEAN_PIECE, len(self._mean))), dtype=torch.uint8)
 
     def _encode(self, part: Tensor, piece: slice, coded: Tensor) -> None:
         """Code `part`, a `piece` of the sum, into `coded`; it is then as it arrives, and the rest is remembered."""
@@ -214,7 +215,7 @@ class HostMeans:
         self._form = codec
         if after is not None:
             after.send("weights", {"part": self._part, "weights": weights, "codec": codec.name})
-            while not self._weighed.acquire(timeout=LOOK_SECONDS):
+            while not self._weighed.acquire(timeout=LISTEN_SECONDS):
                 if self._ended.is_set():
                     raise _Ended
             return self._weights
@@ -277,8 +278,8 @@ class HostMeans:
         carried = vector if codec.exact else _encoded(codec, vector)
         facts = {"part": self._part, "rank": rank, "number": number, "weight": sequences.weights[parity, rank]}
         for link in links:
-            link.send("letter", facts | {"codec": codec.name})
-            link.send("mail", {"part": self._part}, [_bytes(carried)])
+            link.send("mix", facts | {"codec": codec.name})
+            link.send("contribution", {"part": self._part}, [_bytes(carried)])
 
     def _receive_contributions(self, link: Link) -> None:
         arena, sequences, there = self._arena, self._sequences, set()
@@ -291,23 +292,23 @@ class HostMeans:
                 for rank, number in message.header["read"]:
                     if rank in there:
                         publish(sequences.acked_seq, rank, number)
-            elif message.kind == "letter" and message.header["rank"] in there:
+            elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity, codec = number % 2, _known(message.header.get("codec"), link)
                 vector = arena.vector(Means.SOURCES[1 + parity], rank)
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
-                self._receive(link, "mail", room)
+                self._receive(link, "contribution", room)
                 _decode(codec, room, vector)
                 sequences.source[parity, rank] = 1 + parity
                 sequences.weights[parity, rank] = float(message.header["weight"])
                 publish(sequences.sent_seq, rank, number)
             else:
-                raise LinkError(f"{link.peer} sent {message.kind!r}, which is no mail of its learners")
+                raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
 
     def _receive_any(self, link: Link) -> Message:
         while True:
             try:
-                message = link.receive(LOOK_SECONDS)
+                message = link.receive(LISTEN_SECONDS)
             except LinkTimeout:
                 if self._ended.is_set():
                     raise _Ended from None

@@ -14,7 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
-CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "post", "exchange")
+CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
 """Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
 
 EXCHANGE_SHARE = 0.04

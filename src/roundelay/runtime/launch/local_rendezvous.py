@@ -26,7 +26,7 @@ from roundelay.core.parsing import parse_json
 from roundelay.runtime.launch.peers import peer_user
 from roundelay.runtime.launch.world import World
 
-PAUSE_SECONDS = 0.02
+SOCKET_LOOK_SECONDS = 0.02
 MESSAGE_BYTES = 1 << 20
 """Of the longest message."""
 MESSAGE_SECONDS = 10.0
@@ -131,13 +131,13 @@ class LocalRendezvous:
             except OSError:  # nobody listens yet
                 connection.close()
                 self._look(deadline, "nobody answered")
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(SOCKET_LOOK_SECONDS)
                 continue
             return connection
 
     def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
         """Until there is something to read, or to accept."""
-        while not select.select([socket_], [], [], PAUSE_SECONDS)[0]:
+        while not select.select([socket_], [], [], SOCKET_LOOK_SECONDS)[0]:
             if self._world.rank == 0:
                 self.check()
             self._look(deadline, otherwise)

@@ -20,7 +20,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.world import SECRET_BYTES, World
 
-PAUSE_SECONDS = 0.02
+STORE_LOOK_SECONDS = 0.02
 FACT_BYTES = 1 << 16
 """Of the longest fact."""
 DIGITS = 2 * hashlib.sha256().digest_size
@@ -93,7 +93,7 @@ def _wait(world: World, seconds: float, ready: Callable[[], bool], otherwise: st
     while not ready():
         if time.monotonic() - started > seconds:
             raise _nobody(world, f"{otherwise} for {seconds:.0f} s")
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(STORE_LOOK_SECONDS)
 
 
 @cache  # one store for all that is said in a process

@@ -18,14 +18,14 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.runtime.launch.world import ENDED, ENDED_NAME, JOB, OURS
+from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 """Those of them after which learners should end."""
-GRACE_SECONDS = 10.0
+ENDING_SECONDS = 10.0
 """Seconds that learners may take to end after the launcher was told to."""
-PAUSE_SECONDS = 0.05
+WATCH_SECONDS = 0.05
 """Interval at which the launcher looks who has ended."""
 FLUSH_SECONDS = 1.0
 """Seconds that a message of the launcher's own waits for what learners have printed before."""
@@ -127,7 +127,7 @@ def _environment(learners: int, ended: int, torchrun_names: bool) -> dict[str, s
         for name, value in os.environ.items()
         if name not in HIDDEN and not name.startswith((HIDDEN_PREFIX, *(OURS + hidden for hidden in HIDDEN)))
     }
-    environment |= {ENDED: f"/proc/{os.getpid()}/fd/{ended}", JOB: secrets.token_hex(32)}
+    environment |= {ENDED_VARIABLE: f"/proc/{os.getpid()}/fd/{ended}", JOB: secrets.token_hex(32)}
     if torchrun_names:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // learners)))
@@ -204,21 +204,21 @@ def _wait(
                 say(f"learner {rank} ended with status {status}.")
             first = first or status
         if ENDING & set(told):
-            deadline = deadline or time.monotonic() + GRACE_SECONDS
+            deadline = deadline or time.monotonic() + ENDING_SECONDS
             if time.monotonic() > deadline:
                 break
         if running and output is not None:
-            output.wait(PAUSE_SECONDS)
+            output.wait(WATCH_SECONDS)
         elif running:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(WATCH_SECONDS)
     return first or (128 + told[0] if told and running else 0)
 
 
 def _write_all(output: Output, told: Sequence[int]) -> None:
-    """Write all of it, however slowly it is read; once the launcher has been told to end, for GRACE_SECONDS."""
+    """Write all of it, however slowly it is read; once the launcher has been told to end, for ENDING_SECONDS."""
     told_at = 0.0
-    while not output.flush(PAUSE_SECONDS):
+    while not output.flush(WATCH_SECONDS):
         if ENDING & set(told):
             told_at = told_at or time.monotonic()
-            if time.monotonic() > told_at + GRACE_SECONDS:
+            if time.monotonic() > told_at + ENDING_SECONDS:
                 return

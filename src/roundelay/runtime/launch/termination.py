@@ -12,7 +12,7 @@ from types import FrameType
 
 EXIT_STATUS = 128 + signal.SIGTERM
 """Exit status of a process ended by SIGTERM, as shells have it."""
-GRACE_SECONDS = 1.0
+SIGNAL_SECONDS = 1.0
 
 
 class _TerminationRequest:
@@ -54,7 +54,7 @@ def asked() -> bool:
 def asked_too() -> bool:
     """The same, when another learner has just ended because it was: the signal that a launcher sends to all may still
     be on its way."""
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + SIGNAL_SECONDS
     while _bell.process and not _bell.asked and time.monotonic() < deadline:
         time.sleep(0.01)
     return _bell.asked

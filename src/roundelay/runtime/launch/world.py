@@ -16,7 +16,7 @@ from roundelay.core.errors import UserError
 
 OURS = "ROUNDELAY_"
 """Stands before our names of the variables."""
-ENDED = "ROUNDELAY_ENDED"
+ENDED_VARIABLE = "ROUNDELAY_ENDED"
 """Names a file in which the launcher notes learners that have ended, so that nobody waits for them at the start."""
 ENDED_NAME = "roundelay-ended"
 ENDED_BYTES = 1 << 20
@@ -45,7 +45,9 @@ class World:
             return {}
         with open(descriptor, "rb") as file:
             if not _is_memory_file(descriptor, ENDED_NAME):
-                raise UserError(f"{ENDED} is {self.ended_file!r}, which is no file of `roundelay launch`: unset it.")
+                raise UserError(
+                    f"{ENDED_VARIABLE} is {self.ended_file!r}, which is no file of `roundelay launch`: unset it."
+                )
             lines = file.read(ENDED_BYTES).split(b"\n")[:-1]
         return {rank: status for rank, status in map(json.loads, lines) if 0 <= rank < self.learners}
 
@@ -140,7 +142,7 @@ def read_world(environment: Mapping[str, str] = os.environ) -> World:
     if learners == 1:
         return World()
     if key := given.job_key():
-        return World(rank, learners, ended_file=environment.get(ENDED, ""), secret=key)
+        return World(rank, learners, ended_file=environment.get(ENDED_VARIABLE, ""), secret=key)
     address = given.text("MASTER_ADDR")
     if not address:
         raise UserError(

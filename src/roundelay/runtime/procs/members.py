@@ -15,7 +15,7 @@ from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not
 from roundelay.runtime.launch.threads import wait_politely
 from roundelay.runtime.procs.worker import PARENTS, SegmentAnswer, WorkerSpec, main
 
-NAME = "learner"
+PROCESS_NAME = "learner"
 
 
 @dataclass
@@ -76,7 +76,9 @@ def start_member(spec: WorkerSpec) -> Member:
     _start_fork_server()
     mine, theirs = context.Pipe()
     lifeline, ours = context.Pipe(duplex=False)
-    process = context.Process(target=main, args=(spec, theirs, lifeline), name=f"{NAME} {spec.rank}", daemon=True)
+    process = context.Process(
+        target=main, args=(spec, theirs, lifeline), name=f"{PROCESS_NAME} {spec.rank}", daemon=True
+    )
     with importable_script():
         process.start()
     theirs.close()
@@ -106,7 +108,7 @@ def end(members: Mapping[int, Member], at_once: set[int]) -> None:
 def _kill_all() -> None:
     """Kill learners that still live when this process ends: multiprocessing would send them SIGTERM, and wait."""
     for process in multiprocessing.active_children():
-        if process.name.startswith(NAME):
+        if process.name.startswith(PROCESS_NAME):
             process.kill()
 
 

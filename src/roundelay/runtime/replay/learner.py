@@ -21,7 +21,7 @@ from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean
 from roundelay.runtime.replay.stage import Stage
 from roundelay.runtime.rows import Row, adopt, exchange, fetch
-from roundelay.runtime.trace import Event, Kind
+from roundelay.runtime.trace import Kind, TraceEvent
 
 BEFORE = (Kind.BEGIN, Kind.JOIN)
 """Events that come before the first effect."""
@@ -39,7 +39,7 @@ class Recorded:
         self._seen = 0
 
     @property
-    def next(self) -> Event | None:
+    def next(self) -> TraceEvent | None:
         """The next event, not taken."""
         return self._events[0] if self._events else None
 
@@ -47,7 +47,7 @@ class Recorded:
         """True if the next event is one of these."""
         return self.next is not None and self.next.kind in kinds
 
-    def look(self, *kinds: Kind) -> Event:
+    def look(self, *kinds: Kind) -> TraceEvent:
         """The next event, not taken, which must be one of `kinds`.
 
         Raises:
@@ -60,7 +60,7 @@ class Recorded:
             raise self.differs(event, " or ".join(kind.name.lower() for kind in kinds))
         return event
 
-    def take(self, *kinds: Kind, cached: bool = False) -> Event:
+    def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
         """The next event, which must be one of `kinds`, once the rows it touches are at its versions; at once where it
         needs only what the learner has a copy of, `cached`.
 
@@ -94,14 +94,14 @@ class Recorded:
         event = self.take(kind)
         both_nan = np.isnan(event.value) and np.isnan(value)
         if (event.peer, event.mine) != (peer, mine) or (event.value != value and not both_nan):
-            raise self.differs(event, str(Event(kind, peer, mine, theirs, value)))
+            raise self.differs(event, str(TraceEvent(kind, peer, mine, theirs, value)))
 
-    def differs(self, event: Event, now: str) -> Differs:
+    def differs(self, event: TraceEvent, now: str) -> Differs:
         """The first difference is here."""
         return Differs(f"learner {self._rank}, its event {self._seen}: recorded: {event}; now: {now}")
 
 
-def _touched(event: Event, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _touched(event: TraceEvent, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """(row, version) that an event of learner `rank` has met, and those of them that it overwrites."""
     mine, theirs = (rank, event.mine), (event.peer, event.theirs)
     match event.kind:

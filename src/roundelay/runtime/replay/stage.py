@@ -17,7 +17,7 @@ from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.replay.baton import Baton
 from roundelay.runtime.replay.means import RecordedMeans
 from roundelay.runtime.rows import NoLock, Row
-from roundelay.runtime.trace import Event, Kind
+from roundelay.runtime.trace import Kind, TraceEvent
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Stage:
         learner: Learner,
         entry: Mapping[str, Any],
         state: ClusterState,
-        events: Sequence[Sequence[Event]],
+        events: Sequence[Sequence[TraceEvent]],
         done: Done,
     ) -> None:
         self.cluster, self.learner, self.state, self.done = cluster, learner, state, done

@@ -23,7 +23,7 @@ from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.learner import RecordedLearner
 from roundelay.runtime.replay.stage import Done, Stage
-from roundelay.runtime.trace import Digests, Event, Kind, digests, load_state, read_entries, read_events
+from roundelay.runtime.trace import Digests, Kind, TraceEvent, digests, load_state, read_entries, read_events
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class _Replay:
         raise UserError(f"{self.folder}: the run went on from a state that is not in its trace.")
 
 
-def _by_command(folder: Path, rank: int) -> dict[int, list[Event]]:
-    found: dict[int, list[Event]] = {}
+def _by_command(folder: Path, rank: int) -> dict[int, list[TraceEvent]]:
+    found: dict[int, list[TraceEvent]] = {}
     for event in read_events(folder, rank):
         if event.kind is Kind.BEGIN:
             found.setdefault(event.mine, [])

@@ -37,7 +37,7 @@ from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.effects import VirtualEffects
 from roundelay.runtime.sim.gradients import Gradients
 from roundelay.runtime.sim.lives import Lives
-from roundelay.runtime.sim.roles import Role
+from roundelay.runtime.sim.roles import LearnerCoroutine
 from roundelay.runtime.sim.timed import NO_VECTOR, TimedLearner
 from roundelay.runtime.sim.work import Work
 
@@ -195,10 +195,10 @@ class SimRuntime(Runtime):
         self._work.restart()
         self._effects.begin([self._role(rank) for rank in self._living])
 
-    def _role(self, rank: int) -> Role:
+    def _role(self, rank: int) -> LearnerCoroutine:
         me = self._me[rank]
         me.begin_segment(self._plan, self._living, self.cluster.strategy.traits.ages)
-        return Role(me, self.cluster.strategy.learn(me).send)
+        return LearnerCoroutine(me, self.cluster.strategy.learn(me).send)
 
     def _glance(self) -> Glance:
         now, alive = self._effects.clock.now_ns / 1e9, len(self._lives.living)

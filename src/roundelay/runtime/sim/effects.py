@@ -25,7 +25,7 @@ from roundelay.runtime.sim.cost import Prices
 from roundelay.runtime.sim.gradients import Gradients
 from roundelay.runtime.sim.lives import Lives
 from roundelay.runtime.sim.meetings import VirtualMeans, VirtualMixes
-from roundelay.runtime.sim.roles import InForeground, Meeting, Role, To
+from roundelay.runtime.sim.roles import InForeground, LearnerCoroutine, Meeting, To
 from roundelay.runtime.sim.timed import TimedLearner
 from roundelay.runtime.sim.work import Work
 
@@ -44,7 +44,7 @@ class VirtualEffects:
     ) -> None:
         self._virtual, self._prices, self._gradients, self._rows = virtual, prices, gradients, rows
         self._learners, self._timed = learners, not rows
-        self._perform: dict[type[Effect[Any]], Callable[[Role, To, Any], Any]] = {
+        self._perform: dict[type[Effect[Any]], Callable[[LearnerCoroutine, To, Any], Any]] = {
             Draw: self._draw,
             Grad: self._gradient,
             GradMean: self._gradient,
@@ -70,24 +70,24 @@ class VirtualEffects:
         """Draw from `work` from now on."""
         self._work = work
 
-    def begin(self, roles: Sequence[Role]) -> None:
+    def begin(self, roles: Sequence[LearnerCoroutine]) -> None:
         """All begin together."""
         self._means: VirtualMeans[Meeting] = VirtualMeans()
         self._mixes: VirtualMixes[To] = VirtualMixes(self._learners)
-        self.roles: dict[int, Role] = {}
+        self.roles: dict[int, LearnerCoroutine] = {}
         self.outside: set[int] = set()
         """Learners that have come back, and take their place in a group when all begin again."""
         self.unfinished = 0
         for role in roles:
             self.join(role)
 
-    def join(self, role: Role) -> None:
+    def join(self, role: LearnerCoroutine) -> None:
         """It begins now."""
         self.roles[role.rank] = role
         self.unfinished += 1
         self.clock.at(self.clock.now_ns, self._advance, role)
 
-    def end(self, role: Role) -> None:
+    def end(self, role: LearnerCoroutine) -> None:
         """It does not go on."""
         if role.gone:
             return
@@ -128,7 +128,7 @@ class VirtualEffects:
 
     # Replies ----------------------------------------------------------------------------------------------------------
 
-    def _advance(self, role: Role, reply: Any = None, _: Any = None) -> None:
+    def _advance(self, role: LearnerCoroutine, reply: Any = None, _: Any = None) -> None:
         """A learner goes on with `reply`, and on, until what it asks takes time."""
         if role.gone:
             return
@@ -145,7 +145,7 @@ class VirtualEffects:
     def _reply(self, to: To, answer: Any, _: Any = None) -> None:
         """The answer has come."""
         self.events += 1
-        if type(to) is Role:
+        if type(to) is LearnerCoroutine:
             self._advance(to, answer)
         else:
             self._finish(to, answer)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ class VirtualEffects:
         elif handle.pending is not None:
             self._collect(handle.pending, handle)
 
-    def _begin(self, role: Role, _: To, effect: Begin[Any]) -> Any:
+    def _begin(self, role: LearnerCoroutine, _: To, effect: Begin[Any]) -> Any:
         begun, in_background = effect.effect, self._virtual.background
         handle: Handle[Any] = Handle() if in_background else InForeground()
         answer = self._perform[type(begun)](role, handle, begun)
@@ -168,7 +168,7 @@ class VirtualEffects:
             return LATER
         return handle
 
-    def _wait(self, role: Role, _: To, effect: Wait[Any]) -> Any:
+    def _wait(self, role: LearnerCoroutine, _: To, effect: Wait[Any]) -> Any:
         handle = effect.handle
         if not handle.done:
             handle.pending = role
@@ -178,7 +178,7 @@ class VirtualEffects:
             return handle.reply
         return LATER
 
-    def _collect(self, role: Role, handle: Handle[Any]) -> None:
+    def _collect(self, role: LearnerCoroutine, handle: Handle[Any]) -> None:
         """The learner has waited for what is done now; in the foreground its work begins here."""
         if isinstance(handle, InForeground) and handle.cost_ns:
             self.clock.at(self.clock.now_ns + handle.cost_ns, self._reply, role, handle.reply)
@@ -187,14 +187,14 @@ class VirtualEffects:
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
-    def _draw(self, role: Role, _: To, effect: Draw) -> Minibatch | None:
+    def _draw(self, role: LearnerCoroutine, _: To, effect: Draw) -> Minibatch | None:
         batch = self._work.draw(role.rank, effect.group)
         if batch is not None:
             role.claims.append(batch)
             role.me.drawn(batch)
         return batch
 
-    def _gradient(self, role: Role, to: To, effect: Grad | GradMean) -> object:
+    def _gradient(self, role: LearnerCoroutine, to: To, effect: Grad | GradMean) -> object:
         batch, clock, me = effect.batch, self.clock, role.me
         cost = self._prices.gradient_ns(role.rank, batch.stop - batch.start, me.steps, clock.now_ns)
         if not self._timed:
@@ -202,7 +202,7 @@ class VirtualEffects:
         clock.at(clock.now_ns + cost, self._gradient_there, role, to, effect)
         return LATER
 
-    def _gradient_there(self, role: Role, to: To, effect: Grad | GradMean) -> None:
+    def _gradient_there(self, role: LearnerCoroutine, to: To, effect: Grad | GradMean) -> None:
         if role.gone:
             return
         batch = effect.batch
@@ -217,18 +217,18 @@ class VirtualEffects:
         self._trained(role, gradient, batch)
         self._reply(to, gradient)
 
-    def _trained(self, role: Role, gradient: Gradient, batch: Minibatch) -> None:
+    def _trained(self, role: LearnerCoroutine, gradient: Gradient, batch: Minibatch) -> None:
         """From here on the minibatch need never be drawn again."""
         role.me.count(gradient.statistics)
         role.claims.remove(batch)
 
-    def _mean(self, role: Role, to: To, effect: Mean) -> object:
+    def _mean(self, role: LearnerCoroutine, to: To, effect: Mean) -> object:
         self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None))
         return LATER
 
     def _meet(
         self,
-        role: Role,
+        role: LearnerCoroutine,
         effect: GradMean | Mean,
         vector: Tensor,
         weight: float,
@@ -261,7 +261,7 @@ class VirtualEffects:
             self._trained(role, own, batch)
             self._reply(to, Gradient(mean, own.version, own.statistics, own.weight))
 
-    def _mix(self, role: Role, to: To, effect: Mix) -> object:
+    def _mix(self, role: LearnerCoroutine, to: To, effect: Mix) -> object:
         given = arrived(effect.codec, effect.vector, 1.0, role.me.memory)
         for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, given, to):
             cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank], mix.codec)
@@ -275,7 +275,7 @@ class VirtualEffects:
             return self.clock.now_ns
         return self.clock.now_ns + cost_ns
 
-    def _exchange(self, role: Role, to: To, effect: Exchange) -> Any:
+    def _exchange(self, role: LearnerCoroutine, to: To, effect: Exchange) -> Any:
         """Both rows are busy from the moment both are free; the rule meets the rows as they are when it ends."""
         rank, peer = role.rank, effect.peer
         if not self.lives.there(peer):
@@ -284,7 +284,7 @@ class VirtualEffects:
         self.clock.at(end, self._exchange_there, role, to, effect)
         return LATER
 
-    def _exchange_there(self, role: Role, to: To, effect: Exchange) -> None:
+    def _exchange_there(self, role: LearnerCoroutine, to: To, effect: Exchange) -> None:
         if role.gone:
             return
         version = None
@@ -298,7 +298,7 @@ class VirtualEffects:
             me.count_exchange(effect, version)
         self._reply(to, version)
 
-    def _fetch(self, role: Role, to: To, effect: Fetch) -> Any:
+    def _fetch(self, role: LearnerCoroutine, to: To, effect: Fetch) -> Any:
         peer = effect.peer
         if not self.lives.there(peer):
             return None
@@ -306,7 +306,7 @@ class VirtualEffects:
         self.clock.at(end, self._fetch_there, role, to, effect)
         return LATER
 
-    def _fetch_there(self, role: Role, to: To, effect: Fetch) -> None:
+    def _fetch_there(self, role: LearnerCoroutine, to: To, effect: Fetch) -> None:
         if role.gone:
             return
         version = None

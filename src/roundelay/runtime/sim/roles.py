@@ -9,7 +9,7 @@ from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.sim.timed import TimedLearner
 
 
-class Role:
+class LearnerCoroutine:
     """One learner's coroutine in one segment: `send` goes on with it, `claims` are the minibatches it works on."""
 
     __slots__ = ("claims", "gone", "me", "rank", "send")
@@ -25,12 +25,12 @@ class InForeground(Handle[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.holds: Role | None = None
+        self.holds: LearnerCoroutine | None = None
         self.cost_ns = 0
 
 
-To = Role | Handle[Any]
+To = LearnerCoroutine | Handle[Any]
 """The receiver of a reply: a learner that waits, or the handle of what it has begun."""
 
-Meeting = tuple[Role, To, Gradient | None, Minibatch | None]
+Meeting = tuple[LearnerCoroutine, To, Gradient | None, Minibatch | None]
 """A learner that has come to a mean; for a GradMean also its own gradient, and the minibatch it is over."""

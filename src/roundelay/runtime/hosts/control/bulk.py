@@ -15,7 +15,7 @@ from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.procs.memory.arena import Arena
 
-PIECE = 8 * CHUNK
+ROW_PIECE = 8 * CHUNK
 """Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
 EVERYONE = -1
 """In place of a rank: all learners of the host that is written to."""
@@ -23,8 +23,8 @@ EVERYONE = -1
 
 def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) -> None:
     """Send `vector` (P,), to be written into vector `name` of learner `rank`."""
-    for at in range(0, len(vector), PIECE):
-        monitored.send("piece", {"name": name, "rank": rank, "at": at}, [vector[at : at + PIECE].numpy()])
+    for at in range(0, len(vector), ROW_PIECE):
+        monitored.send("piece", {"name": name, "rank": rank, "at": at}, [vector[at : at + ROW_PIECE].numpy()])
 
 
 def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:

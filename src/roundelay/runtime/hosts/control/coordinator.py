@@ -39,7 +39,7 @@ from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, ent
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.control.membership import HostMembership, PendingJoins, open_router
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
-from roundelay.runtime.hosts.control.progress import Progress
+from roundelay.runtime.hosts.control.progress import HostProgress
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import HostTerms
@@ -52,7 +52,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
-OWN = 0
+OWN_HOST = 0
 """The coordinator's host."""
 EVERYBODY = -1
 """All hosts together, beside the numbers of each."""
@@ -77,7 +77,7 @@ class MultiHostRuntime(Runtime):
         self._plan: SegmentPlan | None = None
         self._stopping = self._stopped = False
         self._trouble: tuple[float, str] | None = None  # with links between hosts, and since when
-        self._progress = Progress(2 * terms.patience_seconds)
+        self._progress = HostProgress(2 * terms.patience_seconds)
         self._leading = False  # learners of this host are under way
         self._stale: set[str] = set()  # vectors of learners elsewhere that are newer there
         self._prefetch: PrefetchedLeases | None = None
@@ -104,13 +104,13 @@ class MultiHostRuntime(Runtime):
             self.local_runtime, self._router, arrivals, place, terms, self._heard, self._left, self._endpoint.peers
         )
         self._peer_links: PeerLinks | None = None
-        self._traffic = TrafficCounters(OWN, self._readings)
+        self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
             self._hosts.gather()
-            self._endpoint.settle(OWN, self._hosts.hosts)
+            self._endpoint.settle(OWN_HOST, self._hosts.hosts)
             if self._synchronous:
                 self._peer_links = PeerLinks(
-                    self._router, self._hosts.hosts, OWN, terms.host_patience, 4 * self.parameters, terms.encrypts
+                    self._router, self._hosts.hosts, OWN_HOST, terms.host_patience, 4 * self.parameters, terms.encrypts
                 )
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
                 self._peer_links.dial(self._hosts.addresses(), place.secret, terms.patience_seconds)
@@ -134,7 +134,7 @@ class MultiHostRuntime(Runtime):
         with self._hosts.gate:
             self._segments += 1
             self._plan, self._stopped = plan, False
-            self._progress = Progress(2 * self._terms.patience_seconds)
+            self._progress = HostProgress(2 * self._terms.patience_seconds)
             self._bases, self._past = {}, []
             self._leases = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
             self.local_runtime.begin(plan)
@@ -227,7 +227,7 @@ class MultiHostRuntime(Runtime):
             means = HostMeans(
                 self._arena,
                 self._hosts.hosts,
-                OWN,
+                OWN_HOST,
                 self._parts,
                 self._peer_links.chain,
                 self._peer_links.mix_links,
@@ -248,17 +248,17 @@ class MultiHostRuntime(Runtime):
         assert self._leases is not None
         self._settle_own(prefetch)
         queue.clear_prefetch(self._arena)
-        self._leases.give_back(OWN)
+        self._leases.give_back(OWN_HOST)
 
     def _settle_own(self, prefetch: PrefetchedLeases) -> None:
         report = prefetch.report()
         if report is not None and self._leases is not None:
-            self._leases.settle(OWN, report["settled"])
+            self._leases.settle(OWN_HOST, report["settled"])
 
     def _lease_own(self, wanted: int) -> None:
         prefetch, leases = self._prefetch, self._leases
         if prefetch is not None and leases is not None:
-            prefetch.fill(*leases.draw(OWN, wanted))
+            prefetch.fill(*leases.draw(OWN_HOST, wanted))
 
     def _failed(self, reason: str) -> None:
         """A link to another host is gone, which may be dead: that is for its first link to say, a little later."""
@@ -361,7 +361,9 @@ class MultiHostRuntime(Runtime):
         Raises:
             TimeoutError: names hosts and learners.
         """
-        busy = {remote.host for remote in self._hosts.inside() if remote.busy} | ({OWN} if self._leading else set())
+        busy = {remote.host for remote in self._hosts.inside() if remote.busy}
+        if self._leading:
+            busy.add(OWN_HOST)
         done = {host: self._done(host, ranks) for host, ranks in enumerate(self._hosts.hosts)}
         everybody = sum(done.values())  # whoever is busy anew all the time gets nothing done either
         still = self._progress.look(
@@ -370,7 +372,7 @@ class MultiHostRuntime(Runtime):
         if not still:
             return
         seconds, all_ = 2 * self._terms.patience_seconds, EVERYBODY in still
-        if all_ or self._synchronous or self._terms.on_death == "stop" or OWN in still:
+        if all_ or self._synchronous or self._terms.on_death == "stop" or OWN_HOST in still:
             named = "; ".join(
                 f"host {host} (learners {', '.join(map(str, self._hosts.hosts[host]))})"
                 for host in (sorted(busy) if all_ else still)

@@ -23,7 +23,7 @@ from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.work_queue import PREFETCH, TRAINED
 
-LOOK_SECONDS, SLOWEST_LOOK_SECONDS = 2e-3, 0.05
+SHORTEST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 2e-3, 0.05
 """Bounds of the interval at which a host looks at its prefetched leases: a quarter of a minibatch. A host whose
 learners need all of its cores has none to spare for looking."""
 AHEAD_SECONDS = 0.02
@@ -118,14 +118,14 @@ class PrefetchedLeases:
 
     def _keep(self) -> None:
         arena, prefetch = self._arena, self._arena.queue.prefetch
-        asked, round_trip, rate, pause = 0.0, 0.0, 0.0, LOOK_SECONDS
+        asked, round_trip, rate, pause = 0.0, 0.0, 0.0, SHORTEST_LOOK_SECONDS
         drawn, since = int(prefetch[0]), time.monotonic()
         while not self._ended.wait(pause):
             now = time.monotonic()
             if now - since > 0.2:
                 rate = max((int(prefetch[0]) - drawn) / (now - since), rate / 2)
                 drawn, since = int(prefetch[0]), now
-                pause = min(max(LOOK_SECONDS, 0.25 / rate if rate else 0.0), SLOWEST_LOOK_SECONDS)
+                pause = min(max(SHORTEST_LOOK_SECONDS, 0.25 / rate if rate else 0.0), LONGEST_LOOK_SECONDS)
             if not self._answered.is_set() or not arena.queue.more[0]:
                 continue
             if asked:

@@ -13,7 +13,7 @@ class _Standstill:
     seconds: float = 0.0
 
 
-class Progress:
+class HostProgress:
     """Seconds that each host has been busy without getting anything done.
 
     Args:

@@ -16,9 +16,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, Scratch, apply_reply, encode
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, largest
+from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, Scratch, apply_reply, encode
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message

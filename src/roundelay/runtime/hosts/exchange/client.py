@@ -36,10 +36,10 @@ from torch import Tensor
 from roundelay.algorithms.codecs import codec_named
 from roundelay.core.codec import FP32
 from roundelay.runtime.hosts.exchange.carrier import RowCarrier
-from roundelay.runtime.hosts.exchange.codec import Fragment, RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer
+from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
-from roundelay.runtime.hosts.exchange.codec import RowFormat
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.links import HostNetwork
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import EXCHANGE, HostTerms

@@ -10,6 +10,8 @@ from typing import Any
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn
 from roundelay.runtime.hosts.terms import EXCHANGE, identity
 from roundelay.runtime.hosts.transport.wire import (
+    LONGEST_PAUSE,
+    SHORTEST_PAUSE,
     Address,
     BadFrame,
     Link,
@@ -23,8 +25,6 @@ from roundelay.runtime.hosts.transport.wire import (
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
-"""Seconds between attempts: each pause is twice the one before."""
 
 
 @dataclass

@@ -14,11 +14,11 @@ from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import find
 from roundelay.core.codec import Codec
 from roundelay.core.effects import Rule
-from roundelay.runtime.hosts.exchange.codec import Fragment, room, swapped
+from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 
-LARGEST = 1 << 62
+LARGEST_NUMBER = 1 << 62
 """Beyond all numbers of requests and versions."""
 
 
@@ -121,9 +121,9 @@ class ExchangeTerms:
         header, since, asked = message.header, None, None
         private = whole_number(header, "private", 1 + len(layout.memory))
         if header.get("since") is not None:
-            since = whole_number(header, "since", LARGEST)
+            since = whole_number(header, "since", LARGEST_NUMBER)
         if header.get("asked") is not None:
-            asked = whole_number(header, "asked", LARGEST)
+            asked = whole_number(header, "asked", LARGEST_NUMBER)
         all_, ends, wire = Fragment.whole(layout.parameters), header.get("chunks"), header.get("wire")
         if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in CODECS:
             raise Senseless("neither a part of the row nor a codec")
@@ -175,7 +175,7 @@ def integer(message: Message, name: str) -> int:
         BadFrame: there is none.
     """
     value = message.header.get(name)
-    if type(value) is not int or abs(value) >= LARGEST:
+    if type(value) is not int or abs(value) >= LARGEST_NUMBER:
         raise BadFrame(f"a reply without {name}")
     return value
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from roundelay.core.codec import FP32
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
-from roundelay.runtime.hosts.exchange.codec import Buffer, Fragment, Scratch, apply_remote, encode
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
-from roundelay.runtime.hosts.exchange.messages import LARGEST, ExchangeTerms, Senseless, largest, whole_number
+from roundelay.runtime.hosts.exchange.messages import LARGEST_NUMBER, ExchangeTerms, Senseless, largest, whole_number
+from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, Scratch, apply_remote, encode
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
@@ -183,7 +183,7 @@ class PeerSession:
         self._last = _Reply()
 
     def _answer(self, message: Message) -> _Reply:
-        number, state = whole_number(message.header, "n", LARGEST), self._state
+        number, state = whole_number(message.header, "n", LARGEST_NUMBER), self._state
         if number != self._last.number:
             self._forget()
         sent_again = message.kind == "request" and state.state is not State.IDLE

@@ -24,7 +24,7 @@ from typing import Literal
 from roundelay.runtime.hosts.transport.seal import Sealer, derive
 
 MAGIC = b"RNDL"
-VERSION = 3
+PROTOCOL_VERSION = 3
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")
@@ -84,7 +84,7 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
     greeting = head + hear(GREETING.size - HEAD.size)
     _, _, mode, theirs = GREETING.unpack(greeting)
     ours = os.urandom(NONCE_BYTES)
-    answer = ANSWER.pack(MAGIC, VERSION, int(encrypts), ours, bytes(PROOF_BYTES))[:-PROOF_BYTES]
+    answer = ANSWER.pack(MAGIC, PROTOCOL_VERSION, int(encrypts), ours, bytes(PROOF_BYTES))[:-PROOF_BYTES]
     answer += _prove(secret, "connector", greeting + answer)
     say(answer)
     verdict, found = VERDICT.unpack(hear(VERDICT.size))
@@ -104,7 +104,7 @@ def admit(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
         Refused.
     """
     ours = os.urandom(NONCE_BYTES)
-    greeting = GREETING.pack(MAGIC, VERSION, int(encrypts), ours)
+    greeting = GREETING.pack(MAGIC, PROTOCOL_VERSION, int(encrypts), ours)
     say(greeting)
     head = hear(HEAD.size)
     _check_version(*HEAD.unpack(head))
@@ -123,10 +123,10 @@ def admit(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
 def _check_version(magic: bytes, version: int) -> None:
     if magic != MAGIC:
         raise Refused("is not Roundelay")
-    if version != VERSION:
+    if version != PROTOCOL_VERSION:
         raise Refused(
-            f"speaks version {version} of the language between hosts, and this host version {VERSION}: install the "
-            "same version of Roundelay on all hosts"
+            f"speaks version {version} of the language between hosts, and this host version {PROTOCOL_VERSION}: "
+            "install the same version of Roundelay on all hosts"
         )
 
 
@@ -140,4 +140,4 @@ def _prove(secret: bytes, role: Role, said: bytes) -> bytes:
 
 
 def _label(of: str) -> bytes:
-    return f"roundelay {VERSION} {of}".encode() + b"\0"
+    return f"roundelay {PROTOCOL_VERSION} {of}".encode() + b"\0"

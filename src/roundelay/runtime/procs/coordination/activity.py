@@ -14,8 +14,8 @@ from typing import Any
 from roundelay.core.effects import LABELS, Begin, Effect
 from roundelay.runtime.procs.memory.arena import Arena
 
-OWN = "its own code"
-EFFECTS = (OWN, *LABELS.values())
+OWN_CODE = "its own code"
+EFFECTS = (OWN_CODE, *LABELS.values())
 _NUMBERS = {effect: number for number, effect in enumerate(LABELS, 1)}
 TABLES = ("doing", "round", "published", "versions")
 """Tables that a host reports of its learners besides their counters."""
@@ -69,7 +69,7 @@ def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | 
                 lines.append(f"{rank:4}  {host:4}  {alive:>5}        -      -        -      -  has said nothing yet")
                 continue
             kind, peer, since, round_, version, means = last.of(at)
-            effect = EFFECTS[kind] if 0 <= kind < len(EFFECTS) else OWN
+            effect = EFFECTS[kind] if 0 <= kind < len(EFFECTS) else OWN_CODE
             if peer >= 0:
                 effect += " the centre" if peer == arena.layout.learners else f" learner {peer}"
             lines.append(

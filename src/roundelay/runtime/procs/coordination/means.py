@@ -57,7 +57,7 @@ class MemberLost(Exception):
 class Means:
     """One learner's part in the means it takes part in, one at a time."""
 
-    SOURCES = ("gradient", "mail 0", "mail 1")
+    SOURCES = ("gradient", "contribution 0", "contribution 1")
 
     def __init__(
         self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] | None = None, forwards: bool = False
@@ -68,7 +68,7 @@ class Means:
         self._arena, self._rank, self._patience = arena, rank, patience
         self._sequences, self._alive = arena.sequences, arena.liveness.alive
         self._sent, self._acked = arena.sequences.sent_seq, arena.sequences.acked_seq
-        self._incoming = [arena.vector("mail 0", rank), arena.vector("mail 1", rank)]
+        self._incoming = [arena.vector("contribution 0", rank), arena.vector("contribution 1", rank)]
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
         self._gathers = False  # is the mean under way one of coded vectors, some of them from other hosts?

@@ -35,7 +35,7 @@ from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
 from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
 from roundelay.runtime.rows import Lock
 
-NAME = "roundelay-arena"
+ARENA_NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Its size stays what it is: a file that somebody shortened would kill whoever has mapped it."""
@@ -70,9 +70,9 @@ class Layout:
     def vectors(self) -> tuple[str, ...]:
         """Names of the (L, P) regions; behind them lies the centre row, if there is one.
 
-        `gradient` and the two of `incoming` hold what a mean is taken of, `mean` its result.
+        `gradient` and the two of `contribution` hold what a mean is taken of, `mean` its result.
         """
-        return ("row", *self.memory, "gradient", "mail 0", "mail 1", "mean")
+        return ("row", *self.memory, "gradient", "contribution 0", "contribution 1", "mean")
 
     @property
     def rows(self) -> int:
@@ -127,7 +127,7 @@ def create_file(layout: Layout) -> int:
     """
     if not hasattr(os, "memfd_create"):
         raise UserError("the procs runtime needs Linux (memory files and their locks). Use --runtime sim here.")
-    descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, layout.total_bytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
@@ -151,7 +151,7 @@ def check_file(descriptor: int, layout: Layout) -> None:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:  # no memory file
         seals = 0
-    if name != f"/memfd:{NAME} (deleted)" or seals & SEALS != SEALS:
+    if name != f"/memfd:{ARENA_NAME} (deleted)" or seals & SEALS != SEALS:
         why = "it is no sealed memory file of Roundelay"
     elif status.st_uid != os.geteuid():
         why = f"it belongs to user {status.st_uid}"

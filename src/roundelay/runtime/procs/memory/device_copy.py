@@ -21,7 +21,7 @@ from torch import Tensor
 
 from roundelay.runtime.procs.memory.pinned import pinned
 
-PIECE = 2**18
+GRADIENT_PIECE = 2**18
 """Elements of a gradient, at least, that cross to the arena together: 1 MiB."""
 
 
@@ -79,7 +79,7 @@ class GradientStream:
             threading.Thread(target=self._tell, daemon=True, name="gradient to the arena").start()
 
     def __call__(self, first: int) -> None:
-        if not self._first or (first and self._first - first < PIECE):
+        if not self._first or (first and self._first - first < GRADIENT_PIECE):
             return
         part, self._first = slice(first, self._first), first
         if self._stream is None:
