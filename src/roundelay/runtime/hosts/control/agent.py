@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
-from roundelay.algorithms.codecs import codec_named
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.coordinator import hold, let_go
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.control.membership import open_router
+from roundelay.runtime.hosts.control.segment_part import (
+    LinkTrouble,
+    SegmentPart,
+    hold,
+    let_go,
+    start_learners,
+    train_with_leases,
+    train_with_means,
+)
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -29,7 +35,6 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 Asked = Callable[[], str]
 """The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
@@ -91,7 +96,7 @@ class _HostAgent:
         self._part = self._segment = self._generation = self._host = -1
         self._lost = ""  # why the coordinator is
         self._over: _Over | None = None  # why the run is
-        self._trouble: tuple[float, str] | None = None
+        self._trouble = LinkTrouble(2 * terms.host_patience)
         self._told = False  # the coordinator, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
         self._peer_links: PeerLinks | None = None
@@ -168,16 +173,7 @@ class _HostAgent:
             return MonitoredLink(link, self._terms.host_patience)
 
     def _build(self) -> None:
-        terms = self._terms
-        self.local_runtime = ProcsRuntime(
-            self._cluster,
-            terms.patience_seconds,
-            terms.threads,
-            on_death=terms.on_death,
-            here=self._place.ranks,
-            views=(HostMeanSequences,),
-            open_endpoint=self._endpoint.open,
-        )
+        self.local_runtime = start_learners(self._cluster, self._place, self._terms, self._endpoint)
         self._arena = self.local_runtime.arena
         initial = fingerprint(self._arena.vector("row", self.local_runtime.here[0]))
         self._send("built", parameters=self.local_runtime.parameters, initial=initial)
@@ -321,7 +317,8 @@ class _HostAgent:
         assert self.local_runtime is not None
         local_runtime = self.local_runtime
         plan = dataclasses.replace(SegmentPlan.from_json(header["plan"]), last_round=int(header["last_round"]))
-        self._part, self._trouble = int(header["part"]), None
+        self._part = int(header["part"])
+        self._trouble.clear()
         if header["segment"] != self._segment:
             self._segment = header["segment"]
             local_runtime.begin(plan)
@@ -354,34 +351,16 @@ class _HostAgent:
 
     def _run_part(self, plan: SegmentPlan, living: list[int]) -> None:
         assert self.local_runtime is not None
+        part = SegmentPart(plan, self._part, living, self._look)
         if self._synchronous:
             assert self._peer_links is not None
-            means = HostMeans(
-                self._arena,
-                self._hosts,
-                self._host,
-                self._part,
-                self._peer_links.chain,
-                self._peer_links.mix_links,
-                self._failed,
-                codec_named(self._terms.wire, "--wire"),
-            )
-            try:
-                self.local_runtime.part(plan, self._look, living, means.start)
-            finally:
-                means.stop()
+            train_with_means(self.local_runtime, part, self._peer_links, self._terms.wire, self._trouble.note)
         else:
-            self._prefetch = prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._ask)
-            try:
-                self.local_runtime.part(plan, self._look, living, prefetch.start)
-            finally:
-                prefetch.stop()
+            self._prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._ask)
+            train_with_leases(self.local_runtime, part, self._prefetch)
 
     def _ask(self, wanted: int) -> None:
         self._monitored.send("want", {"part": self._part, "wanted": wanted})
-
-    def _failed(self, reason: str) -> None:
-        self._trouble = self._trouble or (wall_clock(), reason)
 
     def _look(self, _: Glance) -> bool:
         self._check()
@@ -391,8 +370,7 @@ class _HostAgent:
         self._say_state()
         if self._endpoint.error:
             raise RuntimeError(f"an exchange with another host failed:\n{self._endpoint.error}")
-        if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
-            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
+        self._trouble.check()
         return False
 
     def _report(self) -> dict[str, Any] | None:

@@ -18,8 +18,6 @@ from types import TracebackType
 
 from torch import Tensor
 
-from roundelay.algorithms.codecs import codec_named
-from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
     Cluster,
@@ -34,23 +32,29 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.control.membership import HostMembership, PendingJoins, open_router
+from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
-from roundelay.runtime.hosts.control.progress import HostProgress
+from roundelay.runtime.hosts.control.progress import HostProgress, standstill
+from roundelay.runtime.hosts.control.segment_part import (
+    LinkTrouble,
+    SegmentPart,
+    hold,
+    let_go,
+    start_learners,
+    train_with_leases,
+    train_with_means,
+)
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import LinkError, Message
+from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 OWN_HOST = 0
 """The coordinator's host."""
@@ -76,25 +80,16 @@ class MultiHostRuntime(Runtime):
         self._segments = self._parts = 0
         self._plan: SegmentPlan | None = None
         self._stopping = self._stopped = False
-        self._trouble: tuple[float, str] | None = None  # with links between hosts, and since when
+        self._trouble = LinkTrouble(2 * terms.host_patience)
         self._progress = HostProgress(2 * terms.patience_seconds)
         self._leading = False  # learners of this host are under way
-        self._stale: set[str] = set()  # vectors of learners elsewhere that are newer there
         self._prefetch: PrefetchedLeases | None = None
         self._why = ""
         self._router = open_router(place, terms)
         arrivals = PendingJoins(self._router, terms.host_patience)
         self._endpoint = ExchangeEndpoint(place, terms, self._router)
         try:
-            self.local_runtime = ProcsRuntime(
-                cluster,
-                terms.patience_seconds,
-                terms.threads,
-                on_death=terms.on_death,
-                here=place.ranks,
-                views=(HostMeanSequences,),
-                open_endpoint=self._endpoint.open,
-            )
+            self.local_runtime = start_learners(cluster, place, terms, self._endpoint)
         except BaseException:
             self._endpoint.close()
             self._router.close()
@@ -103,6 +98,7 @@ class MultiHostRuntime(Runtime):
         self._hosts = HostMembership(
             self.local_runtime, self._router, arrivals, place, terms, self._heard, self._left, self._endpoint.peers
         )
+        self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy)
         self._peer_links: PeerLinks | None = None
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
@@ -138,7 +134,7 @@ class MultiHostRuntime(Runtime):
             self._bases, self._past = {}, []
             self._leases = Leases(plan.epoch, plan.first, plan.end_round * self.cluster.learners)
             self.local_runtime.begin(plan)
-            self._stale = {"row", *self.local_runtime.layout.memory}
+            self._mirrors.begin_segment()
             for remote in self._hosts.all():
                 remote.begin_segment()
         self._part(plan, watch)
@@ -169,23 +165,23 @@ class MultiHostRuntime(Runtime):
         for remote in self._hosts.inside():
             if not remote.busy:
                 self._order(remote, plan, living)
-        self._own_part(plan, look, living)
-        self._wait_for_others(plan, look)
+        try:
+            self._lead(plan, look, living)
+            self._wait_for_others(plan, look)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
         if not self.local_runtime.living():
             raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()))
 
     def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
         """Learners here have ended."""
-        try:
-            while any(remote.busy for remote in self._hosts.inside()):
-                time.sleep(0.02)
-                look(self.local_runtime.glance())
-                self.local_runtime.collect_replacements()
-                if self._more_for(self.local_runtime.ready()):
-                    self._lead(plan, look, self._wanted())
+        while any(remote.busy for remote in self._hosts.inside()):
+            time.sleep(0.02)
             look(self.local_runtime.glance())
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
+            self.local_runtime.collect_replacements()
+            if self._more_for(self.local_runtime.ready()):
+                self._lead(plan, look, self._wanted())
+        look(self.local_runtime.glance())
 
     def _wanted(self) -> list[int]:
         """Learners that are to take part: those that live, and replacements that are ready."""
@@ -208,12 +204,6 @@ class MultiHostRuntime(Runtime):
             living=living,
         )
 
-    def _own_part(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
-        try:
-            self._lead(plan, look, living)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
-
     def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
         self._leading = True
         try:
@@ -222,28 +212,15 @@ class MultiHostRuntime(Runtime):
             self._leading = False
 
     def _train(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
+        part = SegmentPart(plan, self._parts, living, look)
         if self._synchronous:
             assert self._peer_links is not None
-            means = HostMeans(
-                self._arena,
-                self._hosts.hosts,
-                OWN_HOST,
-                self._parts,
-                self._peer_links.chain,
-                self._peer_links.mix_links,
-                self._failed,
-                codec_named(self._terms.wire, "--wire"),
-            )
-            try:
-                self.local_runtime.part(plan, look, living, means.start)
-            finally:
-                means.stop()
+            train_with_means(self.local_runtime, part, self._peer_links, self._terms.wire, self._trouble.note)
             return
         self._prefetch = prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._lease_own)
         try:
-            self.local_runtime.part(plan, look, living, prefetch.start)
+            train_with_leases(self.local_runtime, part, prefetch)
         finally:
-            prefetch.stop()
             self._prefetch = None
         assert self._leases is not None
         self._settle_own(prefetch)
@@ -259,10 +236,6 @@ class MultiHostRuntime(Runtime):
         prefetch, leases = self._prefetch, self._leases
         if prefetch is not None and leases is not None:
             prefetch.fill(*leases.draw(OWN_HOST, wanted))
-
-    def _failed(self, reason: str) -> None:
-        """A link to another host is gone, which may be dead: that is for its first link to say, a little later."""
-        self._trouble = self._trouble or (wall_clock(), reason)
 
     # What the others say ----------------------------------------------------------------------------------------------
 
@@ -311,8 +284,7 @@ class MultiHostRuntime(Runtime):
                 self._stop()
             plan = self._plan
             for remote in self._hosts.inside():
-                late = remote.late and not remote.began
-                if plan is not None and not remote.busy and self._more_for(self._late_learners(remote, late)):
+                if plan is not None and not remote.busy and self._more_for(remote.could_begin()):
                     self._order(remote, plan, self._wanted())
             return False
 
@@ -324,10 +296,6 @@ class MultiHostRuntime(Runtime):
             before = traffic.get(host, (0, 0))
             traffic[host] = before[0] + sent, before[1] + received
         return self._hosts.seen(traffic)
-
-    def _late_learners(self, remote: RemoteHost, late: bool) -> Iterable[int]:
-        """Learners of a host that could begin at once: all, when it has just come, or replacements."""
-        return remote.ranks if late else remote.ready
 
     def _judge(self) -> None:
         """Turn problems of other hosts into exceptions.
@@ -343,17 +311,10 @@ class MultiHostRuntime(Runtime):
             others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
         for remote in remotes:
-            problem, text = remote.answer.problem, remote.answer.text
-            if problem == "died":
-                raise LearnerDied(remote.answer.rank, f"{text} (on host {remote.host})", frames)
-            if problem == "timeout":
-                raise TimeoutError(f"{text} (on host {remote.host})")
-            if problem:
-                raise RuntimeError(f"host {remote.host} failed:\n{text}")
+            remote.raise_problem(frames)
         if self._endpoint.error:
             raise RuntimeError(f"an exchange with another host failed:\n{self._endpoint.error}")
-        if self._trouble is not None and wall_clock() - self._trouble[0] > 2 * self._terms.host_patience:
-            raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
+        self._trouble.check()
 
     def _watch_progress(self) -> None:
         """Do without a host that lives and gets nothing done; end where that is no way out.
@@ -361,9 +322,8 @@ class MultiHostRuntime(Runtime):
         Raises:
             TimeoutError: names hosts and learners.
         """
-        busy = {remote.host for remote in self._hosts.inside() if remote.busy}
-        if self._leading:
-            busy.add(OWN_HOST)
+        busy = {OWN_HOST} if self._leading else set()
+        busy |= {remote.host for remote in self._hosts.inside() if remote.busy}
         done = {host: self._done(host, ranks) for host, ranks in enumerate(self._hosts.hosts)}
         everybody = sum(done.values())  # whoever is busy anew all the time gets nothing done either
         still = self._progress.look(
@@ -373,13 +333,7 @@ class MultiHostRuntime(Runtime):
             return
         seconds, all_ = 2 * self._terms.patience_seconds, EVERYBODY in still
         if all_ or self._synchronous or self._terms.on_death == "stop" or OWN_HOST in still:
-            named = "; ".join(
-                f"host {host} (learners {', '.join(map(str, self._hosts.hosts[host]))})"
-                for host in (sorted(busy) if all_ else still)
-            )
-            raise TimeoutError(
-                f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
-            )
+            raise standstill({host: self._hosts.hosts[host] for host in (sorted(busy) if all_ else still)}, seconds)
         for remote in [remote for remote in self._hosts.inside() if remote.host in still]:
             self._hosts.evict(remote, f"it lives, but has trained nothing for {seconds:g} s")
 
@@ -411,39 +365,16 @@ class MultiHostRuntime(Runtime):
 
     # State ------------------------------------------------------------------------------------------------------------
 
-    def _fetch(self, *names: str) -> None:
-        """Bring the vectors `names` of learners elsewhere here, unless they are here already."""
-        wanted = [name for name in names if name in self._stale]
-        if wanted:
-            self._hosts.ask("give", "what its learners' rows are", names=wanted)
-            self._stale.difference_update(wanted)
-        if self._synchronous and self._hosts.lost:
-            gone = self._hosts.lost[0]
-            raise UserError(
-                f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "
-                f"{self.cluster.strategy.label} cannot go on without it. The last checkpoint is complete: the same "
-                "command resumes, also with fewer learners."
-            )
-
     def state(self) -> ClusterState:
-        self._fetch("row", *self.local_runtime.layout.memory)
+        self._mirrors.fetch(*self._mirrors.names)
         return self.local_runtime.state()
 
     def load(self, state: ClusterState) -> None:
         self.local_runtime.load(state)
-        for remote in self._hosts.inside():
-            try:
-                for name in ("row", *self.local_runtime.layout.memory):
-                    for rank in remote.ranks:
-                        bulk.send_vector(remote.monitored, name, rank, self._arena.vector(name, rank))
-            except LinkError:
-                continue  # it is lost, as will be noticed
-        numbers = bulk.integers(self._arena, range(self.cluster.learners))
-        self._hosts.ask("load", "that it has loaded a state", integers=numbers)
-        self._stale.clear()
+        self._mirrors.send()
 
     def rows(self) -> Tensor:
-        self._fetch("row")
+        self._mirrors.fetch("row")
         return self.local_runtime.rows()
 
     def centre(self) -> Tensor:
@@ -467,23 +398,3 @@ class MultiHostRuntime(Runtime):
         if error is not None:
             self._why = str(error).partition("\n")[0] or type(error).__name__
         self.close()
-
-
-def hold(local_runtime: ProcsRuntime) -> int:
-    """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
-    local_runtime.arena.queue_lock.acquire()
-    try:
-        local_runtime.arena.queue.hold[0] = 1
-        return max(int(local_runtime.arena.queue.rounds[rank]) for rank in local_runtime.here)
-    finally:
-        local_runtime.arena.queue_lock.release()
-
-
-def let_go(local_runtime: ProcsRuntime, stop: int) -> None:
-    """Let them go on up to round `stop`."""
-    local_runtime.arena.queue_lock.acquire()
-    try:
-        local_runtime.arena.queue.stop_round[0] = min(int(local_runtime.arena.queue.stop_round[0]), stop)
-        local_runtime.arena.queue.hold[0] = 0
-    finally:
-        local_runtime.arena.queue_lock.release()

@@ -28,7 +28,7 @@ class PeerLinks:
         largest: int,
         encrypts: bool = True,
     ) -> None:
-        self._hosts, self._host, self._patience = hosts, host, 2 * patience
+        self.hosts, self.host, self._patience = hosts, host, 2 * patience
         self._largest, self._encrypts = largest, encrypts
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class PeerLinks:
 
     def _take(self, link: Link) -> None:
         role, host = str(link.hello["what"]), link.hello.get("host")
-        later = range(self._host + 1, len(self._hosts))
+        later = range(self.host + 1, len(self.hosts))
         if type(host) is not int or host not in (later[:1] if role == CHAIN else later):
             link.blame(f"comes for {role!r} as host {host!r}, which is not expected here")
             return
@@ -67,21 +67,21 @@ class PeerLinks:
             LinkError: one of those does not answer.
             TimeoutError: one of these did not come within `seconds`; says which.
         """
-        for host in range(self._host):
-            for role in (CHAIN, MIX) if host == self._host - 1 else (MIX,):
+        for host in range(self.host):
+            for role in (CHAIN, MIX) if host == self.host - 1 else (MIX,):
                 link = Link.connect(
                     addresses[host],
                     secret,
-                    {"what": role, "host": self._host},
+                    {"what": role, "host": self.host},
                     seconds,
                     encrypts=self._encrypts,
-                    expected=identity(self._hosts[host][0]),
+                    expected=identity(self.hosts[host][0]),
                 )
                 self._add(role, host, link)
-        later = range(self._host + 1, len(addresses))
+        later = range(self.host + 1, len(addresses))
         if not until(lambda: not set(later) - set(self.mix_links) and not set(later[:1]) - set(self.chain), seconds):
-            missing = sorted(set(later) - set(self.mix_links)) or [self._host + 1]
-            raise TimeoutError(f"host {self._host} has waited {seconds:.0f} s for links from hosts {missing}")
+            missing = sorted(set(later) - set(self.mix_links)) or [self.host + 1]
+            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing}")
 
     def readings(self) -> Iterator[Reading]:
         """Of each link."""

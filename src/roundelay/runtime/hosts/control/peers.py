@@ -1,10 +1,11 @@
 """A host of a run, as the coordinator sees it."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from roundelay.runtime.base import Joined, Lost, Traffic
+from roundelay.runtime.base import Joined, LearnerDied, Lost, Traffic
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
@@ -100,6 +101,27 @@ class RemoteHost:
         except LinkError:
             return False
         return True
+
+    def could_begin(self) -> Sequence[int]:
+        """Learners that could begin at once: all, when it has just come, or replacements."""
+        return self.ranks if self.late and not self.began else self.ready
+
+    def raise_problem(self, frames: int) -> None:
+        """Turn the problem with which its last part ended, if any, into an exception.
+
+        Args:
+            frames: trained in the segment so far.
+
+        Raises:
+            LearnerDied, TimeoutError, RuntimeError.
+        """
+        problem, text = self.answer.problem, self.answer.text
+        if problem == "died":
+            raise LearnerDied(self.answer.rank, f"{text} (on host {self.host})", frames)
+        if problem == "timeout":
+            raise TimeoutError(f"{text} (on host {self.host})")
+        if problem:
+            raise RuntimeError(f"host {self.host} failed:\n{text}")
 
     def begin_segment(self) -> None:
         """Nothing has happened in it yet."""

@@ -1,6 +1,6 @@
 """Hosts that work and get nothing done. A heartbeat says that a host lives, only settled leases say that it moves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SUSPENDED_SECONDS = 1.0
@@ -43,3 +43,11 @@ class HostProgress:
             else:
                 still.seconds += passed
         return sorted(host for host, still in self._still.items() if still.seconds > self._patience)
+
+
+def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
+    """The error that `hosts`, each with the ranks of its learners, have got nothing done for so long."""
+    named = "; ".join(f"host {host} (learners {', '.join(map(str, ranks))})" for host, ranks in hosts.items())
+    return TimeoutError(
+        f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
+    )
