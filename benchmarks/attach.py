@@ -1,4 +1,4 @@
-"""What `roundelay.attach` costs a training loop: steps a second of an attached learner over those of the bare loop.
+"""Cost of `roundelay.attach` for a training loop: steps a second of an attached learner over those of the bare loop.
 
     python benchmarks/attach.py                       # a network of 12.5 million parameters, minibatch 256, SGD
     python benchmarks/attach.py --optimizer AdamW --minibatch 64 --strategies adpsgd

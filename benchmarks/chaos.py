@@ -73,7 +73,7 @@ def processes(mark: str) -> list[int]:
 
 
 def command(process: int) -> str:
-    """What it was started as; empty if it is gone."""
+    """Command line it was started with; empty if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100]
     return ""

@@ -1,4 +1,4 @@
-"""Which share of the time of a gradient a learner spends on getting its minibatch, for every acoustic model.
+"""Share of the time of a gradient that a learner spends on getting its minibatch, for every acoustic model.
 
     python benchmarks/data_wait.py                 # the default sizes, and the published ones
     python benchmarks/data_wait.py --hours 20      # a larger corpus: less of it in the processor's cache

@@ -1,4 +1,4 @@
-"""What an exchange between two hosts costs their processors: milliseconds of CPU time at both ends, over loopback.
+"""Cost of an exchange between two hosts for their processors: milliseconds of CPU time at both ends, over loopback.
 
     python benchmarks/exchanges.py [--parameters 12500000] [--rows 5] [--no-encrypt]
 

@@ -50,7 +50,7 @@ STARTS = 8
 
 
 class Fates:
-    """What may happen to a training."""
+    """Faults that may happen to a training."""
 
     def __init__(self, hosts: Hosts, training: HostTraining, drawn: np.random.Generator) -> None:
         self.hosts, self.training, self.drawn = hosts, training, drawn
@@ -112,7 +112,7 @@ class Fates:
         self.hosts.heal(host)
 
     def stall(self) -> None:
-        """What a host sends and is sent is kept for a moment; the last host's cable is ours."""
+        """Holds all that a host sends and receives for a moment; the last host's cable is ours."""
         self.hosts.stall(self.training.number - 1)
         self.wait(0.2, PATIENCE / 3)
         self.hosts.heal(self.training.number - 1)
@@ -158,7 +158,7 @@ class Bounds:
 
 
 def options(strategy: str) -> list[str]:
-    """What a strategy trains with here."""
+    """Options a strategy trains with here."""
     return [f"schedule.learning_rate={LEARNING_RATE / 4}"] if strategy == "asgd" else []
 
 
@@ -216,7 +216,7 @@ def ended(process: "subprocess.Popen[str]") -> bool:
 
 
 def command(process: int) -> str:
-    """What it was started as; empty if it is gone."""
+    """Command line it was started with; empty if it is gone."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:

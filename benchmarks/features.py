@@ -1,4 +1,4 @@
-"""How much audio a core turns into features in a second: `python benchmarks/features.py`.
+"""Amount of audio that a core turns into features in a second: `python benchmarks/features.py`.
 
 Writes a corpus of WAV files, computes its features as `roundelay prepare` does (reading, filterbank, statistics, the
 array on disk) in one process and in one for each core, and prints hours of audio per second, of the clock and of the

@@ -1,4 +1,4 @@
-"""What training through Roundelay costs on a GPU, against the bare loop; all measured in this one run.
+"""Cost of training through Roundelay on a GPU, against the bare loop; all measured in this one run.
 
     python benchmarks/gpu.py [--rounds 3] [--steps 40] [--learners 2 4]
     python benchmarks/gpu.py --device cpu --small --steps 3        # the same program where there is no GPU: no figures

@@ -1,4 +1,4 @@
-"""How long a decoding graph of a large vocabulary takes to make, and how much memory.
+"""Time and memory that a decoding graph of a large vocabulary takes to make.
 
     python benchmarks/graph.py --text books.txt.gz --lexicon cmudict.dict.gz [--transcripts text] [--vocabulary 20000]
         [--order 3] [--cutoffs 1 1 2] [--prune 1e-8] [--join 30] [--context 3] [--out FOLDER]

@@ -113,7 +113,7 @@ class Killer(threading.Thread):
 
 @dataclass
 class Row:
-    """What became of all runs of one strategy."""
+    """Outcomes of all runs of one strategy."""
 
     strategy: str
     runs: int = 0

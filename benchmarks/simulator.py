@@ -1,4 +1,4 @@
-"""How fast the simulator is: events a second without vectors, and gradients computed together against one by one.
+"""Speed of the simulator: events a second without vectors, and gradients computed together against one by one.
 
     python benchmarks/simulator.py                # both tables
     python benchmarks/simulator.py --learners 64  # the first with fewer learners

@@ -1,4 +1,4 @@
-"""What talking costs: throughput per learner over that of learners that never talk, all measured in this one run.
+"""Cost of communication: throughput per learner over that of learners that never talk, all measured in this one run.
 
     python benchmarks/talk.py [--rounds 3] [--steps 20] [--bf16] [--only MODE ...]
 

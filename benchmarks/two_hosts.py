@@ -1,4 +1,4 @@
-"""What a slow network costs: two hosts, made of network namespaces, joined by a link of a given rate.
+"""Cost of a slow network: two hosts, made of network namespaces, joined by a link of a given rate.
 
     python benchmarks/two_hosts.py [--rounds 3] [--steps 20] [--bf16] [--rates 1gbit 100mbit] [--only MODE ...]
     python benchmarks/two_hosts.py --straggler [--rounds 3]

@@ -1,4 +1,4 @@
-"""What it costs to seal what goes between hosts: MB/s, and the share of a core at 1 Gbit/s.
+"""Cost of sealing what goes between hosts: MB/s, and the share of a core at 1 Gbit/s.
 
     python benchmarks/wire.py [--megabytes 50] [--rounds 7]
 

@@ -43,7 +43,7 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 class StandIn(nn.Module):
-    """What a sequence classifier of `transformers` looks like from outside."""
+    """A stand-in with the interface of a sequence classifier of `transformers`."""
 
     def __init__(self) -> None:
         super().__init__()

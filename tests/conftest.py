@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings that all tests share."""
 
 import os
 from pathlib import Path

@@ -25,7 +25,7 @@ class Host:
     """One node of the cluster."""
 
     def address(self) -> str:
-        """Where others reach it."""
+        """Address at which others reach it."""
         return str(get_node_ip_address())
 
     def train(self, words: Sequence[str], variables: dict[str, str], folder: str) -> int:

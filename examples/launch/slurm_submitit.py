@@ -22,7 +22,7 @@ import submitit
 
 @dataclass
 class Training:
-    """What a task does; submitit pickles it, and, after a preemption, asks it what to do next."""
+    """The work of a task; submitit pickles it, and, after a preemption, asks it what to do next."""
 
     words: list[str]  # of the command, after `roundelay`
     learners: int  # on each node

@@ -123,7 +123,7 @@ def hmm_transducer(windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Fst,
 
 
 def word_row(fst: Fst, ids: list[int], backoff: int) -> float:
-    """What a row of words costs in G."""
+    """Cost of a row of words in G."""
     lines = [f"{i} {i + 1} {w} {w}" for i, w in enumerate(ids)]
     lines += [f"{i} {i} {backoff} {backoff}" for i in range(len(ids) + 1)]
     row = kaldifst.compile("\n".join([*lines, f"{len(ids)}", ""]), acceptor=False)

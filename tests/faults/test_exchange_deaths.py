@@ -42,7 +42,7 @@ def peer() -> Iterator[tuple["subprocess.Popen[str]", int]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_host_killed_while_it_is_spoken_to(seed: int) -> None:
-    """Wherever the bytes are: nothing is torn, the learner is told that nobody is there, and goes on."""
+    """The bytes may be anywhere: nothing is torn, the learner is told that nobody is there, and goes on."""
     with hosts([0, 1], parameters=LONG) as (zero, _), peer() as (process, port):
         worker, row = zero.workers[0], zero.rows[0]
         zero.client.peers_changed({1: ("127.0.0.1", port)})

@@ -195,7 +195,7 @@ def test_a_host_that_stood_still_for_too_long_comes_back_by_itself() -> None:
 def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
     still: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the reason: here the conductor's book forgets what they say."""
+    """The reason does not matter: here the conductor's book forgets what they say."""
     settle, forgotten = Leases.settle, set(still)
 
     def forget(self: Leases, host: int, trained: Collection[int]) -> None:

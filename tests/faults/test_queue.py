@@ -20,7 +20,7 @@ PLAN = EpochPlan(epoch=0, examples=36, minibatch=12, learners=3, seed=0)
 
 
 class Killed(BaseException):
-    """What stands for SIGKILL here; like the kernel, it lets the lock go."""
+    """Stands for SIGKILL here; like the kernel, it lets the lock go."""
 
 
 class _Mortal(np.ndarray[Any, Any]):

@@ -87,7 +87,7 @@ def test_what_is_coded_there_has_the_bits_of_the_processor(codec: Codec) -> None
 
 
 def total(runtime: ProcsRuntime) -> Tensor:
-    """What exchanges keep: the sum of all rows, (P,)."""
+    """The vector that exchanges keep: the sum of all rows, (P,)."""
     rows = runtime.rows().sum(0)
     return rows + runtime.centre() if runtime.cluster.centre else rows
 

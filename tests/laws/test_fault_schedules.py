@@ -72,7 +72,7 @@ def runtime(name: str, seed: int) -> SimRuntime:
 
 
 def trained(running: SimRuntime) -> tuple[int, Outcome | None]:
-    """Who died, or -1 and what the segment came to."""
+    """The rank that died, or -1 and the outcome of the segment."""
     try:
         return -1, running.segment(plan(ROUNDS, running.cluster.learners))
     except LearnerDied as death:

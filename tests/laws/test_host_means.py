@@ -103,7 +103,7 @@ def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
 
 
 def one_mean(sides: list[Side], vectors: list[Tensor], gradient: bool) -> list[Tensor]:
-    """What both hosts have of it."""
+    """The mean as both hosts have it."""
     for rank, side in enumerate(sides):
         if gradient:
             side.arena.vector("gradient", rank).copy_(vectors[rank])

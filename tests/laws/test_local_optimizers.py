@@ -166,7 +166,7 @@ def trained(runtime: Runtime, learners: int, warmup: Warmup, rounds: int, cut: i
 def test_every_minibatch_is_trained_at_the_rate_of_its_round(
     name: str, learners: int, start: float, warm: float, done: int, cut: int
 ) -> None:
-    """However the learners' speeds differ, and wherever the epoch is interrupted."""
+    """The learners' speeds may differ, and the epoch may be interrupted anywhere."""
     learners = 1 if name == "sgd" else learners
     warmup = Warmup(start, warm, done)
     with SimRuntime(cluster(name, learners, SlopeTask()), CostModel(jitter=0.5)) as runtime:

@@ -1,4 +1,4 @@
-"""Whatever a member says, its host is either served or lost; and the run goes on.
+"""Members may say anything: the host is either served or lost; and the run goes on.
 
 A member knows the secret: it may be another version, have broken memory, or be ill. Its messages are those of a host
 that takes part, with anything in place of anything. The coordinator's threads live through all of them, nothing that a
@@ -232,7 +232,7 @@ KINDS = ("want", "report", "done", "state", "replied", "built", "piece", "prepar
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_host_says_is_understood(run: Run, kind: str) -> None:
-    """What the odd messages are made of."""
+    """The odd messages are made of these."""
     remote = run.ready()
     header, payload = run.message(kind)
     run.member.link.send(kind, header, [payload])

@@ -1,4 +1,4 @@
-"""How fast rows agree when nobody learns: the spectral gap, in the strategies' own code."""
+"""Speed at which rows agree when nobody learns: the spectral gap, in the strategies' own code."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_the_slowest_way_to_be_apart_shrinks_by_the_second_eigenvalue(name: str,
 @given(st.integers(0, 4), st.integers(0, 99))
 @settings(max_examples=10, deadline=None)
 def test_one_peer_at_a_time_reaches_the_mean_in_log2_rounds(doublings: int, seed: int) -> None:
-    """When the number of learners is a power of two, and not a round earlier."""
+    """The number of learners is a power of two; the mean is not reached a round earlier."""
     learners = 2**doublings
     start = torch.randn(learners, 5, generator=torch.Generator().manual_seed(seed))
     for rounds in range(1, doublings + 1):

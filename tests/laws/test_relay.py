@@ -1,4 +1,4 @@
-"""Whoever stands between two hosts can pass on what they say, or end it: never change it, and nobody acts on it if so.
+"""A relay between two hosts can pass on what they say, or end it: it cannot change it without being found out.
 
 The one between knows neither the secret nor the keys. Whatever it does to what goes over a link after the handshake
 closes that link at once, is counted as tampering, and says between whom.

@@ -42,7 +42,7 @@ RULES: list[tuple[str, int, Callable[[Worker], Exchange]]] = [
 def test_an_exchange_between_hosts_is_one_on_an_arena_to_the_bit(
     name: str, peer: int, request_of: Callable[[Worker], Exchange]
 ) -> None:
-    """When nobody else writes. Learner 1 asks; the centre is on the host of learner 0."""
+    """This holds when nobody else writes. Learner 1 asks; the centre is on the host of learner 0."""
     with hosts([0, 1], name) as (zero, one), hosts([0, 0], name) as (single,):
         results = []
         for theirs, mine in ((zero, one), (single, single)):
@@ -162,7 +162,7 @@ def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
 
 @pytest.mark.parametrize("row_format", [RowFormat(), BF16, THREE])
 def test_an_exchange_lands_on_the_row_as_it_is_then(row_format: RowFormat) -> None:
-    """What the learner adds while its row is in flight is neither lost nor mixed."""
+    """Anything the learner adds while its row is in flight is neither lost nor mixed."""
     with hosts([0, 1], row_format=row_format) as (zero, one):
         worker = zero.workers[0]
         one.rows[1].lock.acquire()
@@ -182,7 +182,7 @@ def test_an_exchange_lands_on_the_row_as_it_is_then(row_format: RowFormat) -> No
 
 
 def orders(rows: list[Tensor], pairs: Sequence[tuple[int, int]]) -> list[list[Tensor]]:
-    """What becomes of rows if pairs average one after another, in any order."""
+    """Rows after pairs average one after another, in any order."""
     found = []
     for order in itertools.permutations(pairs):
         now = [row.clone() for row in rows]
@@ -269,7 +269,7 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
 def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of its four messages the link breaks under, or right behind."""
+    """The link breaks under any of its four messages, or right behind one."""
     with hosts([0, 1]) as (zero, one):
         broken: list[str] = []
         whole = Link.send

@@ -1,4 +1,4 @@
-"""How rows are carried between hosts: in which precision, and how much of them."""
+"""Format of rows between hosts: their precision, and the fragments of them."""
 
 from typing import Any
 
@@ -92,8 +92,8 @@ def test_every_fragment_meets_every_neighbour(fragments: int) -> None:
 @pytest.mark.parametrize("codec", [name for name, codec in CODECS.items() if not codec.exact])
 @pytest.mark.parametrize("remembers", [True, False])
 def test_what_the_strategy_codes_is_the_same_between_hosts_as_on_one(codec: str, remembers: bool) -> None:
-    """Whoever asks, whichever row travels: both rows, and what is left of them in the vector that the strategy names.
-    The run's codec does not count then."""
+    """It does not matter who asks and which row travels: both rows are the same, and what is left of them in the vector
+    that the strategy names. The run's codec does not count then."""
     with (
         hosts([0, 1], "delayed-gradient", row_format=BF16) as (zero, one),
         hosts([0, 0], "delayed-gradient") as (single,),

@@ -1,4 +1,4 @@
-"""What the simulator promises: exact repetition, times on paper, and lives that lose nothing."""
+"""The promises of the simulator: exact repetition, times on paper, and lives that lose nothing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

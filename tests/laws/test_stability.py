@@ -68,7 +68,7 @@ def test_with_local_momentum_too(name: str) -> None:
 
 
 def test_local_and_block_momentum_multiply_where_the_local_one_is_kept() -> None:
-    """Why bmuf at period 5 with the papers' block momentum stayed at chance: it bore 1/600 of the rate of sgd."""
+    """bmuf at period 5 with the papers' block momentum stayed at chance because it bore 1/600 of the rate of sgd."""
     kept, reset = (
         theory(make_strategy(f"bmuf,period=5,momentum=0.75,rate=1,local_momentum={kind}"), 4, 0.9)
         for kind in ("keep", "reset")

@@ -1,4 +1,4 @@
-"""What one learner ten times slower costs, in virtual time to the same held-out loss."""
+"""The cost of one learner ten times slower, in virtual time to the same held-out loss."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""What every strategy must obey, in the simulator, where nothing depends on timing."""
+"""Laws that every strategy must obey, in the simulator, where nothing depends on timing."""
 
 import pytest
 import torch
@@ -255,7 +255,7 @@ def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
 
 
 def held_up(strategy: Strategy, rank: int) -> set[int]:
-    """Who of 8 learners keeps a slow `rank` company, by what the strategy declares."""
+    """Those of 8 learners who wait for a slow `rank`, by what the strategy declares."""
     if strategy.traits.waits.startswith("nobody"):
         return {rank}
     if isinstance(strategy, HAdPsgd):
@@ -276,7 +276,7 @@ def test_who_waits_is_as_declared(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bsp period=20", "bmuf period=20", "slowmo period=20", "diloco period=20"])
 def test_to_wait_once_a_period_is_to_wait_less(name: str) -> None:
-    """Where gradients take now longer, now shorter, many steps of one learner take nearly as long as those of
+    """Gradients take now longer, now shorter: many steps of one learner take nearly as long as those of
     another."""
     uneven = CostModel(jitter=0.5)
     assert seconds(name, 8, (), uneven) < 0.75 * seconds("ssgd", 8, (), uneven)

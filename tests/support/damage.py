@@ -1,4 +1,4 @@
-"""What readers may do with damaged files."""
+"""Outcomes that readers may have with damaged files."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -109,7 +109,7 @@ class HostTraining:
                 )
 
     def said(self, host: int) -> Path:
-        """Where a host's words go."""
+        """File of a host's output."""
         return self.folder / f"{Path(self.exp).name}-host{host}.txt"
 
     def words(self) -> str:
@@ -126,7 +126,7 @@ class HostTraining:
     # What the run says of itself -------------------------------------------------------------------------------------
 
     def live(self) -> Live | None:
-        """What it is doing now; None before the first word."""
+        """Its present state; None before the first word."""
         try:
             return Live.from_json(json.loads((self.folder / self.exp / Live.FILE).read_text()))
         except FileNotFoundError:

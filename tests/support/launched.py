@@ -33,7 +33,7 @@ def report(**facts: Any) -> None:
 
 
 def reports(text: str) -> dict[str, dict[int, dict[str, Any]]]:
-    """What learners reported: by what it is about (`law`), by rank."""
+    """Reports of learners: by what it is about (`law`), by rank."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in text.splitlines():
         if said := re.fullmatch(r"(?:\[\d+\] )?({.*})", line):  # `roundelay launch` says whose line it is

@@ -1,4 +1,4 @@
-"""Who holds which arena, as the kernel sees it."""
+"""Processes that hold an arena, as the kernel sees them."""
 
 import os
 from contextlib import suppress

@@ -24,7 +24,7 @@ def rank_0_is_there() -> bool:
 
 
 def overwrite(victim: str) -> None:
-    """What anybody does who reaches the store: say of rank 0's memory that it is the file `victim`."""
+    """Attack of somebody who reaches the store: say of rank 0's memory that it is the file `victim`."""
     client = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, wait_for_workers=False)
     store, key = PrefixStore("roundelay", client), "arena 0"
     until(lambda: store.check([key]) or rank_0_is_there())

@@ -37,7 +37,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @contextmanager
 def may_be_refused(pattern: str) -> Iterator[None]:
-    """What goes wrong in here is an error of the user's, whose message matches; all else is a defect."""
+    """Anything that goes wrong in here is an error of the user's, whose message matches; all else is a defect."""
     said = None
     try:
         yield

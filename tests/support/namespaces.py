@@ -181,7 +181,7 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def rate(self, rate: str, *hosts: int) -> None:
-        """What these hosts, or all, can send and be sent: `100mbit`, `1gbit`."""
+        """Rate at which these hosts, or all, can send and receive: `100mbit`, `1gbit`."""
         for host in hosts or range(len(self._hosts)):
             shaped = f"root tbf rate {rate} burst {BURST} latency 50ms"
             self._hosts[host].run(f"tc qdisc replace dev eth0 {shaped}")
@@ -300,7 +300,7 @@ class Hosts:
 
 @cache
 def why_not() -> str:
-    """Why hosts cannot be made here; empty where they can."""
+    """The reason why hosts cannot be made here; empty where they can."""
     try:
         with Hosts(1) as hosts:
             hosts.rate("1gbit")

@@ -12,7 +12,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class OddServer:
-    """Where it listens, what it is to answer, and the headers of the requests it had."""
+    """A server: where it listens, what it is to answer, and the headers of the requests it had."""
 
     address: str
     answers: list[Answer] = field(default_factory=list)

@@ -42,7 +42,7 @@ class Paper:
 
     @property
     def task(self) -> Quadratic:
-        """What is minimised."""
+        """The function that is minimised."""
         return Quadratic(self.parameters, seed=self.seed)
 
     @property
@@ -74,7 +74,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a strategy has made of it in the simulator."""
+    """Result of a strategy in the simulator."""
 
     rows: Tensor  # (holders, P)
     centre: Tensor  # (P,); of zeros where there is none

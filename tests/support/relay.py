@@ -13,7 +13,7 @@ PIECE = 1 << 14
 
 
 class _Hands:
-    """What is done to the pieces of one direction. `late`: a piece that was kept back."""
+    """Changes made to the pieces of one direction. `late`: a piece that was kept back."""
 
     def __init__(self) -> None:
         self.late = b""

@@ -1,4 +1,4 @@
-"""What worker processes of the tests do; a module of its own because workers import it by name."""
+"""Work of the worker processes of tests; a module of its own because workers import it by name."""
 
 import os
 

@@ -80,7 +80,7 @@ class Host:
             self.workers[rank] = Worker(self.spec(rank))
 
     def spec(self, rank: int) -> WorkerSpec:
-        """What learner `rank` is told."""
+        """Description given to learner `rank`."""
         return WorkerSpec(
             rank, self.cluster, self.layout, self.path, PATIENCE, 1, here=self.here, outbox_wake=self.client.wake[rank]
         )
@@ -103,7 +103,7 @@ class Host:
 
 
 def start(rank: int, parameters: int = LONG) -> Tensor:
-    """Where a learner begins, (P,)."""
+    """First row of a learner, (P,)."""
     return torch.randn(parameters, generator=torch.Generator().manual_seed(rank))
 
 

@@ -74,7 +74,7 @@ def test_one_learner_is_plain_training(name: str, set_to_none: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if kind.traits.alone_is_sgd])
-def test_alone_every_strategy_is_sgd_that_says_so(name: str) -> None:
+def test_with_one_learner_every_strategy_that_declares_it_equals_sgd(name: str) -> None:
     plain, model = network(), network()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     loop(plain, optimizer, [optimizer.step])

@@ -1,4 +1,4 @@
-"""What changes a module behind the session's back is taken over, or refused by name; what would average it twice is
+"""A change of a module behind the session's back is taken over, or refused by name; what would average it twice is
 refused; nothing of the arena outlives a session."""
 
 import gc

@@ -121,7 +121,7 @@ def test_no_number_is_taken_as_it_comes(name: str) -> None:
 
 @given(st.sampled_from(sorted(NUMBERS)), st.floats() | st.integers() | st.text(max_size=4))
 def test_numbers(kind: str, value: float | str) -> None:
-    """What is taken is finite and in its range; what is not is refused with its text."""
+    """A number that is taken is finite and in its range; any other is refused with its text."""
     refused, taken = "", 0.0
     try:
         taken = NUMBERS[kind](str(value))
@@ -139,7 +139,7 @@ def test_numbers(kind: str, value: float | str) -> None:
 
 @given(st.integers(0, 99), st.floats(1, 1e9), st.floats(0, 1e9))
 def test_stragglers(rank: int, factor: float, seconds: float) -> None:
-    """What passes here is what the recipe takes."""
+    """A text that passes here is one the recipe takes."""
     from roundelay.acoustic import parse_straggler  # noqa: PLC0415 loads torch
 
     for text, expected in ((f"{rank}:{factor}x", (factor, 0.0)), (f"{rank}:+{seconds}", (1.0, seconds))):

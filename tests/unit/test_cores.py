@@ -1,4 +1,4 @@
-"""How many cores a process may use, in containers of both kinds."""
+"""Number of cores a process may use, in containers of both kinds."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `prepare` says of recordings that are not broken, but not what somebody thinks they are."""
+"""Remarks of `prepare` on recordings that are not broken, but not what somebody thinks they are."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How often exchanges with other hosts may begin."""
+"""Rate at which exchanges with other hosts may begin."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is packed: the wheel has every file the package reads, the source distribution what a clone has."""
+"""Content of packages: the wheel has every file the package reads, the source distribution what a clone has."""
 
 import shutil
 import subprocess

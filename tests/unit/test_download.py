@@ -1,4 +1,4 @@
-"""Whatever a server does, the file is right in the end, or the error names the address and what to do."""
+"""Downloads: whatever a server does, the file is right in the end, or the error names the address and what to do."""
 
 import hashlib
 import io
@@ -141,7 +141,7 @@ def test_corrupted_in_the_first_half(server: OddServer, tmp_path: Path) -> None:
 
 
 def test_more_bytes_than_announced(server: OddServer, tmp_path: Path) -> None:
-    """What is there already is longer than the file on the server."""
+    """The part that is there already is longer than the file on the server."""
     server.answers = [truncated(DATA + b"more", len(DATA) + 4, ETag='"1"')]
     get(server, tmp_path, None)
     (tmp_path / "file.bin").rename(tmp_path / "file.bin.part")

@@ -247,7 +247,7 @@ def test_fewer_tied_states_than_asked_for_are_explained(
 
 
 def test_held_out_utterances_with_unknown_words_do_not_stop_the_run(tmp_path: Path) -> None:
-    """Who prepared with `skip` has agreed to leave them out; they are named all the same."""
+    """Preparing with `skip` was consent to leave them out; they are named all the same."""
     corpus, store, _ = toy_corpus(tmp_path)
     test = [dataclasses.replace(u, text=f"{u.text} ALIEN") for u in corpus.splits["test"][1:]]
     splits = corpus.splits | {"test": [corpus.splits["test"][0], *test]}

@@ -255,7 +255,7 @@ def test_a_model_is_kept_for_its_dictionary(lexicon: Lexicon, tmp_path: Path) ->
 def test_prepare_guesses_words_of_the_training_transcripts(
     lexicon: Lexicon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What only held-out sentences say is guessed to align them; the recogniser's lexicon does not get it."""
+    """A word that only held-out sentences have is guessed to align them; the recogniser's lexicon does not get it."""
     known, alien = sorted(lexicon.words)[:2], "SHOOPEN"
     texts = {
         "train": {"s1-a": f"{known[0]} {alien}", "s1-b": f"{known[1]} 4X", "s2-a": known[0]},

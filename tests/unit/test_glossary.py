@@ -66,18 +66,6 @@ MEANT = {
 }
 """Where a word means what it means in English, or in the trade: (word, file) -> why."""
 
-OTHER_WORDS_BY_FILE = {
-    "commands/corpora.py": "problems of a corpus are named anew together with the exception that holds them",
-    "speech/corpus/build.py": "likewise",
-    "speech/corpus/readers/an4.py": "likewise",
-    "speech/corpus/readers/fsdd.py": "likewise",
-    "speech/data/problems.py": "likewise",
-    "speech/features/compute.py": "likewise",
-    "speech/scoring/alignment/counts.py": "likewise",
-    "speech/hmm/flat_start.py": "the class of EM training is named anew with its file",
-}
-"""Files whose names are changed together with their code, and why not before."""
-
 
 @cache
 def words_of(path: Path) -> str:
@@ -133,8 +121,6 @@ def test_no_term_is_a_word_that_has_gone() -> None:
 
 @pytest.mark.parametrize("name", files())
 def test_words_that_have_gone_stay_away(name: str) -> None:
-    if name in OTHER_WORDS_BY_FILE:
-        return
     found = [f"{word}: say {GONE[word]}" for word in finds(name, files()[name])]
     assert not found
 

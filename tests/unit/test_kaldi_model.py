@@ -71,7 +71,7 @@ def test_what_is_written_is_what_the_independent_writer_writes(tmp_path: Path, b
 
 
 def broken(path: Path) -> str:
-    """What is said of a file, whose name is always in it."""
+    """The message about a file, whose name is always in it."""
     with pytest.raises(UserError) as error:
         read_tree(path) if "tree" in path.name else read_transition_model(path)
     assert str(path) in str(error.value)

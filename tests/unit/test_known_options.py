@@ -1,4 +1,4 @@
-"""What is known of options without torch is what their dataclasses say, and is said in the same words."""
+"""Options as known without torch are those that their dataclasses say, and is said in the same words."""
 
 import json
 import re
@@ -125,7 +125,7 @@ VALUES = ["1", "0.5", "-1", "true", "null", "word", "[1]", "[a, 2]", "{a: 1}", "
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), min_size=1, max_size=3))
 def test_wrong_names_and_types_are_named_in_the_same_words(assignments: list[tuple[str, str]]) -> None:
-    """What is found without torch is what building the recipe finds; and no wrong name or type gets past it."""
+    """Mistakes found without torch are those that building the recipe finds; no wrong name or type gets past it."""
     mapping: dict[str, Any] = dict(MINIMAL)
     try:
         for key, value in assignments:

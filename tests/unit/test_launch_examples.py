@@ -31,7 +31,7 @@ echo 127.0.0.2
 
 @pytest.fixture
 def say(tmp_path: Path) -> str:
-    """What stands for `roundelay`."""
+    """A script that stands for `roundelay`."""
     script = tmp_path / "say.py"
     script.write_text(SAY)
     return f"{sys.executable} {script}"
@@ -77,7 +77,7 @@ def test_slurm(tmp_path: Path, say: str) -> None:
 
 @pytest.mark.parametrize(("status", "requeued"), [(0, False), (1, False), (130, False), (138, True), (143, False)])
 def test_slurm_queues_a_run_again_that_its_time_limit_has_ended(status: int, requeued: bool, tmp_path: Path) -> None:
-    """Whom Slurm preempts it queues again itself; whom a user cancels, nobody does."""
+    """Slurm itself queues a preempted run again; nobody queues one that a user cancelled."""
     scontrol = '#!/bin/sh\n[ "$1" = requeue ] && echo "$@" > asked\necho host\n'
     for name, text in (("srun", f"#!/bin/sh\nexit {status}\n"), ("scontrol", scontrol)):
         (tmp_path / name).write_text(text)

@@ -270,7 +270,7 @@ def gradient(built: ModuleLearner, at: Tensor, batch: Minibatch, epoch: EpochPla
 
 @pytest.mark.parametrize("name", TINY)
 def test_gradients_are_pure_functions_of_point_and_minibatch(name: str) -> None:
-    """Whatever was computed before, in whatever order; dropout included."""
+    """Nothing that was computed before, in any order, counts; dropout included."""
     built = learner(name)
     epoch = EpochPlan(0, built.examples, 90, 2, seed=3)
     x = built.initial()

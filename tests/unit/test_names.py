@@ -12,8 +12,25 @@ SHELL = ("commands", "compare", "recipes", "report", "cli.py", "terminal.py", "_
 JOINED = ("acoustic.py", "realignment.py", "recognise.py")
 """The modules where the wings meet count as shell."""
 
-NOT_YET = ("runtime",)
-"""Folders that do not keep the rule yet; nothing is added here."""
+NOT_YET = {"Event", "Progress", "Role"}
+NOT_YET_CONSTANTS = {
+    "BLOCK",
+    "ENDED",
+    "GRACE_SECONDS",
+    "HERE",
+    "LARGEST",
+    "LONGEST_PAUSE",
+    "LOOK_SECONDS",
+    "NAME",
+    "OWN",
+    "PAUSE_SECONDS",
+    "PIECE",
+    "SHORTEST_PAUSE",
+    "SLOTS",
+    "TABLES",
+    "VERSION",
+}
+"""Names in runtime/ that do not keep the rule yet; nothing is added here."""
 
 REGISTRIES = ("speech/corpus/readers", "algorithms/codecs")
 """Folders of files that are read alike, one a corpus or a codec: the same constant says the same of each."""
@@ -38,22 +55,22 @@ def constants(file: SourceFile) -> Iterator[str]:
                 yield name.id
 
 
-def twice(found: Iterator[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
-    """The files of each (wing, name) that has several."""
+def twice(found: Iterator[tuple[str, str, str]], known: set[str]) -> dict[tuple[str, str], list[str]]:
+    """The files of each (wing, name) that has several, without the names `known`."""
     places = defaultdict(list)
     for where, name, path in found:
         places[where, name].append(path)
-    return {key: paths for key, paths in places.items() if len(paths) > 1}
+    return {key: paths for key, paths in places.items() if len(paths) > 1 and key[1] not in known}
 
 
 def test_no_class_name_is_there_twice_in_a_wing() -> None:
-    files = [file for file in source_files() if not file.below(NOT_YET)]
-    assert twice((wing(file), name, file.path) for file in files for name in classes(file)) == {}
+    found = ((wing(file), name, file.path) for file in source_files() for name in classes(file))
+    assert twice(found, NOT_YET) == {}
 
 
 def test_no_constant_is_there_twice_in_a_wing() -> None:
-    files = [file for file in source_files() if not file.below((*NOT_YET, *REGISTRIES))]
-    assert twice((wing(file), name, file.path) for file in files for name in constants(file)) == {}
+    files = [file for file in source_files() if not file.below(REGISTRIES)]
+    assert twice(((wing(file), name, file.path) for file in files for name in constants(file)), NOT_YET_CONSTANTS) == {}
 
 
 def test_every_wing_has_classes() -> None:

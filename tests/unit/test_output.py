@@ -1,4 +1,4 @@
-"""What learners print comes out in whole lines, with the rank before each, and none of it is lost."""
+"""Lines that learners print come out in whole lines, with the rank before each, and none of it is lost."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from support.until import until
 
 
 def cut(pieces: Sequence[bytes], seconds: float = 0.0) -> list[bytes]:
-    """What is shown of a stream that comes in these pieces, so far apart."""
+    """The part shown of a stream that comes in these pieces, so far apart."""
     shown: list[bytes] = []
     lines = LineBuffer(shown.append)
     for number, piece in enumerate(pieces):
@@ -224,7 +224,7 @@ def test_a_module_is_run_as_python_would(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [(), ("--torchrun-names",)])
 def test_scripts_believe_that_they_are_alone_unless_they_are_told(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Whatever is set where the launcher is started."""
+    """This holds whatever is set where the launcher is started."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, roundelay\n"

@@ -80,7 +80,7 @@ def test_a_folder_in_a_recipes_place_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_of_the_log_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
-    """What came after a checkpoint is cut off, whatever it is."""
+    """Everything after a checkpoint is cut off."""
     log = tmp_path / EVENTS
     log.write_text(f'{{"kind": "x"}}\n{DEEP}\n')
     cut(tmp_path, len('{"kind": "x"}\n'))

@@ -1,4 +1,4 @@
-"""What the environment says of hosts."""
+"""Hosts as the environment describes them."""
 
 import os
 import threading

@@ -135,7 +135,7 @@ def world(tmp_path: Path) -> World:
 
 
 def start(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """What it returned, or its UserError."""
+    """Its return value, or its UserError."""
     done: list[Any] = []
 
     def run() -> None:
@@ -306,7 +306,7 @@ def test_only_the_launchers_note_says_who_has_ended(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def store() -> TCPStore:
-    """What torchrun's agent has."""
+    """The store of torchrun's agent."""
     return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 
 

@@ -1,4 +1,4 @@
-"""Who exchanged with whom: sums, and the gap that the counts imply, against closed forms."""
+"""Matrices of exchanges: sums, and the gap that the counts imply, against closed forms."""
 
 import dataclasses
 import math

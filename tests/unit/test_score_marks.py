@@ -193,7 +193,7 @@ def test_chains_are_aligned_like_strings(ref: list[str], hyp: list[str], costs: 
 
 
 def test_five_substitutions_are_fewer_errors_than_three_and_three() -> None:
-    """Where sclite's total is higher than the smallest."""
+    """Case in which sclite's total is higher than the smallest."""
     ref, hyp = [*"ABCDEF"], [*"AXYABC"]
     assert count_errors(align_words(ref, hyp)) == ErrorCounts(0, 0, 5, 6)
     assert count_errors(align_words(ref, hyp, SCLITE)) == ErrorCounts(3, 3, 0, 6)

@@ -1,4 +1,4 @@
-"""What a decoding leaves of its score: every file is read back to the same counts."""
+"""Files of scores that a decoding leaves: every file is read back to the same counts."""
 
 import math
 from pathlib import Path

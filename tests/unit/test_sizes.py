@@ -5,8 +5,13 @@ from support.source import functions, source_files
 MOST_FILE, MOST_FUNCTION = 400, 60
 """Lines."""
 
-NOT_YET = ("runtime",)
-"""Files and folders that do not keep the rule yet; nothing is added here."""
+NOT_YET = (
+    "runtime/hosts/control/agent.py",
+    "runtime/hosts/control/coordinator.py",
+    "runtime/launch/start.py",
+    "runtime/procs/driver.py",
+)
+"""Files that do not keep the rule yet; nothing is added here."""
 
 
 def test_no_file_is_too_long() -> None:

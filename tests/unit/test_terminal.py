@@ -1,4 +1,4 @@
-"""What a terminal sees when a command ends early."""
+"""Terminal output when a command ends early."""
 
 import io
 

@@ -232,7 +232,7 @@ def test_aligned_states_are_ways_through_their_phones(language: tuple[Lexicon, T
 
 
 def test_the_decoding_graph_has_the_same_ways(language: tuple[Lexicon, Tying]) -> None:
-    """What the decoder finds costs what language model, silences and states cost by hand."""
+    """The path the decoder finds costs what language model, silences and states cost by hand."""
     lexicon, tied = language
     config = GraphConfig(silence_probability=0.4, word_cost=0.3)
     model = estimate(sentences(stream(0, "text"), 200), LEXICON.words, order=2)

@@ -30,7 +30,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Kept:
-    """What a runtime would own for one learner."""
+    """Memory that a runtime would own for one learner."""
 
     def __init__(self, optimizer: LocalOptimizer, x: Tensor, cuts: Sequence[slice]) -> None:
         self.optimizer, self.x, self.cuts = optimizer, x.clone(), cuts
@@ -78,7 +78,7 @@ def cut(sizes: Sequence[int]) -> list[slice]:
 
 
 def whole(name: str, options: dict[str, Any], x: Tensor, gradients: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-    """Where torch takes the whole vector."""
+    """The path on which torch takes the whole vector."""
     parameter = nn.Parameter(x.clone())
     given_ = {key: tuple(v) if isinstance(v, list) else float(v) if v == "1e-2" else v for key, v in options.items()}
     reference = CLASSES[name]([parameter], **given_)
@@ -157,8 +157,8 @@ def test_sgd_of_torch_is_ours(momentum: float, nesterov: bool, weight_decay: flo
 
 
 def test_first_steps_by_hand() -> None:
-    """What is not zero at the start: Rprop's step sizes are the rate of the first step, Adagrad's sum is an option, and
-    NAdam's product begins at 1."""
+    """Values that are not zero at the start: Rprop's step sizes are the rate of the first step, Adagrad's sum is an
+    option, and NAdam's product begins at 1."""
     cuts, x = cut([1]), torch.tensor([1.0])
     rprop = Kept(TorchOptimizer("rprop"), x, cuts)
     walk(rprop.begin(), cuts, [torch.tensor([3.0])] * 2, [0.25, 17.0])

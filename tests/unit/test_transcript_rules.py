@@ -1,4 +1,4 @@
-"""What was written down of conversations, and the words made of it."""
+"""Transcripts of conversations, and the words made of it."""
 
 from pathlib import Path
 

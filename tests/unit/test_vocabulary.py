@@ -82,7 +82,7 @@ def test_graph_of_outside_text(tmp_path: Path) -> None:
 
 
 def test_guesses_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no dictionary has is said as the model says; what the model cannot say is dropped."""
+    """A word that no dictionary has is said as the model says; one the model cannot say is dropped."""
     heard = SimpleNamespace(pronounce=lambda word: [SimpleNamespace(phones=("T", "OW"))] if word != "XYZ" else [])
     monkeypatch.setattr(making, "g2p_of", lambda _lexicon, _cache: heard)
     (tmp_path / "text").write_text("\n".join(" ".join(words) for words in TEXT))

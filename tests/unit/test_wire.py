@@ -61,7 +61,7 @@ def raw(listener: Listener) -> socket.socket:
 
 
 def drain(stranger: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Everything that comes until the other side closes."""
     data = b""
     with suppress(ConnectionError):
         while piece := stranger.recv(65_536):
