@@ -140,7 +140,7 @@ def ours(options: argparse.Namespace) -> None:
     slow = (Straggler(place.learners - 1, factor=SLOWER),) if options.slow else ()
     task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
     cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
-    terms = HostTerms(threads=1, wire=way.wire, fragments=way.fragments, encrypts=way.encrypts)
+    terms = HostTerms(threads=1, wire=way.wire, fragments=way.fragments, encrypt=way.encrypts)
     if way.share is not None:
         terms = replace(terms, exchange_share=way.share)
     if not place.conducts:

@@ -275,15 +275,11 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
     if isinstance(strategy, HAdPsgd):
         agreement["nodes of"] = strategy.node_size
-    return HostTerms(
-        training.patience_seconds,
-        training.host_patience,
-        learners_deaths(_on_death(training.on_death, strategy)),
-        json.loads(json.dumps(agreement)),
-        wire=training.wire,
-        fragments=training.fragments,
-        encrypts=training.encrypt,
-        exchange_share=training.exchange_share,
+    return HostTerms.of(
+        training,
+        patience_seconds=training.patience_seconds,
+        on_death=learners_deaths(_on_death(training.on_death, strategy)),
+        agreement=json.loads(json.dumps(agreement)),
     )
 
 

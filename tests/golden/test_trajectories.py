@@ -3,7 +3,7 @@
 
 `trajectories.json` holds the rows of three learners after each of three rounds, per strategy, as the simulator makes
 them with all learners equally fast. After a change that is meant to change them: WRITE_GOLDEN=1 make test
-ARGS=tests/golden, and read the difference.
+ARGS=tests/golden, and read the difference. The same writes those of a new strategy; follow one by hand below.
 """
 
 import json
@@ -69,6 +69,7 @@ def test_rows_are_those_on_record(name: str) -> None:
         golden[name] = found
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(golden.items())]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    assert name in golden, f"no rows of {name!r} on record: WRITE_GOLDEN=1 make test ARGS=tests/golden"
     assert found == golden[name]
 
 

@@ -314,7 +314,7 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
         Fetch(1, VECTOR),
         Wait(handle),
     ]
-    assert {type(effect) for effect in every} == set(LABELS)
+    assert {type(effect) for effect in every} == set(LABELS), "one of each here, and a name for each there"
     assert all(engine.perform(effect) is not None for effect in every)
     assert {*Effect.__subclasses__()} == {*LABELS, Begin}
     with pytest.raises(TypeError, match="Effect is not an effect"):

@@ -114,7 +114,8 @@ def test_a_late_gradient_costs_rate() -> None:
 
 
 def test_every_strategy_is_in_the_table() -> None:
-    assert {make_strategy(text).name for text in ORDERS} == set(STRATEGIES)
+    differ = set(STRATEGIES) ^ {make_strategy(text).name for text in ORDERS}
+    assert not differ, f"no line in ORDERS, src/roundelay/stability.py, for {differ}"
 
 
 def test_the_table_has_a_column_for_each_number_of_learners() -> None:

@@ -19,7 +19,8 @@ JITTER = CostModel(jitter=0.3)
 
 
 def test_the_table_of_tests_knows_every_strategy() -> None:
-    assert {make_strategy(name).name for name in EVERY} == set(STRATEGIES)
+    differ = set(STRATEGIES) ^ {make_strategy(name).name for name in EVERY}
+    assert not differ, f"no line in MANY, tests/support/clusters.py, for {differ}: so no law holds them"
 
 
 @pytest.mark.parametrize("name", [n for n in EVERY if make_strategy(n).traits.alone_is_sgd])

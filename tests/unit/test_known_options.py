@@ -38,14 +38,16 @@ def test_every_option_is_explained_and_nothing_else_is() -> None:
         mapping: dict[str, Any] = {}
         override(mapping, assignment)
         options = known.recipe_options(mapping)
-        assert not [option.key for option in options if not option.about]
+        unexplained = [option.key for option in options if not option.about]
+        assert not unexplained, f"no line in recipes/options/explained.yaml, under recipe, for {unexplained}"
         keys |= {option.key for option in options}
     assert {key.rpartition(":")[2] for key in explained["recipe"]} == keys
     keys = set()
     for name in known.strategies():
         assert known.about_strategy(name)
         options = known.strategy_options(name)
-        assert not [(name, option.key) for option in options if not option.about]
+        unexplained = [option.key for option in options if not option.about]
+        assert not unexplained, f"{name}: nothing in options/explained.yaml, under strategies, for {unexplained}"
         keys |= {option.key for option in options}
     assert {key.rpartition(".")[2] for key in explained["strategies"]} == keys
     assert {name for name, _, _ in known.topologies()} == set(explained["topologies"])

@@ -18,19 +18,26 @@ def shown(value: object) -> str:
     return yaml.safe_dump([] if value == () else value).split("\n")[0]
 
 
+def page_of(name: str) -> str:
+    path = PAGES / f"{name}.md"
+    assert path.exists(), f"no {path.relative_to(ROOT)}: write one, like gossip-pga.md beside it"
+    return path.read_text()
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_page_names_every_option_with_its_default(name: str) -> None:
-    page = (PAGES / f"{name}.md").read_text()
+    page = page_of(name)
     assert page.startswith(f"# {name}\n")
     for field in dataclasses.fields(STRATEGIES[name]):  # type: ignore[arg-type]  # every strategy is a dataclass
-        assert f"\n| `{field.name}` | {shown(field.default)} | " in page, f"{field.name} is {shown(field.default)}"
+        row = f"\n| `{field.name}` | {shown(field.default)} | "
+        assert row in page, f"the table of options has no row that begins {row!r}"
     named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert named == [field.name for field in dataclasses.fields(STRATEGIES[name])]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_page_says_what_people_ask(name: str) -> None:
-    page = (PAGES / f"{name}.md").read_text()
+    page = page_of(name)
     for heading in (
         "**Sent**",
         "**Waits**",
@@ -38,7 +45,7 @@ def test_a_page_says_what_people_ask(name: str) -> None:
         "**Laws**",
         f"--strategy {name}" if name != "sgd" else "train",
     ):
-        assert heading in page
+        assert heading in page, f"{name}.md does not have {heading!r}"
     assert page.count("\n") < 60, "one page"
 
 
@@ -58,5 +65,6 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_table_links_every_page_and_no_page_is_without_a_strategy() -> None:
     table = (PAGES / "README.md").read_text()
-    assert all(f"| [{name}]({name}.md) |" in table for name in STRATEGIES)
+    missing = [name for name in STRATEGIES if f"| [{name}]({name}.md) |" not in table]
+    assert not missing, f"no row in docs/strategies/README.md for {missing}"
     assert {page.stem for page in PAGES.glob("*.md")} == {*STRATEGIES, "README"}

@@ -44,8 +44,8 @@ class Codec(ABC):
 
     @abstractmethod
     def bytes_of(self, elements: int) -> int:
-        """Exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks' sizes, and
-        that of a whole chunk is a multiple of 8."""
+        """Exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks' sizes, that
+        of a whole chunk is a multiple of 8, and none is more than 4 above that of FP32."""
 
     @abstractmethod
     def encode(self, x: Tensor, coded: Tensor) -> None:

@@ -64,7 +64,7 @@ def build(cls: type[C], value: object, where: str = "") -> C:
     """
     if not isinstance(value, Mapping):
         raise UserError(f"{where or 'the recipe'}: expected a section of key: value lines, found {value!r}.")
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    fields = {field.name: field for field in in_order(cls) if field.init}
     for key in value:
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
@@ -91,12 +91,18 @@ def one_of(names: Iterable[str], default: str) -> Any:
 def plain(value: object) -> Any:
     """The inverse of `build`: mappings, lists and scalars only, ready for YAML or JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        return {field.name: plain(getattr(value, field.name)) for field in in_order(type(value)) if field.init}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def in_order(cls: type[Any]) -> list[dataclasses.Field[Any]]:
+    """Fields of a dataclass as people read them: its own, then the keyword-only ones of its bases."""
+    own = vars(cls).get("__annotations__", {})
+    return sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only) and field.name not in own)
 
 
 def _join(where: str, key: object) -> str:

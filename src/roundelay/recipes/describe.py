@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from roundelay.core.configure import CHOICES, plain
+from roundelay.core.configure import CHOICES, in_order, plain
 from roundelay.core.files import write_text
 from roundelay.learner.objectives import AnyObjective
 from roundelay.recipes.recipe import Recipe
@@ -69,7 +69,7 @@ def _describe(cls: type, sections: dict[str, Any]) -> None:
         return
     fields = sections[_section(cls)] = {}
     hints = get_type_hints(cls)
-    for field in dataclasses.fields(cls):
+    for field in in_order(cls):
         if field.init:
             choices = field.metadata.get(CHOICES)
             kind = {CHOICES: list(choices)} if choices else _kind(hints[field.name], sections)

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, one_of, plain
+from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.known import read_recipe
-from roundelay.runtime.hosts.terms import EXCHANGE_SHARE
+from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
@@ -25,7 +24,7 @@ from roundelay.speech.models.augment import AugmentConfig
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(HostOptions):
     """Learners, strategy and runtime of the training.
 
     strategy        name, or name:topology (adpsgd:fixed-ring)
@@ -78,13 +77,9 @@ class Training:
     checkpoint_minutes: float | None = None
     disk_patience: float = 3600.0
     record: bool = False
-    host_patience: float = 10.0
-    wire: str = one_of(CODECS, "fp32")
-    fragments: int = 1
-    encrypt: bool = True
-    exchange_share: float = EXCHANGE_SHARE
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
         if not self.patience_seconds > 0:
@@ -97,12 +92,6 @@ class Training:
             )
         if not self.disk_patience >= 0:
             raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
-        if not self.host_patience > 0:
-            raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
-        if self.fragments < 1:
-            raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
-        if not 0 < self.exchange_share <= 1:
-            raise UserError(f"training.exchange_share is {self.exchange_share}: give a share above 0, at most 1.")
         if self.minibatch < max(1, self.learners):
             raise UserError(
                 f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."

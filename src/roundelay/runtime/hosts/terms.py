@@ -5,20 +5,18 @@ Legend: P parameters.
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.procs.driver import OnDeath
 from roundelay.strategies.base import Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
 """Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
-
-EXCHANGE_SHARE = 0.04
-"""Share of a busy core's time for exchanges, unless the user says otherwise."""
 
 
 def identity(rank: int) -> dict[str, Any]:
@@ -26,31 +24,26 @@ def identity(rank: int) -> dict[str, Any]:
     return {"what": "host", "first": rank}
 
 
-@dataclass(frozen=True)
-class HostTerms:
+@dataclass(frozen=True, kw_only=True)
+class HostTerms(HostOptions):
     """Terms on which hosts deal with each other.
 
     Args:
         patience_seconds: how long learners wait for each other, and hosts for others to start.
-        host_patience: seconds of silence after which a host counts as dead.
         on_death: what the death of a learner means under an asynchronous strategy.
         agreement: what must be the same on all hosts, plain values: the recipe.
         threads: torch threads of each learner; None: a fair share of the cores.
-        wire: name of the codec by which rows are exchanged with other hosts, and gradients go into a mean with them.
-        fragments: in how many exchanges a row is through.
-        encrypts: is what hosts say to each other hidden, besides being authenticated?
-        exchange_share: of the time of busy cores, what exchanges with other hosts that nobody waits for may take.
     """
 
     patience_seconds: float = 300.0
-    host_patience: float = 10.0
     on_death: OnDeath = "replace"
     agreement: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
-    wire: str = "fp32"
-    fragments: int = 1
-    encrypts: bool = True
-    exchange_share: float = EXCHANGE_SHARE
+
+    @classmethod
+    def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
+        """Terms with these options; `others` are the remaining arguments."""
+        return cls(**{option.name: getattr(options, option.name) for option in fields(HostOptions)}, **others)
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:

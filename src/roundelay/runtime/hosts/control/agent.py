@@ -156,7 +156,7 @@ class _HostAgent:
                     place.secret,
                     hello,
                     min(left, 2.0) if place.hosted else left,
-                    encrypts=self._terms.encrypts,
+                    encrypts=self._terms.encrypt,
                     expected=identity(0),
                 )
             except LinkTimeout as error:
@@ -276,7 +276,7 @@ class _HostAgent:
                             self._host,
                             self._terms.host_patience,
                             4 * self.local_runtime.parameters,
-                            self._terms.encrypts,
+                            self._terms.encrypt,
                         )
                     self._send("prepared")
                 case "meet":

@@ -106,7 +106,7 @@ class MultiHostRuntime(Runtime):
             self._endpoint.settle(OWN_HOST, self._hosts.hosts)
             if self._synchronous:
                 self._peer_links = PeerLinks(
-                    self._router, self._hosts.hosts, OWN_HOST, terms.host_patience, 4 * self.parameters, terms.encrypts
+                    self._router, self._hosts.hosts, OWN_HOST, terms.host_patience, 4 * self.parameters, terms.encrypt
                 )
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
                 self._peer_links.dial(self._hosts.addresses(), place.secret, terms.patience_seconds)

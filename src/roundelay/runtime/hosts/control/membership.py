@@ -36,7 +36,7 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
     """
     try:
         listener = Listener(
-            place.listen, place.secret, identity(place.ranks[0]), terms.host_patience, encrypts=terms.encrypts
+            place.listen, place.secret, identity(place.ranks[0]), terms.host_patience, encrypts=terms.encrypt
         )
     except OSError as error:
         host, port = place.listen

@@ -37,7 +37,7 @@ class ExchangeEndpoint:
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
         # The learner that asks is more patient than its client, which is more patient than the one that is asked.
         network = HostNetwork(
-            HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypts
+            HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypt
         )
         row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
         self._client = client = ExchangeClient(arena, layout, network, RowLeases(), row_format, cpu_budget)

@@ -214,7 +214,7 @@ class Means:
 
     @property
     def _between_hosts(self) -> HostMeanSequences:
-        """The mean of a group of which some are on other hosts."""
+        """Numbers of means of groups of which some are on other hosts."""
         return self._arena.view(HostMeanSequences)
 
     def _wait(self, group: Sequence[int], table: Integers, stage: str, number: int) -> None:
