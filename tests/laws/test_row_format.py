@@ -12,6 +12,7 @@ from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, RowFormat, Scratch, encode
+from roundelay.runtime.hosts.options import HostOptions
 from support.two_hosts import LONG, ask, hosts, start
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
@@ -125,7 +126,7 @@ def test_what_needs_whole_rows_gets_them_in_full_precision() -> None:
         assert torch.equal(one.rows[1].vector, single.rows[1].vector)
 
 
-@pytest.mark.parametrize("wrong", [{"wire": "fp8"}, {"fragments": 0}])
-def test_no_such_carriage(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"--{next(iter(wrong))}"):
-        RowFormat(**wrong)
+@pytest.mark.parametrize("wrong", [{"wire": "fp8"}, {"fragments": 0}, {"host_patience": 0.0}, {"exchange_share": 1.5}])
+def test_options_that_cannot_be_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"training.{next(iter(wrong))}"):
+        HostOptions(**wrong)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.core.configure import one_of
 from roundelay.core.errors import UserError
 
@@ -31,6 +31,7 @@ class HostOptions:
     def __post_init__(self) -> None:
         if not self.host_patience > 0:
             raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
+        codec_named(self.wire, "training.wire")
         if self.fragments < 1:
             raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
         if not 0 < self.exchange_share <= 1:

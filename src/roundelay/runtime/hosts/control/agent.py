@@ -121,7 +121,7 @@ class _HostAgent:
 
     def close(self) -> None:
         """Nothing is left running here. Safe to call twice."""
-        if hasattr(self, "_line"):
+        if hasattr(self, "_monitored"):
             self._monitored.close()
         if self._peer_links is not None:
             self._peer_links.close()

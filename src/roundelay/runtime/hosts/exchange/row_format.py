@@ -27,10 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Rule
-from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.rows import Row
 
@@ -42,11 +41,6 @@ class RowFormat:
 
     wire: str = "fp32"
     fragments: int = 1
-
-    def __post_init__(self) -> None:
-        codec_named(self.wire, "--wire")
-        if self.fragments < 1:
-            raise UserError(f"--fragments {self.fragments}: at least one is needed, which is the whole row.")
 
     @property
     def codec(self) -> Codec:
