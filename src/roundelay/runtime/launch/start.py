@@ -72,16 +72,11 @@ def launch(
     Returns:
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
     """
-    command = command[1:] if command[:1] == ["--"] else command
-    if not command:
-        raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")
+    whole = _whole_command(command, module)
     if learners < 1:
         raise UserError(f"-n is {learners}: at least one learner is needed.")
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
-    environment = _environment(learners, ended, torchrun_names)
-    if prefix:
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe is no terminal: Python would hold lines back
-    python = [sys.executable, "-m"] if module else [sys.executable] if command[0].endswith(".py") else []
+    environment = _environment(learners, ended, torchrun_names, prefix)
     processes: list[subprocess.Popen[bytes]] = []
     told: list[int] = []
     output = Output() if prefix else None
@@ -100,17 +95,13 @@ def launch(
             mine = {**environment, **_ranks(rank, learners, OURS)}
             if torchrun_names:
                 mine |= _ranks(rank, learners, "")
-            process, *pipes = _start([*python, *command], mine, prefix)
+            process, *pipes = _start(whole, mine, prefix)
             processes.append(process)
             if output is not None:
                 output.add(rank, *pipes)
         return _wait(processes, told, ended, output, say)
     finally:
-        for process in processes:  # whatever went wrong, nobody stays behind
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        _kill(processes)  # whatever went wrong, nobody stays behind
         if output is not None:
             output.finish()
             _write_all(output, told)
@@ -119,7 +110,26 @@ def launch(
         os.close(ended)
 
 
-def _environment(learners: int, ended: int, torchrun_names: bool) -> dict[str, str]:
+def _whole_command(command: Sequence[str], module: bool) -> list[str]:
+    """The command of a learner, with this Python before a script or a module."""
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")
+    if module:
+        return [sys.executable, "-m", *command]
+    return [sys.executable, *command] if command[0].endswith(".py") else list(command)
+
+
+def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Kill those that still run, each with its process group, and wait for them."""
+    for process in processes:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) -> dict[str, str]:
     """Variables that all learners share. They meet by a key that only this launcher and they know: nothing listens on a
     network."""
     environment = {
@@ -130,6 +140,8 @@ def _environment(learners: int, ended: int, torchrun_names: bool) -> dict[str, s
     environment |= {ENDED_VARIABLE: f"/proc/{os.getpid()}/fd/{ended}", JOB: secrets.token_hex(32)}
     if torchrun_names:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    if prefix:
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe is no terminal: Python would hold lines back
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // learners)))
     wait_politely(environment)
     keep_freed_in(environment)
