@@ -46,7 +46,7 @@ LEAVING = 10.0
 TOO_LONG = 900.0
 """Seconds: a synchronous strategy may take six minutes over a link of 4 Mbit/s."""
 STARTS = 8
-"""How often a command may be given until its run ends."""
+"""Number of times that a command may be given until its run ends."""
 
 
 class Fates:

@@ -9,7 +9,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ("runtime", "learner", "strategies", "algorithms")
-"""What makes an importer a part of the distributed wing."""
+"""Modules that make an importer a part of the distributed wing."""
 SPEECH = "speech"
 
 
@@ -60,9 +60,11 @@ class Arrows:
     def shown(self) -> list[tuple[str, str]]:
         """Imports that do not follow from others: enough to see who can reach whom."""
         return [
-            (a, b) for a in self.direct for b in sorted(self.direct[a])
+            (a, b)
+            for a in self.direct
+            for b in sorted(self.direct[a])
             if not any(b in self.reached(c) for c in self.direct[a] - {b})
-        ]  # fmt: skip
+        ]
 
 
 def wing(name: str, arrows: Arrows) -> str:

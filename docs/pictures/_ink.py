@@ -1,4 +1,4 @@
-"""What the pictures of the documentation are drawn with: quiet colours for light and dark pages, boxes, lines, text.
+"""Ink of the pictures of the documentation: quiet colours for light and dark pages, boxes, lines, text.
 
 Coordinates are in pixels, y downwards. A picture has its own background, since a page does not tell it which it has.
 """

@@ -28,7 +28,7 @@ LEFT, RIGHT, TOP, STEP, HIGH, WIDTH = 112.0, 34.0, 108.0, 62.0, 26.0, 980.0
 
 @dataclass
 class Span:
-    """What a learner asked for at virtual second `begin`. It was answered at `end`; None: never."""
+    """An effect that a learner asked for at virtual second `begin`. It was answered at `end`; None: never."""
 
     rank: int
     begin: float

@@ -26,7 +26,7 @@ WIDTH, TOP, STEP = 910.0, 124.0, 30.0
 
 @dataclass(frozen=True)
 class Note:
-    """What happened: to a row, or in a rule; by which learner."""
+    """An event of a row or a rule, and the learner that caused it."""
 
     what: str
     learner: int
@@ -52,7 +52,10 @@ class NotingLock:
         self._notes.add("lock", self._rank)
 
     def try_acquire(self) -> bool:
-        raise NotImplementedError
+        if self._holder >= 0:
+            return False
+        self.acquire()
+        return True
 
     def release(self) -> None:
         self._holder = -1
@@ -60,7 +63,7 @@ class NotingLock:
 
 
 class Notes:
-    """What has happened so far, and whose turn it is."""
+    """Events so far, and the learner whose turn it is."""
 
     def __init__(self) -> None:
         self.learner, self.list = HIGH, list[Note]()

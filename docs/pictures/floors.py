@@ -52,7 +52,7 @@ def _places(layers: list[list[str]], wings: dict[str, str]) -> dict[str, Place]:
 
 
 def _lane(wanted: float, boxes: list[Place], taken: list[float]) -> float:
-    """Where a line may go straight down past boxes and other lines: nearest to where it is wanted."""
+    """The x nearest to `wanted` at which a line may go straight down past boxes and other lines."""
     free = (
         x
         for away in range(0, int(WIDTH), 3)
@@ -77,7 +77,7 @@ def _lanes(placed: dict[str, Place], arrows: list[tuple[str, str]]) -> dict[tupl
 
 
 def _ends(place: Place, towards: dict[str, float]) -> dict[str, float]:
-    """Where along an edge of a box its lines begin or end: in the order of their other ends, so that few cross."""
+    """Points along an edge of a box for the ends of its lines, in the order of their other ends, so that few cross."""
     if place.width > WIDE:
         return towards
     ordered = sorted(towards, key=lambda name: towards[name])

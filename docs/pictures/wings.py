@@ -32,7 +32,7 @@ class Room:
 
     @property
     def width(self) -> float:
-        """What it needs."""
+        """Pixels that its rooms and its name need."""
         rows = [sum(room.width for room in floor) + GAP * (len(floor) - 1) for floor in self.floors]
         return max([wide(self.name, 12) + 18, *(row + 2 * PAD for row in rows)])
 

@@ -34,7 +34,7 @@ class Job:
     save_model: SaveModel
     complete: Complete = dict
     after_death: AfterDeath = "stop"
-    """What to do when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
+    """Action when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
     with_learners: "Callable[[int], Job] | None" = None
     """The same job for another number of learners; needed to shrink.
 

@@ -23,7 +23,7 @@ from roundelay.runtime.base import Glance, wall_clock
 from roundelay.runtime.clocks import unix_clock
 
 EVERY_SECONDS = 5.0
-"""How often it is written while nothing but numbers change."""
+"""Interval at which it is written while nothing but numbers change."""
 AT_MOST_EVERY = 1.0
 """And when something else does: epochs of toy problems take milliseconds."""
 

@@ -43,7 +43,7 @@ from roundelay.runtime.resize import beginning_after, resized
 from roundelay.saving import Found, Position, Room, Saves
 
 RESTARTS = 20
-"""How often one call of `train` starts learners again after a death, before it takes deaths for a habit."""
+"""Number of times that one call of `train` starts learners again after a death, before it takes deaths for a habit."""
 
 
 class WentBack(Exception):

@@ -72,7 +72,7 @@ ORDERS = (
     "asgd,staleness_aware=true",
     "asgd,period=4",
 )
-"""What `roundelay simulate --stability` lists unless told otherwise."""
+"""Strategies that `roundelay simulate --stability` lists unless told otherwise."""
 
 GROWN = 0.7
 """Nats that a distance must grow by in the second third of a run and again in the last: noise and the bursts of random

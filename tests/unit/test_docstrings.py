@@ -16,14 +16,13 @@ PRIVATE = re.compile(
 
 
 def docstrings() -> list[tuple[str, str]]:
-    """Place and text of every docstring."""
+    """Place and text of every docstring, those of constants and attributes too."""
     found = []
     for file in source_files():
         for node in ast.walk(file.tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    found.append((f"{file.path}:{node.body[0].lineno}", text))
+            value = node.value if isinstance(node, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found.append((f"{file.path}:{value.lineno}", value.value.strip()))
     return found
 
 

@@ -64,7 +64,7 @@ MEANT = {
     ("books?", "speech/hmm/gmm.py"): "The HTK Book",
     ("crossings?", "speech/audio/speed.py"): "zero crossings of a wave",
 }
-"""Where a word means what it means in English, or in the trade: (word, file) -> why."""
+"""Places in which a word means what it means in English, or in the trade: (word, file) -> why."""
 
 
 @cache

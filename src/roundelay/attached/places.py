@@ -21,11 +21,11 @@ class VectorPlace(ABC):
     """The vectors (P,) of a learner on the module's device."""
 
     snapshot: Tensor
-    """Where the module looks between updates."""
+    """Vector that the module looks at between updates."""
     row: Tensor
-    """Where it looks during one."""
+    """Vector that it looks at during one."""
     gradient: Tensor
-    """Where its gradient is to be put."""
+    """Vector for its gradient."""
     spare: Tensor
     """Free from the moment the learner has the gradient to the end of the update."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
-"""What `simulate` compares unless told otherwise."""
+"""Strategies that `simulate` compares unless told otherwise."""
 
 
 def add(command: Command) -> None:

@@ -175,4 +175,4 @@ FIGURES: dict[str, Callable[[Run, Figures], float | None]] = {
     "staleness_largest": lambda run, _: run.stale_largest,
     "consensus_distance": lambda run, _: run.results.consensus_distance,
 }
-"""What compare.json says of a run; seconds are virtual where `runtime` is "sim"."""
+"""Fields of compare.json for a run; seconds are virtual where `runtime` is "sim"."""

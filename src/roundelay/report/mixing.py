@@ -100,7 +100,7 @@ FORMULA = (
     "these proportions, an exchange would take at least that share off the squared distance from consensus, in the "
     "mean, and a round of L exchanges 1 − λ₂(W)<sup>L</sup>."
 )
-"""What the gap is, as markup."""
+"""Meaning of the gap, as markup."""
 
 
 def exchange_map(matrix: Matrix, index: int, label: str) -> str:

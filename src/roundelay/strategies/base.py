@@ -19,14 +19,14 @@ class Traits:
     staleness_bound: int | None
     """Largest number of versions between reading a row and applying the gradient taken there; None: no bound."""
     waits: str
-    """Who waits for whom, in words."""
+    """Learners that wait, and for whom, in words."""
     model: Literal["mean", "centre"] = "mean"
-    """What is evaluated and kept: the mean of the holders' rows, or the centre row, which exists only then."""
+    """Model that is evaluated and kept: the mean of the holders' rows, or the centre row, which exists only then."""
     ages: Literal["row", "centre"] = "row"
-    """Of what staleness counts the versions: of the learner's own row, or, at each report to it, of the centre."""
+    """Row whose versions staleness counts: the learner's own, or, at each report to it, the centre."""
     joins: Literal["at once", "next segment"] = "at once"
-    """When a new learner may take a dead one's place: in the running segment, or, where groups form at the beginning of
-    a segment, in the next. Asynchronous strategies only."""
+    """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
+    beginning of a segment, in the next. Asynchronous strategies only."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
 

@@ -9,7 +9,7 @@ from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.lexicon.lexicon import LexiconCase, MissingWordPolicy
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
-"""Which words of the lexicon can be recognised: all, and it must have all words of the transcripts; those of the
+"""Words of the lexicon that can be recognised: all, and it must have all words of the transcripts; those of the
 transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
 open, of given words and those of the training transcripts."""
 

@@ -26,8 +26,9 @@ BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What numpy raises for files of arrays that are damaged, depending on where: an empty one ends in an EOFError, a
-header of brackets in a SyntaxError, a shape of billions in a MemoryError, a packed array in an error of zlib."""
+"""Exceptions that numpy raises for files of arrays that are damaged, depending on where: an empty one ends in an
+EOFError, a header of brackets in a SyntaxError, a shape of billions in a MemoryError, a packed array in
+an error of zlib."""
 
 
 def map_array(path: Path) -> Any:

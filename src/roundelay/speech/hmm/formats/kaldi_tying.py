@@ -129,7 +129,7 @@ def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
 
 
 _Plain = int | tuple[int, frozenset[int], "_Plain", "_Plain"]
-"""What is asked of the neighbours: a pdf, or (LEFT or RIGHT, our phones, yes, no)."""
+"""A question about the neighbours: a pdf, or (LEFT or RIGHT, our phones, yes, no)."""
 
 
 class _Apart:
