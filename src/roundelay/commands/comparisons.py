@@ -58,6 +58,7 @@ def _simulate(options: argparse.Namespace) -> None:
             gradient=options.gradient,
             exchange=options.exchange,
             allreduce=options.allreduce,
+            inside=options.inside,
             jitter=options.jitter,
             cluster=cluster,
             together=options.together,
@@ -272,11 +273,12 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
 
 def _add_costs(sub: argparse.ArgumentParser) -> None:
     """Costs of a cluster that is not described by a file."""
-    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
+    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "inside": 0.003, "jitter": 0.0}
     texts = {
         "gradient": "seconds of a minibatch",
         "exchange": "seconds of an exchange between two learners",
         "allreduce": "seconds of an allreduce of two learners",
+        "inside": "seconds of an allreduce of two learners of one node, for strategies that have nodes",
         "jitter": "spread of gradient times: sigma of a log-normal factor",
     }
     for name, value in defaults.items():
