@@ -117,6 +117,7 @@ class Prices:
         self._machines = cluster.machines()
         self._spells = [_spells(rank, cluster.stragglers, stragglers) for rank in range(learners)]
         self._update = nanoseconds(cluster.compute.update)
+        self._living: list[int] = []  # learners of every node
         self._crowd, self._fixed, self._per_frame = [1.0] * learners, [0.0] * learners, [0.0] * learners
         self._varied = bool(cluster.compute.sigma or cluster.compute.trace)
         self._block = [-1] * learners
@@ -132,7 +133,7 @@ class Prices:
         living = [0] * len(self._machines)
         for rank, lives in enumerate(alive):
             living[self.places[rank]] += bool(lives)
-        compute = self.cluster.compute
+        compute, self._living = self.cluster.compute, living
         for rank in range(self.learners):
             node, there = self._machines[self.places[rank]], living[self.places[rank]]
             crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
@@ -192,13 +193,14 @@ class Prices:
         return nanoseconds(link.latency + link.seconds(self.bytes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
-        """The rows of all `others` come in, one after another."""
+        """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
+        who mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
             return len(others) * nanoseconds(self.cluster.exchange)
-        size = self.size(codec)
-        return nanoseconds(sum(self._link(rank, other).seconds(size) for other in others))
+        size, there = self.size(codec), self._living[self.places[rank]]
+        return nanoseconds(sum(_bus(self._link(rank, other), there, size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
         """Resources that an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
