@@ -41,7 +41,7 @@ def show_hours() -> None:
 
     printed = load_printed()
     compared = compare_hours(printed)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for c in compared:
         error = "" if c.row.below and not c.error else f"{round(100 * c.error, 1) + 0:+.1f} %"
         hours = f"{'below ' * c.row.below}{c.row.hours:g}"
@@ -50,11 +50,11 @@ def show_hours() -> None:
         )
     print_table(["source", "GPUs", "system", "strategy", "use", "published h", "model h", "error"], rows)
     console.print("\nA GPU of each system, as fitted:")
-    rows = []
+    gpus = []
     for name, machine in machines(printed).items():
         found, peak = flops(printed, machine), PEAK_FLOPS["P100" if "P100" in name else "V100"]
-        rows.append((name, f"{1e3 * machine.sequence:.2f}", f"{found / 1e12:.1f}", f"{100 * found / peak:.0f} %"))
-    print_table(["system", "ms a sequence", "Tflop/s", "of its peak"], rows)
+        gpus.append((name, f"{1e3 * machine.sequence:.2f}", f"{found / 1e12:.1f}", f"{100 * found / peak:.0f} %"))
+    print_table(["system", "ms a sequence", "Tflop/s", "of its peak"], gpus)
     console.print("\nWhat alone would make 128 GPUs of system D 1.15 times as fast as 64, and the hours it would mean:")
     explanations = knee(printed)
     changes = list(explanations[0].hours)

@@ -179,7 +179,7 @@ def flops(printed: Printed, machine: Machine) -> float:
 
 
 def knee(printed: Printed) -> list[Explanation]:
-    """What could make 128 GPUs of system D only 1.15 times as fast as 64, one thing at a time."""
+    """Things that could make 128 GPUs of system D only 1.15 times as fast as 64, one at a time."""
     rows = {row.gpus: row for row in printed.rows if row.source == "D"}
     strategy = make_strategy(*parse_strategy(rows[64].strategy))
     free = Machine(replace(printed.systems["D"], bandwidth=1e15), printed.inside, 0.0)
