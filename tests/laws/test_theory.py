@@ -39,7 +39,7 @@ def own_step(learners: int) -> float:
 
 
 def ring(learners: int) -> float:
-    return distance(np.linalg.eigvalsh(ring_matrix(learners))[:-1])
+    return distance(np.linalg.eigvalsh(ring_matrix(learners))[:-1].astype(np.float64))
 
 
 def random_ring(learners: int) -> float:
