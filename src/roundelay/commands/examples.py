@@ -42,6 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
     ),
+    "claims": ("roundelay claims", "roundelay claims run stragglers", "roundelay claims write"),
     "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
     "doctor": (
         "roundelay doctor",
