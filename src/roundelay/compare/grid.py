@@ -73,7 +73,14 @@ class Grid:
         cost = self.base.cost
         if cost.cluster is not None:
             return f"; virtual seconds of cluster {cost.cluster.name!r}"
-        return f"; virtual seconds, {cost.gradient:g} for a gradient of {cost.frames_per_gradient} frames"
+        return f"; virtual seconds, {cost.gradient:g} for a gradient of {cost.gradient_size}"
+
+    @property
+    def about_minibatch(self) -> str:
+        """Text that says of what size minibatches are, and whose."""
+        size = self.base.training.size
+        whose = "for every learner" if size.per_learner else "a round, over all learners"
+        return f"{size.number:,} {size.unit} {whose}"
 
 
 def plan(
@@ -102,9 +109,8 @@ def plan(
     for text in stragglers:
         parse_straggler(text)
     base = load_recipe(source, overrides)
-    cost, training = base.cost, base.training
-    if training.runtime == "sim" and cost.frames_per_gradient is None:
-        base = dataclasses.replace(base, cost=dataclasses.replace(cost, frames_per_gradient=training.minibatch))
+    if base.training.runtime == "sim":
+        base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
     where = folder if folder is not None else Path("exp") / base.name / "compare"
     chosen: list[Strategy] = []
     for strategy in map(make_strategy, strategies):
@@ -114,7 +120,7 @@ def plan(
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
     variants = [(), tuple(stragglers)] if stragglers else [()]
     cells = []
-    for seed in range(training.seed, training.seed + seeds):
+    for seed in range(base.training.seed, base.training.seed + seeds):
         cells.append(_cell(where, SerialSgd(), 1, (), seed))
         for count in dict.fromkeys(n for n in learners if n > 1):
             cells += [_cell(where, s, count, slow, seed) for s in chosen for slow in variants]

@@ -100,6 +100,7 @@ def _to_json(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) ->
         "recipe": grid.base.name,
         "corpus": first.results.corpus if first else None,
         "runtime": grid.base.training.runtime,
+        "minibatch": plain(grid.base.training.size),
         "machine": first.results.machine if first else None,
         "commit": first.results.commit if first else None,
         "target_loss": comparison.target,

@@ -146,7 +146,8 @@ def _alike(a: Run, b: Run) -> bool:
 
 
 def _distance(baseline: Run, run: Run) -> tuple[float, bool]:
-    return abs(baseline.results.minibatch_frames - run.results.minibatch_frames), baseline.results.strategy != "sgd"
+    mine = run.results.minibatch_frames // (run.results.learners if run.results.minibatch_per_learner else 1)
+    return abs(baseline.results.minibatch_frames - mine), baseline.results.strategy != "sgd"
 
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
