@@ -44,7 +44,7 @@ def test_axes_are_columns(inside: Path, capsys: pytest.CaptureFixture[str]) -> N
         ["bsp period 1, 2 learners", "512", "1"],
         ["bsp period 5, 2 learners", "512", "5"],
     ]
-    assert "training.minibatch): as in the table, of all learners together" in printed
+    assert "Minibatch: 256 or 512 frames a round, over all learners." in printed
     kept = read_json(inside / "axes" / "compare.json")
     assert kept["axes"] == ["training.minibatch", "strategy.period"]
     assert [cell["axes"] for cell in kept["cells"]][3] == {"training.minibatch": 256, "strategy.period": 5}

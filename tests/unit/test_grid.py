@@ -135,6 +135,17 @@ def test_all_gradients_of_a_grid_are_priced_alike(recipe: str) -> None:
     assert {cell.recipe().cost.frames_per_gradient for cell in grid.cells} == {256}
 
 
+def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
+    """It takes the place of the recipe's total; the baseline has the same for its one learner."""
+    grid = plan(recipe, ["training.minibatch_per_learner=64,128"], ["ssgd"], [4], 1)
+    found = [
+        (cell.configuration.learners, cell.recipe().training.size.a_round(cell.configuration.learners))
+        for cell in grid.cells
+    ]
+    assert found == [(1, 64), (1, 128), (4, 256), (4, 512)]
+    assert grid.about_minibatch == "64 or 128 frames for every learner"
+
+
 @pytest.mark.parametrize(
     ("given", "tune", "strategies", "said"),
     [

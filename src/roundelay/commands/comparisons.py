@@ -180,7 +180,8 @@ def _compare(options: argparse.Namespace) -> int:
 
     learners, stragglers = parse_learners(options.learners), options.straggler
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp, options.tune)
-    console.print(f"{grid.size} trainings in {grid.folder}{grid.about_time}", markup=False)
+    told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
+    console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
     with stopping(interrupt):
         outcomes = run_grid(

@@ -59,13 +59,17 @@ class Grid:
         cost = self.base.cost
         if cost.cluster is not None:
             return f"; virtual seconds of cluster {cost.cluster.name!r}"
-        return f"; virtual seconds, {cost.gradient:g} for a gradient of {cost.frames_per_gradient} frames"
+        return f"; virtual seconds, {cost.gradient:g} for a gradient of {cost.gradient_size}"
 
     @property
     def about_minibatch(self) -> str:
-        """Text that says what the minibatch of a recipe is counted over."""
-        frames = "as in the table" if "training.minibatch" in self.axes else f"{self.base.training.minibatch} frames"
-        return f"Minibatch (training.minibatch): {frames}, of all learners together in a round."
+        """Text that says of what sizes minibatches are, and whose."""
+        cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
+        found: dict[str, dict[str, None]] = {}
+        for size in (cell.configuration.base.training.size for cell in cells):
+            whose = "for every learner" if size.per_learner else "a round, over all learners"
+            found.setdefault(f"{size.unit} {whose}", {})[f"{size.number:,}"] = None
+        return "; ".join(f"{' or '.join(numbers)} {what}" for what, numbers in found.items())
 
 
 def plan(
@@ -101,13 +105,12 @@ def plan(
     axes = read_axes(overrides, tune)
     check_axes(source, axes, strategies)
     base = load_recipe(source, axes.overrides)
-    cost, training = base.cost, base.training
-    if training.runtime == "sim" and cost.frames_per_gradient is None:
-        base = dataclasses.replace(base, cost=dataclasses.replace(cost, frames_per_gradient=training.minibatch))
+    if base.training.runtime == "sim":
+        base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
     chosen = [text for text in dict.fromkeys(strategies) if not isinstance(make_strategy(text), SerialSgd)]
     if not chosen:
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
-    first = training.seed + bool(tune)
+    first = base.training.seed + bool(tune)
     maker = _Maker(source, axes, base, folder if folder is not None else Path("exp") / base.name / "compare")
     return maker.grid(
         chosen,
@@ -183,9 +186,8 @@ class _Maker:
         """The recipe at these values, with the price of a gradient that the whole grid has."""
         if overrides not in self._recipes:
             recipe = load_recipe(self.source, [*self.axes.overrides, *overrides])
-            frames = self.base.cost.frames_per_gradient or self.base.training.minibatch
-            if recipe.training.runtime == "sim" and recipe.cost.frames_per_gradient is None:
-                recipe = dataclasses.replace(recipe, cost=dataclasses.replace(recipe.cost, frames_per_gradient=frames))
+            if recipe.training.runtime == "sim":
+                recipe = dataclasses.replace(recipe, cost=recipe.cost.per_minibatch(self.base.training.size))
             self._recipes[overrides] = recipe
         return self._recipes[overrides]
 

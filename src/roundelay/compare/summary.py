@@ -57,7 +57,9 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
     parts = [_text(rows, width)]
     if choices:
         parts = [f"Tried on dev, under seed {grid.base.training.seed}:", _text(tried, width), *parts, *edges]
-    return Compared("\n\n".join([*parts, f"{NOTE}\n{grid.about_minibatch}"]), tuple(failed), _files(written))
+    return Compared(
+        "\n\n".join([*parts, f"{NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
+    )
 
 
 def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
@@ -148,7 +150,7 @@ def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> Pa
         *grid.axes,
         *(column.meaning for column in means(comparison)),
     ]
-    caption = f"Means over seeds ± standard deviation of one run. {grid.about_minibatch}"
+    caption = f"Means over seeds ± standard deviation of one run. Minibatch: {grid.about_minibatch}."
     return PageTable(caption, rows, meanings)
 
 
@@ -181,6 +183,7 @@ def _to_json(
         "recipe": grid.base.name,
         "corpus": first.results.corpus if first else None,
         "runtime": grid.base.training.runtime,
+        "minibatch": plain(grid.base.training.size),
         "machine": first.results.machine if first else None,
         "commit": first.results.commit if first else None,
         "target_loss": comparison.target,

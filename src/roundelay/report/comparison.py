@@ -149,8 +149,8 @@ def _alike(a: Run, b: Run) -> bool:
 def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
     here, there = baseline.settings, run.settings
     differing = sum(here.get(key) != there.get(key) for key in {*here, *there})
-    minibatch = abs(baseline.results.minibatch_frames - run.results.minibatch_frames)
-    return differing, minibatch, baseline.results.strategy != "sgd"
+    mine = run.results.minibatch_frames // (run.results.learners if run.results.minibatch_per_learner else 1)
+    return differing, abs(baseline.results.minibatch_frames - mine), baseline.results.strategy != "sgd"
 
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
