@@ -70,6 +70,11 @@ class Strategy(ABC):
         """
         return 1 / minibatches_a_round
 
+    @property
+    def node_learners(self) -> int:
+        """Learners of one of its nodes, runs of neighbouring ranks that belong on one machine; 1: it has none."""
+        return 1
+
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:
