@@ -77,7 +77,7 @@ class Adapted:
         """
         if not (folder / files.DONE).is_file():
             raise UserError(f"{folder}: no finished adaptation here (no {files.DONE}). Run `roundelay adapt` first.")
-        told = read_checked(folder / files.DONE, f"Delete {folder} and run `roundelay adapt` again.")
+        told = read_checked(folder / files.DONE, f"Delete {folder} and run `roundelay adapt` again.", skip=files.LARGE)
         return cls(folder, told["summaries"], told["settings"], told["speakers"], told["identities"], again=True)
 
 
@@ -95,6 +95,8 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
     own = load_corpus(recipe.corpus)
     corpus = own if of is None else load_corpus(of)
     store, alignment = corpus.features(), Alignment.load(recipe.alignment)
+    if recipe.adapt.ivector_dimension:
+        store.filterbank()  # vectors are made from one, hours later
     folder = recipe.adaptation_folder
     earlier: Adapted | None = None
     if of is None:

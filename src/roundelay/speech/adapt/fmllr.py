@@ -175,6 +175,6 @@ def estimate(
         objective.append(accumulate(mixtures, frames, pdfs, weights, transform)[1] / total)
     except np.linalg.LinAlgError:  # constant frames, such as digital silence
         return Estimate(Transform.identity(size), total)
-    if not np.isfinite(transform.matrix).all():
+    if not objective[-1] >= objective[0]:  # NaN as well: numbers so near to singular that nothing was maximised
         return Estimate(Transform.identity(size), total)
     return Estimate(transform, total, tuple(objective))
