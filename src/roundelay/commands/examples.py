@@ -10,6 +10,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
     "realign": ("roundelay realign exp/an4/dnn --out exp/an4/realigned",),
+    "adapt": (
+        "roundelay adapt an4",
+        "roundelay adapt an4 adapt.passes=1 decode.order=1",
+        "roundelay adapt an4 --corpus data/mine --out exp/mine/adaptation",
+    ),
     "import-alignment": (
         "roundelay import-alignment kaldi --ali exp/tri3_ali --corpus data/mine --out exp/mine/alignment",
         "roundelay import-alignment textgrid --grids aligned --corpus data/mine --out exp/mine/alignment",
