@@ -93,7 +93,7 @@ LINES_HEIGHT = 340.0
 
 @final
 @dataclass(frozen=True)
-class Axes:
+class ChartAxes:
     """Both axes of a chart of lines.
 
     Attributes:
@@ -114,7 +114,7 @@ def line_chart(
     lines: Sequence[Line],
     width: float,
     label: str,
-    axes: Axes,
+    axes: ChartAxes,
     reference: Reference | None = None,
 ) -> str:
     """Lines over an x axis from zero; the y axis covers what is there and not above its ceiling.

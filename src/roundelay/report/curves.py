@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from roundelay.core.records import Evaluation
-from roundelay.report.charts import Axes, Line, Point, line_chart
+from roundelay.report.charts import ChartAxes, Line, Point, line_chart
 from roundelay.report.numbers import percent, plain, seconds, short
 from roundelay.report.panels import figure, legend, twice
 from roundelay.report.runs import Run
@@ -67,7 +67,7 @@ def curves(series: Sequence[Series], over: str) -> str:
         legend(series)
         + twice(
             lambda width: line_chart(
-                lines, width, f"{title}. {ends}", Axes(below.title, "nats per frame", ceiling=ceiling)
+                lines, width, f"{title}. {ends}", ChartAxes(below.title, "nats per frame", ceiling=ceiling)
             )
         ),
     )
@@ -95,7 +95,7 @@ def consensus(series: Sequence[Series]) -> str:
         legend(apart)
         + twice(
             lambda width: line_chart(
-                lines, width, f"{title}. {ends}", Axes(below.title, "root mean square, per parameter")
+                lines, width, f"{title}. {ends}", ChartAxes(below.title, "root mean square, per parameter")
             )
         ),
     )

@@ -78,7 +78,8 @@ class SimRuntime(Runtime):
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
-        self._virtual = self.cost.virtual(learners)
+        sequence = self._learner.examples / self._learner.sequences if self._learner.sequences else None
+        self._virtual = self.cost.virtual(learners, cluster.strategy.node_learners, sequence)
         self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
         self._check_lives()
         self._vectors = {name: torch.zeros(learners, size) for name in ("row", *cluster.memory)}
