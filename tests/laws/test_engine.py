@@ -32,7 +32,7 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.rows import RULES
+from roundelay.runtime.rows import REACH_RULES
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy, Traits
@@ -335,7 +335,7 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
         kind for kind in (*Effect.__subclasses__(), *Reach.__subclasses__()) if kind.__module__ == Effect.__module__
     }
     assert ours == {*LABELS, Begin, Reach}
-    assert {kind for kind in ours if issubclass(kind, Reach)} == {*RULES, Reach} & ours, (
+    assert {kind for kind in ours if issubclass(kind, Reach)} == {*REACH_RULES, Reach} & ours, (
         "a rule for each that reaches a row"
     )
     with pytest.raises(TypeError, match="Effect is not an effect"):

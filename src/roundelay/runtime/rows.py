@@ -1,7 +1,7 @@
 """Rows: public parameters with a version, and the operations on one or two of them that are atomic.
 
-The rule of every effect on another's row is here once (`RULES`), and every runtime goes by it: which rows it reads and
-writes, under which locks, what it does to a chunk, what it carries there and back, and how it is recorded.
+The rule of every effect on another's row is here once (`REACH_RULES`), and every runtime goes by it: which rows it
+reads and writes, under which locks, what it does to a chunk, what it carries there and back, and how it is recorded.
 
 Legend: P parameters.
 """
@@ -169,7 +169,7 @@ def _rank(row: Row) -> int:
 
 # Effects on the row of another ----------------------------------------------------------------------------------------
 
-ChunkWork = Callable[[int], None]
+ChunkWork = Callable[[int], object]
 """Does as an effect says with one chunk of the rows, by its number."""
 
 
@@ -227,7 +227,7 @@ def _prepare_fetch(mine: Row, theirs: Row, request: Fetch) -> ChunkWork:
     return copy
 
 
-RULES: dict[type[Reach], ReachRule] = {
+REACH_RULES: dict[type[Reach], ReachRule] = {
     Exchange: ReachRule(
         Access(Use.WRITTEN, Use.WRITTEN),
         _prepare_exchange,
@@ -243,7 +243,7 @@ one host go by it; another host can be asked for what its messages can say (proc
 def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
     """Do an effect to the rows as they are now, atomically; the version of theirs afterwards. None if a row that it
     writes is under way to another host."""
-    access = RULES[type(effect)].access
+    access = REACH_RULES[type(effect)].access
     met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
     with _locked(*met):
         if (access.mine is Use.WRITTEN and mine.away) or (access.theirs is Use.WRITTEN and theirs.away):
@@ -259,7 +259,7 @@ class RowOperation:
     turn."""
 
     def __init__(self, mine: Row, theirs: Row, effect: Reach) -> None:
-        rule = RULES[type(effect)]
+        rule = REACH_RULES[type(effect)]
         my_use, their_use = rule.access
         mine.trace.note(
             rule.kind,

@@ -20,7 +20,7 @@ from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean
 from roundelay.runtime.replay.stage import Stage, met_rows
-from roundelay.runtime.rows import RULES, Row, adopt, reach
+from roundelay.runtime.rows import REACH_RULES, Row, adopt, reach
 from roundelay.runtime.trace import Kind, TraceEvent, Use
 
 BEFORE = (Kind.BEGIN, Kind.JOIN)
@@ -206,7 +206,7 @@ class RecordedLearner(Backend):
         return not self.recorded.next_is(Kind.GONE)
 
     def reach(self, effect: Reach) -> int | None:
-        rule = RULES[type(effect)]
+        rule = REACH_RULES[type(effect)]
         event = self.recorded.look(rule.kind)
         if (event.peer, event.access) != (effect.peer, rule.access):
             raise self.recorded.differs(event, f"{type(effect).__name__.lower()} of row {effect.peer}")

@@ -117,7 +117,7 @@ class Prices:
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
-        self._reaches: dict[tuple[str | None, str | None, bool], int] = {}
+        self._reaches: dict[tuple[str, str, bool], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
         self._coded_means: dict[tuple[tuple[int, ...], str], int] = {}
         self.centre, self.rows = learners, learners + 1
@@ -177,7 +177,8 @@ class Prices:
     def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
         """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
         back after it, each with a row in the form of the codec, or without one."""
-        place = there and there.name, back and back.name, self.places[rank] == self.places[peer]
+        near = self.places[rank] == self.places[peer]
+        place = "" if there is None else there.name, "" if back is None else back.name, near
         known = self._reaches.get(place)
         if known is None:
             known = self._reaches[place] = self._reach(self._link(rank, peer), there, back)

@@ -18,7 +18,7 @@ from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.backend import LATER
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.rows import RULES, Row, reach
+from roundelay.runtime.rows import REACH_RULES, Row, reach
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import Prices
@@ -52,7 +52,7 @@ class VirtualEffects:
             Mix: self._mix,
             Begin: self._begin,
             Wait: self._wait,
-            **dict.fromkeys(RULES, self._reach),
+            **dict.fromkeys(REACH_RULES, self._reach),
         }
         self._frames_only = cache(Statistics)  # minibatches have few sizes
         self.events = 0
@@ -162,7 +162,7 @@ class VirtualEffects:
         answer = self._perform[type(begun)](role, handle, begun)
         if answer is not LATER:
             handle.finish(answer)
-        elif not in_background and type(begun) in RULES:
+        elif not in_background and type(begun) in REACH_RULES:
             handle.holds = role  # type: ignore[attr-defined]
             return LATER
         return handle
@@ -279,7 +279,7 @@ class VirtualEffects:
         rank, peer = role.rank, effect.peer
         if not self.lives.there(peer):
             return None
-        prices, rule = self._prices, RULES[type(effect)]
+        prices, rule = self._prices, REACH_RULES[type(effect)]
         held = prices.held(rank, peer)
         if not rule.access.mine:
             held = held[1:]

@@ -12,7 +12,7 @@ from torch import Tensor
 from roundelay.core.effects import Exchange, Reach
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
-from roundelay.runtime.rows import RULES
+from roundelay.runtime.rows import REACH_RULES
 from roundelay.runtime.trace import Use
 
 NO_VECTOR = torch.empty(0)
@@ -104,7 +104,7 @@ class TimedLearner(Me):
 
     def reach(self, effect: Reach) -> int:
         """The rows that it writes have changed; the version of the peer's."""
-        versions, (mine, theirs) = self.versions, RULES[type(effect)].access
+        versions, (mine, theirs) = self.versions, REACH_RULES[type(effect)].access
         if mine is WRITTEN:
             versions[self.rank] += 1
         if theirs is WRITTEN:
