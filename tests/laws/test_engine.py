@@ -12,12 +12,27 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.effects import LABELS, Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
+from roundelay.core.effects import (
+    LABELS,
+    Begin,
+    Draw,
+    Effect,
+    Exchange,
+    Fetch,
+    Grad,
+    GradMean,
+    Handle,
+    Mean,
+    Mix,
+    Reach,
+    Wait,
+)
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.rows import REACH_RULES
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy, Traits
@@ -35,7 +50,7 @@ class Elsewhere:
     def takes(self, row: int) -> bool:
         return row in self._ranks
 
-    def ask(self, effect: Exchange | Fetch) -> None:
+    def ask(self, effect: Reach) -> None:
         self.through = False
         self._notes.said(f"ask {effect.peer}")
 
@@ -152,7 +167,7 @@ def test_nothing_happens_with_a_peer_that_is_gone(when: str) -> None:
             me.step(gradient(notes))
         assert mixing.done == (when != "in the wait")
         assert await Wait(mixing) is None
-        assert await Fetch(2, VECTOR) is None
+        assert await Fetch(2, torch.empty(P)) is None
 
     run(notes, role)
     assert notes.log == ["note gone", "note gone"]
@@ -252,7 +267,7 @@ def test_seconds_are_those_of_the_kind_of_effect_they_were_spent_on() -> None:
         await GradMean(Snapshot(VECTOR, 0), BATCH, (0, 1))  # 4 s and 2 s
         await Wait(mean)  # 1 s
         await Exchange(1, pair_average_)  # 1 s
-        await Wait(await Begin(Fetch(1, VECTOR)))  # 1 s
+        await Wait(await Begin(Fetch(1, torch.empty(P))))  # 1 s
 
     run(notes, role)
     found = {name: float(getattr(notes.counts, name)[0]) for name in ("update_s", "gradient_s", "mean_s", "exchange_s")}
@@ -268,7 +283,7 @@ def test_a_request_to_another_host_goes_on_meanwhile_and_one_waits_for_the_one_b
         first = await Begin(Exchange(1, pair_average_))
         await Draw()
         done = [first.done]
-        second = await Begin(Fetch(2, VECTOR))
+        second = await Begin(Fetch(2, torch.empty(P)))
         assert [*done, first.done] == [False, True]
         assert await Wait(first) == 11
         elsewhere.through = True
@@ -311,12 +326,18 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
         Mean((0,), VECTOR),
         Mix(((0, 1.0),), (), VECTOR),
         Exchange(1, pair_average_),
-        Fetch(1, VECTOR),
+        Fetch(1, torch.empty(P)),
         Wait(handle),
     ]
     assert {type(effect) for effect in every} == set(LABELS), "one of each here, and a name for each there"
     assert all(engine.perform(effect) is not None for effect in every)
-    assert {*Effect.__subclasses__()} == {*LABELS, Begin}
+    ours = {
+        kind for kind in (*Effect.__subclasses__(), *Reach.__subclasses__()) if kind.__module__ == Effect.__module__
+    }
+    assert ours == {*LABELS, Begin, Reach}
+    assert {kind for kind in ours if issubclass(kind, Reach)} == {*REACH_RULES, Reach} & ours, (
+        "a rule for each that reaches a row"
+    )
     with pytest.raises(TypeError, match="Effect is not an effect"):
         engine.perform(Effect())
 
