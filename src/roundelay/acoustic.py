@@ -33,7 +33,8 @@ from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.procs.driver import OnDeath, ProcsRuntime
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.hmm.alignment import Alignment
@@ -190,7 +191,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         if place is not None and not place.alone:
             return MultiHostRuntime(cluster, place, make_terms(recipe, strategy))
         trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, on_death=learners_deaths(on_death))
+        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, deaths=Deaths(learners_deaths(on_death)))
 
     def with_learners(learners: int) -> Job:
         kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)

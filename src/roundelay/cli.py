@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
         return 0
     try:
-        options = _parse(words)
-        wait_politely()  # before any command imports torch
         with tidy():
+            options = _parse(words)
+            wait_politely()  # before any command imports torch
             return int(options.run(options) or 0)
     except UserError as error:
         complain(str(error))

@@ -24,6 +24,7 @@ from roundelay.report.status import Life, headline, host_rows, learner_rows, rea
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.training import train
 from support.clusters import cluster, plan
 from support.fake_runs import Fake, fake_records, write_run
@@ -228,7 +229,7 @@ def test_a_glance_tells_who_lives_and_what_each_has_trained() -> None:
         return False
 
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
-    with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, on_death="go-on") as runtime:
+    with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, deaths=Deaths("go-on")) as runtime:
         segment: SegmentPlan = plan(100, 3)
         runtime.segment(segment, look)
     assert glances[0].living == (0, 1, 2)

@@ -55,7 +55,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "status": ("roundelay status exp/demo/four --watch 10",),
     "demo": ("roundelay demo --folder demo",),
-    "list": ("roundelay list strategies", "roundelay list models", "roundelay list options an4"),
+    "list": (
+        "roundelay list strategies",
+        "roundelay list models",
+        "roundelay list codecs",
+        "roundelay list options an4",
+    ),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),
 }

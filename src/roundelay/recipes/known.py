@@ -159,6 +159,11 @@ def corpora() -> dict[str, str]:
     }
 
 
+def codecs() -> dict[str, tuple[str, str, str]]:
+    """By name, of all forms in which vectors travel: what it is, bits of an element, and the largest error of one."""
+    return {name: (entry["about"], entry["bits"], entry["error"]) for name, entry in _known()["codecs"].items()}
+
+
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
     `what` is models, objectives or graphs."""

@@ -61,6 +61,11 @@ class Strategy(ABC):
         """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
 
+    @property
+    def node_learners(self) -> int:
+        """Learners of one of its nodes, runs of neighbouring ranks that belong on one machine; 1: it has none."""
+        return 1
+
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:

@@ -21,6 +21,7 @@ from roundelay.runtime.sim.cluster import (
     VirtualCluster,
     VirtualLink,
     VirtualLinks,
+    measured,
 )
 
 BLOCK = 256
@@ -29,7 +30,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class CostModel:
-    """The cost section of a recipe: four numbers in seconds, for equal learners on one node, or a whole cluster.
+    """The cost section of a recipe: a few numbers in seconds, for equal learners, or a whole cluster.
 
     gradient              one minibatch on one learner; per `frames_per_gradient` frames, in proportion, where given
     jitter                sigma of a log-normal factor on it with mean 1, drawn for every learner and step (0: none)
@@ -37,6 +38,8 @@ class CostModel:
                           queue up
     allreduce             one allreduce among two learners after the last of them arrived; a ring moves 2 (L - 1) / L
                           of the vector, so L learners pay that relative to two
+    inside                the same among two learners of one node, where the strategy has nodes (`hadpsgd`): ten times
+                          as fast by default, as buses are beside networks
     cluster               a virtual cluster (cluster.py) instead of all these
     together              costs nothing in virtual time: compute gradients that are under way at once in one call, which
                           rounds differently; null: where that is faster and exact to the bit
@@ -47,11 +50,12 @@ class CostModel:
     jitter: float = 0.0
     exchange: float = 0.005
     allreduce: float = 0.03
+    inside: float = 0.003
     cluster: VirtualCluster | None = None
     together: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("gradient", "jitter", "exchange", "allreduce"):
+        for name in ("gradient", "jitter", "exchange", "allreduce", "inside"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"cost.{name} is {value}: give seconds, 0 or more.")
@@ -60,8 +64,8 @@ class CostModel:
                 f"cost.frames_per_gradient is {self.frames_per_gradient}: give a number of frames, 1 or more."
             )
 
-    def virtual(self, learners: int) -> VirtualCluster:
-        """The cluster this describes, with so many learners.
+    def virtual(self, learners: int, node: int = 1) -> VirtualCluster:
+        """The cluster this describes, with so many learners; runs of `node` of them are a node of the strategy.
 
         Raises:
             UserError: the cluster is given, and has another number of learners.
@@ -71,11 +75,13 @@ class CostModel:
         fixed, per_frame = self.gradient, 0.0
         if self.frames_per_gradient is not None:
             fixed, per_frame = 0.0, self.gradient / self.frames_per_gradient
+        full, rest = divmod(learners, node) if node > 1 else (0, learners)
+        nodes = (*([Node(node, full)] if full else []), *([Node(rest)] if rest else []))
         return VirtualCluster(
-            nodes=(Node(learners),),
+            nodes=nodes,
             compute=Compute(seconds=fixed, seconds_per_frame=per_frame, sigma=self.jitter),
             exchange=self.exchange,
-            allreduce=Allreduce(seconds={"2": self.allreduce}),
+            allreduce=Allreduce(seconds={"2": self.allreduce}, inside={"2": self.inside} if node > 1 else {}),
             links=VirtualLinks(VirtualLink(), VirtualLink()),
         )
 
@@ -111,6 +117,7 @@ class Prices:
         self._machines = cluster.machines()
         self._spells = [_spells(rank, cluster.stragglers, stragglers) for rank in range(learners)]
         self._update = nanoseconds(cluster.compute.update)
+        self._living: list[int] = []  # learners of every node
         self._crowd, self._fixed, self._per_frame = [1.0] * learners, [0.0] * learners, [0.0] * learners
         self._varied = bool(cluster.compute.sigma or cluster.compute.trace)
         self._block = [-1] * learners
@@ -126,7 +133,7 @@ class Prices:
         living = [0] * len(self._machines)
         for rank, lives in enumerate(alive):
             living[self.places[rank]] += bool(lives)
-        compute = self.cluster.compute
+        compute, self._living = self.cluster.compute, living
         for rank in range(self.learners):
             node, there = self._machines[self.places[rank]], living[self.places[rank]]
             crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
@@ -186,13 +193,14 @@ class Prices:
         return nanoseconds(link.latency + link.seconds(self.bytes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
-        """The rows of all `others` come in, one after another."""
+        """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
+        who mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
             return len(others) * nanoseconds(self.cluster.exchange)
-        size = self.size(codec)
-        return nanoseconds(sum(self._link(rank, other).seconds(size) for other in others))
+        size, there = self.size(codec), self._living[self.places[rank]]
+        return nanoseconds(sum(_bus(self._link(rank, other), there, size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
         """Resources that an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
@@ -228,8 +236,11 @@ class Prices:
     def _mean(self, group: tuple[int, ...], size: float) -> float:
         if len(group) < 2:
             return 0.0
-        if self.cluster.allreduce.seconds:
-            return self.cluster.allreduce.measured(len(group))
+        allreduce = self.cluster.allreduce
+        if allreduce.inside and len({self.places[rank] for rank in group}) == 1:
+            return measured(allreduce.inside, len(group))
+        if allreduce.seconds:
+            return measured(allreduce.seconds, len(group))
         return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group, size)
 
     def _ring(self, group: tuple[int, ...], size: float) -> float:

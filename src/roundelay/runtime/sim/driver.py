@@ -78,7 +78,7 @@ class SimRuntime(Runtime):
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
-        self._virtual = self.cost.virtual(learners)
+        self._virtual = self.cost.virtual(learners, cluster.strategy.node_learners)
         self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
         self._check_lives()
         self._vectors = {name: torch.zeros(learners, size) for name in ("row", *cluster.memory)}
