@@ -178,12 +178,12 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         training.augment,
         training.objective,
     )
-    stragglers = _stragglers(training)
+    stragglers, shared = _stragglers(training), not training.size.per_learner
     if training.record and training.runtime == "sim":
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = _strategy(recipe, place)
     on_death = _on_death(training.on_death, strategy)
-    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
+    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers, shared)
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
@@ -202,7 +202,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         cluster=cluster,
         make_runtime=make_runtime,
         runtime_name=training.runtime,
-        minibatch=training.minibatch,
+        minibatch=training.size,
         schedule=recipe.schedule,
         corpus=corpus.name,
         held_out=HELD_OUT,

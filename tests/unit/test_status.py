@@ -79,8 +79,9 @@ def test_a_running_run_says_how_far_it_is_and_who_is_lost(tmp_path: Path) -> Non
     assert "training epoch 5, 25 % of 280,000 frames" in lines[0]
     assert "heard 3.0 s ago" in lines[0]
     assert lines[1] == "adpsgd random-ring, 3 learners on procs, seed 1, 1.83M parameters"
-    assert lines[2] == "now: 12,346 frames/s, loss 1.500, staleness 1.2, consensus distance 0.0042"
-    assert lines[3] == "lost: learner 1, killed by signal 9 (SIGKILL); another is starting"
+    assert lines[2] == "minibatch: 1,024 frames a round (341 a learner)"
+    assert lines[3] == "now: 12,346 frames/s, loss 1.500, staleness 1.2, consensus distance 0.0042"
+    assert lines[4] == "lost: learner 1, killed by signal 9 (SIGKILL); another is starting"
     columns, rows = learner_rows(found)
     assert columns == ["learner", "state", "frames/s", "last minibatch"]
     assert rows[1] == ("1", "lost", "0", "40.0 s ago")

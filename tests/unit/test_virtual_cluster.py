@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.sim.cluster import (
     Allreduce,
@@ -152,6 +153,19 @@ def test_the_four_numbers_of_a_recipe_mean_what_they_meant() -> None:
     assert nodes_of_two.mean_ns(tuple(range(5))) == round(0.04 * 8 / 5 * 1e9)
     per_frame = prices(CostModel(gradient=0.2, frames_per_gradient=64).virtual(2))
     assert per_frame.gradient_ns(0, 32, 0) == 100_000_000
+    per_sequence = prices(CostModel(gradient=0.2, sequences_per_gradient=4).virtual(2, sequence=16.0))
+    assert per_sequence.gradient_ns(0, 32, 0) == 100_000_000
+    with pytest.raises(UserError, match=r"cost\.sequences_per_gradient is 4, but what is trained is drawn as single"):
+        CostModel(sequences_per_gradient=4).virtual(2)
+    with pytest.raises(UserError, match="exclude each other"):
+        CostModel(sequences_per_gradient=4, frames_per_gradient=4)
+
+
+def test_a_gradient_is_priced_for_one_learner_s_minibatch_in_its_unit_unless_the_recipe_says_for_what() -> None:
+    assert CostModel().per_minibatch(MinibatchSize(64)).frames_per_gradient == 64
+    assert CostModel().per_minibatch(MinibatchSize(64, "sequences", True)).sequences_per_gradient == 64
+    given = CostModel(frames_per_gradient=8)
+    assert given.per_minibatch(MinibatchSize(64, "sequences")) is given
 
 
 def test_a_gradient_is_affine_in_its_frames() -> None:

@@ -46,7 +46,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compare": (
         "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
+        "roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune schedule.learning_rate=0.01,0.02",
     ),
+    "claims": ("roundelay claims", "roundelay claims run stragglers", "roundelay claims write"),
     "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
     "doctor": (
         "roundelay doctor",

@@ -5,12 +5,13 @@ Legend: L learners, M bytes of a row.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.sim.cluster import (
@@ -32,7 +33,8 @@ BLOCK = 256
 class CostModel:
     """The cost section of a recipe: a few numbers in seconds, for equal learners, or a whole cluster.
 
-    gradient              one minibatch on one learner; per `frames_per_gradient` frames, in proportion, where given
+    gradient              one minibatch on one learner; where given, per `frames_per_gradient` frames or per
+                          `sequences_per_gradient` sequences of average length, in proportion
     jitter                sigma of a log-normal factor on it with mean 1, drawn for every learner and step (0: none)
     exchange              one atomic exchange of two rows; both are busy meanwhile, and further exchanges with either
                           queue up
@@ -47,6 +49,7 @@ class CostModel:
 
     gradient: float = 0.1
     frames_per_gradient: int | None = None
+    sequences_per_gradient: int | None = None
     jitter: float = 0.0
     exchange: float = 0.005
     allreduce: float = 0.03
@@ -59,22 +62,47 @@ class CostModel:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"cost.{name} is {value}: give seconds, 0 or more.")
-        if self.frames_per_gradient is not None and self.frames_per_gradient < 1:
-            raise UserError(
-                f"cost.frames_per_gradient is {self.frames_per_gradient}: give a number of frames, 1 or more."
-            )
+        for unit in ("frames", "sequences"):
+            number = getattr(self, f"{unit}_per_gradient")
+            if number is not None and number < 1:
+                raise UserError(f"cost.{unit}_per_gradient is {number}: give a number of {unit}, 1 or more.")
+        if self.frames_per_gradient is not None and self.sequences_per_gradient is not None:
+            raise UserError("cost.frames_per_gradient and cost.sequences_per_gradient exclude each other: give one.")
 
-    def virtual(self, learners: int, node: int = 1) -> VirtualCluster:
-        """The cluster this describes, with so many learners; runs of `node` of them are a node of the strategy.
+    @property
+    def gradient_size(self) -> str:
+        """Text that says of what size a gradient is that takes `gradient` seconds."""
+        if self.sequences_per_gradient is not None:
+            return f"{self.sequences_per_gradient} sequences"
+        return "any size" if self.frames_per_gradient is None else f"{self.frames_per_gradient} frames"
+
+    def per_minibatch(self, size: MinibatchSize) -> "CostModel":
+        """These costs, where no size is given for a minibatch of that size on one learner."""
+        if self.frames_per_gradient is not None or self.sequences_per_gradient is not None:
+            return self
+        if size.unit == "sequences":
+            return replace(self, sequences_per_gradient=size.number)
+        return replace(self, frames_per_gradient=size.number)
+
+    def virtual(self, learners: int, node: int = 1, sequence: float | None = None) -> VirtualCluster:
+        """The cluster this describes, with so many learners; runs of `node` of them are a node of the strategy, and
+        `sequence` is the average number of frames in a sequence, where there are any.
 
         Raises:
-            UserError: the cluster is given, and has another number of learners.
+            UserError: a gradient is priced by sequences, and there are none.
         """
         if self.cluster is not None:
             return self.cluster
         fixed, per_frame = self.gradient, 0.0
         if self.frames_per_gradient is not None:
             fixed, per_frame = 0.0, self.gradient / self.frames_per_gradient
+        if self.sequences_per_gradient is not None:
+            if sequence is None:
+                raise UserError(
+                    f"cost.sequences_per_gradient is {self.sequences_per_gradient}, but what is trained is drawn as "
+                    "single frames: give cost.frames_per_gradient."
+                )
+            fixed, per_frame = 0.0, self.gradient / (self.sequences_per_gradient * sequence)
         full, rest = divmod(learners, node) if node > 1 else (0, learners)
         nodes = (*([Node(node, full)] if full else []), *([Node(rest)] if rest else []))
         return VirtualCluster(
