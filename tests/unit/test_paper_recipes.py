@@ -113,6 +113,11 @@ def test_a_recipe_says_what_differs(tmp_path: Path) -> None:
     assert made["align"] == base["align"]
 
 
+def test_one_of_two_options_takes_the_place_of_the_other(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: li2017-dnn\nname: mine\ntraining: {minibatch: 512}\n")
+    assert load_recipe(str(tmp_path / "mine.yaml")).training.size.text(4) == "512 frames a round (128 a learner)"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -7,7 +7,7 @@ found in the time it takes to read a small file, before seconds are spent on loa
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from importlib import resources
@@ -104,7 +104,9 @@ def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(
             f"{path}: base is {other!r}: give the name or file of another recipe, which does not need this one."
         )
-    return _merged(_with_base(_file_of(other, path.parent), (*begun, path)), mapping)
+    made = _merged(_with_base(_file_of(other, path.parent), (*begun, path)), mapping)
+    _leave_one_of_two(made.get("training"), mapping.get("training") or ())
+    return made
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -129,10 +131,14 @@ def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
     """
     for assignment in overrides:
         override(mapping, assignment)
-    given = {text.partition("=")[0] for text in overrides}
-    training = mapping.get("training")
+    given = {text.partition("=")[0].removeprefix("training.") for text in overrides if text.startswith("training.")}
+    _leave_one_of_two(mapping.get("training"), given)
+
+
+def _leave_one_of_two(training: object, given: Collection[str]) -> None:
+    """Drop the one of two options that another, given later, takes the place of."""
     for one, other in (ONE_OF_TWO, ONE_OF_TWO[::-1]):
-        chosen = f"training.{one}" in given and f"training.{other}" not in given
+        chosen = one in given and other not in given
         if chosen and isinstance(training, dict) and training.get(one) is not None:
             training.pop(other, None)
 
