@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roundelay.compare.axes import GridAxis, read_axes
+from roundelay.compare.axes import GridAxis, is_override, read_axes
 from roundelay.compare.grid import Grid, plan
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
@@ -49,6 +49,15 @@ def begin(grid: Grid) -> None:
 )
 def test_commas_outside_brackets_and_quotes_part_values(text: str, values: tuple[str, ...]) -> None:
     assert read_axes([text]).compared == (GridAxis(text.partition("=")[0], values),)
+
+
+def test_what_stands_behind_strategies_is_told_from_them() -> None:
+    assert [
+        *filter(is_override, ["bmuf,period=5", "corpus=data/a", "adpsgd:fixed-ring,order=alternate", "ssgd", "a.b=c,d"])
+    ] == [
+        "corpus=data/a",
+        "a.b=c,d",
+    ]
 
 
 @pytest.mark.parametrize("text", ["decode.word_costs=[0, 1]", "corpus='data/a,b'", "training.minibatch=5"])
