@@ -119,8 +119,7 @@ def recognise(
     graph = _graph(recipe, own, columns, progress, said)
     pronouncing = _pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
-    rescorer = None if config.rescore is None else _rescorer(graph, config.rescore, progress)
-    with decoders(graph, config.workers, pronouncing, rescorer) as run:
+    with decoders(graph, config.workers, pronouncing, _rescorer(graph, config.rescore, progress)) as run:
         options, tried = _settings(run, tuned, tuned_on, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
@@ -204,8 +203,10 @@ def _graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress,
     return folder
 
 
-def _rescorer(graph: Path, model: Path, progress: Progress) -> Rescorer:
-    """Lattices of the graph will be rescored with the model in a file; says first what reading it takes."""
+def _rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
+    """The rescorer of the graph's lattices with the model in a file, if there is one; says first what reading takes."""
+    if model is None:
+        return None
     progress.start(f"rescoring with {expected(model)}")
     progress.finish()  # what it takes is seen before it is done
     progress.start(f"reading {model.name}")

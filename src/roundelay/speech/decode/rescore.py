@@ -116,7 +116,7 @@ class Rescorer:
         return walk
 
     def _step(self, pair: int, word: int) -> tuple[float, int]:
-        """What a word costs more than before, and the pair of histories behind it."""
+        """Additional cost of a word, and the pair of histories behind it."""
         (old, new), text = self._pairs[pair], self.words[word]
         paid, old = self._old.word(old, text)
         price, new = self._new.word(new, text)
