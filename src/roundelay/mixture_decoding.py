@@ -15,7 +15,7 @@ import numpy.typing as npt
 from roundelay.core.progress import Progress
 from roundelay.loglikelihoods import FRAME_SECONDS, Source
 from roundelay.recipes.recipe import Decoding, Recipe
-from roundelay.recognise import chosen_settings, decoding_graph, recognise_split
+from roundelay.recognise import SearchedGraph, chosen_settings, decoding_graph, recognise_split
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.hmm import HmmGraph
@@ -80,9 +80,8 @@ class MixtureDecoder:
         found = []
         for split in splits:
             utterances = self.corpus.splits[split]
-            result, batch = recognise_split(
-                self.run, scores, self.columns, utterances, split, search, set(self.words), self.progress
-            )
+            graph = SearchedGraph(self.run, self.columns, set(self.words))
+            result, batch = recognise_split(graph, scores, utterances, split, search, self.progress)
             write_score(out / split, result.summary, result.subsets, utterances)
             for name, hypothesis in batch.hypotheses.items():
                 first, length = scores.store.span(name)

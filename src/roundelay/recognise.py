@@ -7,9 +7,10 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,9 +122,9 @@ def recognise(
     done = []
     with decoders(graph, config.workers, pronouncing, _rescorer(graph, config.rescore, progress)) as run:
         options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
-        words = set(read_lexicon(graph / LEXICON_FILE).words)
+        searched = SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
         for split in config.splits:
-            found, batch = recognise_split(run, source, columns, corpus.splits[split], split, options, words, progress)
+            found, batch = recognise_split(searched, source, corpus.splits[split], split, options, progress)
             folder = (out or exp) / "decode" / split
             _write(folder, found, batch, corpus, config, source, tried)
             if out is None:
@@ -261,17 +262,30 @@ def chosen_settings(
     return details, tried
 
 
+@final
+@dataclass(frozen=True)
+class SearchedGraph:
+    """A decoding graph that is searched.
+
+    Attributes:
+        run: its decoders.
+        words: those that it can recognise.
+    """
+
+    run: Decoders
+    columns: Columns
+    words: Set[str]
+
+
 def recognise_split(
-    run: Decoders,
+    graph: SearchedGraph,
     source: Source,
-    columns: Columns,
     utterances: Sequence[Utterance],
     split: str,
     options: Search,
-    words: set[str],
     progress: Progress,
 ) -> tuple[Recognised, Batch]:
-    """Decode and score one split; `words` are those that the graph can recognise."""
+    """Decode and score one split."""
     progress.start(f"decoding {split}", len(utterances))
     frames, units = 0, {}
 
@@ -279,11 +293,11 @@ def recognise_split(
         nonlocal frames
         for utterance, matrix in source.of(utterances):
             frames += len(matrix)
-            if read := columns.read_off(matrix):
+            if read := graph.columns.read_off(matrix):
                 units[utterance] = read
             yield utterance, matrix
 
-    batch = run.search(counted(), options, progress)
+    batch = graph.run.search(counted(), options, progress)
     progress.finish()
     refs, hypotheses = _refs(utterances), batch.hypotheses
     result = score(refs, {u: list(h.words) for u, h in hypotheses.items()})
@@ -294,7 +308,7 @@ def recognise_split(
         batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
         batch.rescoring_seconds / source.seconds(utterances, frames),
-        sum(word not in words for ref in refs.values() for word in ref),
+        sum(word not in graph.words for ref in refs.values() for word in ref),
         summarise(result),
         summarise_subsets(result, utterances),
         units,
