@@ -21,8 +21,11 @@ BLOCK, WINDOW = 100, 600
 def runs(labels: NDArray[np.int32], splits: Mapping[str, list[str]]) -> dict[str, LabelledRuns]:
     """Labelled frames of the toy corpus by split, in small blocks."""
     store = toy()[0]
-    found = {name: LabelledRuns.find(labels, [store.span(u) for u in some]) for name, some in splits.items()}
-    return {name: LabelledRuns.of(some.firsts, some.ends, some.bounds, BLOCK) for name, some in found.items()}
+    found = {name: LabelledRuns.find(labels, store, some) for name, some in splits.items()}
+    return {
+        name: LabelledRuns.of(some.firsts, some.utterances, some.ends, some.bounds, BLOCK)
+        for name, some in found.items()
+    }
 
 
 def examples_in_blocks(name: str) -> FrameExamples | SequenceExamples:

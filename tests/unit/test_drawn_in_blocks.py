@@ -25,7 +25,9 @@ def test_runs_number_the_labelled_frames_of_a_split() -> None:
         written = [first + np.flatnonzero(holes[first : first + n] >= 0) for first, n in spans]
         frames = np.concatenate(written)
         assert some.frames == len(frames)
-        assert np.array_equal(some.in_store(np.arange(len(frames))), frames)
+        found, utterances = some.locate(np.arange(len(frames)))
+        assert np.array_equal(found, frames)
+        assert np.array_equal(utterances, np.searchsorted(store.offsets, frames, side="right") - 1)
         assert np.diff(some.bounds).tolist() == [len(one) for one in written if len(one)]
         everything = np.arange(len(some.blocks) - 1, dtype=np.int32)
         assert np.array_equal(some.numbers(everything), np.arange(len(frames)))
@@ -96,7 +98,7 @@ def test_pieces_of_a_round_are_about_equally_long() -> None:
     """Hardly more is padded than where all of the corpus is sorted."""
     sizes = np.random.default_rng(0).integers(20, 400, 3000)
     bounds = np.concatenate([[0], np.cumsum(sizes)])
-    train = LabelledRuns.of(bounds[:-1], bounds, bounds, 1000)
+    train = LabelledRuns.of(bounds[:-1], np.arange(len(sizes)), bounds, bounds, 1000)
     store, _, _, _ = toy()
     long = dataclasses.replace(store, array=np.zeros((int(bounds[-1]), 40), np.float32), offsets=bounds)
     some = SequenceExamples(long, np.zeros(int(bounds[-1]), np.int32), {"train": train}, 0, Pieces(), "blocks")

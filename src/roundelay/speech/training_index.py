@@ -6,7 +6,7 @@ them. So the first process that wants to train on a corpus reads and checks all 
 
     offsets.npy, speakers.npy         of utterances in the store (see features/store)
     mean.npy, std.npy                 of speakers
-    SPLIT.firsts.npy, ends, bounds, blocks, starts    labelled frames of each split (see models/labelled)
+    SPLIT.firsts.npy, utterances, ends, ...    labelled frames of each split (see models/labelled)
     index.json                        sizes and checksums, and what it was made from; written last
 
 An index of files that have changed since, by size or time of change, is made again. Where the alignment's folder cannot
@@ -63,7 +63,7 @@ class TrainingIndex:
         prepared, aligned = load_corpus(corpus), Alignment.load(alignment)
         store = prepared.features()
         splits = {
-            name: LabelledRuns.find(aligned.pdf, [store.span(u.id) for u in utterances])
+            name: LabelledRuns.find(aligned.pdf, store, [u.id for u in utterances])
             for name, utterances in prepared.splits.items()
         }
         return cls(store, aligned.pdf, splits, aligned.num_pdfs)
@@ -139,6 +139,11 @@ def _write(folder: Path, made_from: list[Any], index: TrainingIndex) -> None:
     write_checked(folder / META, about, [f"{name}.npy" for name in arrays])
 
 
+def mapped(path: Path) -> NDArray[Any]:
+    """The array in a file as a plain one: an element of numpy's class of mapped arrays takes a microsecond more."""
+    return np.asarray(map_array(path))
+
+
 def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> TrainingIndex | None:
     """The index in a folder, unless it is of other files, or damaged."""
     if not wanted or not (folder / META).is_file():
@@ -149,12 +154,12 @@ def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> Tra
             return None
 
         def array(name: str) -> Any:
-            return map_array(folder / f"{name}.npy")
+            return mapped(folder / f"{name}.npy")
 
         mean = array("mean")
         store = FeatureStore(
             corpus / wanted[0],
-            map_array(corpus / wanted[0] / FEATURES),
+            mapped(corpus / wanted[0] / FEATURES),
             (),
             array("offsets"),
             array("speakers"),
@@ -168,6 +173,6 @@ def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> Tra
         splits = {
             str(split): LabelledRuns(**{name: array(f"{split}.{name}") for name in _RUNS}) for split in about["splits"]
         }
-        return TrainingIndex(store, map_array(alignment / PDFS), splits, int(about["num_pdfs"]))
+        return TrainingIndex(store, mapped(alignment / PDFS), splits, int(about["num_pdfs"]))
     except (Damaged, *BROKEN):
         return None

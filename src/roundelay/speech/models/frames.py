@@ -60,7 +60,7 @@ class LabelledFrames:
         self._runs = {
             split: some
             if isinstance(some, LabelledRuns)
-            else LabelledRuns.find(labels, [store.span(u) for u in some if u in store])
+            else LabelledRuns.find(labels, store, [u for u in some if u in store])
             for split, some in splits.items()
         }
 
@@ -125,8 +125,8 @@ class FrameExamples(LabelledFrames):
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Windows, Tensor]:
         """Windows and labels (B,) of these labelled frames of `split`."""
-        frames = self._runs[split].in_store(numbers)
-        windows = cut_windows(self._store, frames, self._reach)
+        frames, utterance = self._runs[split].locate(numbers)
+        windows = cut_windows(self._store, frames, self._reach, utterance)
         return windows, torch.from_numpy(self._labels[frames].astype(np.int64))
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Windows, Tensor]]:
@@ -135,14 +135,22 @@ class FrameExamples(LabelledFrames):
             yield self.batch(split, np.arange(start, min(start + size, self.count(split))))
 
 
-def cut_windows(store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64]) -> Windows:
-    """Windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own utterance."""
-    utterance = np.searchsorted(store.offsets, frames, side="right") - 1
+def cut_windows(
+    store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64], utterance: Integers | None = None
+) -> Windows:
+    """Windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own `utterance` (B,),
+    which is looked for where it is not given."""
+    if utterance is None:
+        utterance = np.searchsorted(store.offsets, frames, side="right") - 1
     first, last = store.offsets[utterance], store.offsets[utterance + 1] - 1
     inside = (frames + reach[0] >= first) & (frames + reach[-1] <= last)
-    window = np.empty((len(frames), len(reach), store.array.shape[1]), np.float32)
-    # Nearly all windows lie in one piece, and are copied as one.
-    window[inside] = _stretches(store.array, len(reach))[frames[inside] + reach[0]]
+    # Nearly all windows lie in one piece, and are copied as one. In the place of the others one of these is copied, and
+    # overwritten: around an edge there are frames of elsewhere, which nobody has asked the disk for.
+    if inside.any():
+        begins = np.where(inside, frames, frames[inside.argmax()]) + reach[0]
+        window = _stretches(store.array, len(reach))[begins]
+    else:
+        window = np.empty((len(frames), len(reach), store.array.shape[1]), np.float32)
     at_edge = np.flatnonzero(~inside)
     wanted = frames[at_edge, None] + reach
     window[at_edge] = store.array[np.clip(wanted, first[at_edge, None], last[at_edge, None])]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.block_order import BLOCK_SIZE, Integers, block_starts, expand
+from roundelay.speech.features.store import FeatureStore
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,7 @@ class LabelledRuns:
 
     Attributes:
         firsts: (R,) the first frame of every run in the store.
+        utterances: (R,) the place in the store of the utterance that a run is in.
         ends: (R + 1,) number of the first labelled frame of every run, and of all.
         bounds: (U + 1,) number of the first labelled frame of every utterance that has some, and of all.
         blocks: (K + 1,) the first utterance of every block, and the number of all.
@@ -27,24 +29,29 @@ class LabelledRuns:
     """
 
     firsts: Integers
+    utterances: Integers
     ends: Integers
     bounds: Integers
     blocks: Integers
     starts: Integers
 
     @classmethod
-    def of(cls, firsts: Integers, ends: Integers, bounds: Integers, block: int = BLOCK_SIZE) -> "LabelledRuns":
+    def of(
+        cls, firsts: Integers, utterances: Integers, ends: Integers, bounds: Integers, block: int = BLOCK_SIZE
+    ) -> "LabelledRuns":
         """These runs of these utterances, and their blocks of so many frames."""
         blocks = block_starts(bounds, block)
-        return cls(firsts, ends, bounds, blocks, bounds[blocks])
+        return cls(firsts, utterances, ends, bounds, blocks, bounds[blocks])
 
     @classmethod
-    def find(cls, labels: NDArray[np.int32], spans: Iterable[tuple[int, int]]) -> "LabelledRuns":
-        """The runs in utterances, given by (first frame, number of frames), whose labels are 0 or more."""
+    def find(cls, labels: NDArray[np.int32], store: FeatureStore, names: Iterable[str]) -> "LabelledRuns":
+        """The runs in these utterances whose labels, of all frames of the store, are 0 or more."""
         firsts: list[int] = []
+        utterances: list[int] = []
         sizes: list[int] = []
         bounds = [0]
-        for first, frames in spans:
+        for name in names:
+            first, frames = store.span(name)
             inside = labels[first : first + frames] >= 0
             if inside.all():
                 runs = [(0, frames)] if frames else []
@@ -53,10 +60,16 @@ class LabelledRuns:
                 runs = list(zip(edges[::2], edges[1::2], strict=True))
             if runs:
                 firsts += [first + begin for begin, _ in runs]
+                utterances += [store.position(name)] * len(runs)
                 sizes += [end - begin for begin, end in runs]
                 bounds.append(bounds[-1] + sum(end - begin for begin, end in runs))
         ends = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
-        return cls.of(np.array(firsts, np.int64), ends.astype(np.int64), np.array(bounds, np.int64))
+        return cls.of(
+            np.array(firsts, np.int64),
+            np.array(utterances, np.int64),
+            ends.astype(np.int64),
+            np.array(bounds, np.int64),
+        )
 
     @property
     def frames(self) -> int:
@@ -65,9 +78,12 @@ class LabelledRuns:
 
     def in_store(self, numbers: Integers) -> Integers:
         """Frames in the store (B,) of labelled frames (B,)."""
+        return self.locate(numbers)[0]
+
+    def locate(self, numbers: Integers) -> tuple[Integers, Integers]:
+        """Frames in the store (B,) of labelled frames (B,), and the places there of their utterances (B,)."""
         run = np.searchsorted(self.ends, numbers, side="right") - 1
-        frames: Integers = self.firsts[run] + (numbers - self.ends[run])
-        return frames
+        return self.firsts[run] + (numbers - self.ends[run]), self.utterances[run]
 
     def numbers(self, blocks: NDArray[np.int32]) -> Integers:
         """All labelled frames of these blocks, one block after the other."""
