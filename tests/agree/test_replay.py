@@ -24,6 +24,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import Kind
 from roundelay.strategies.base import Strategy
@@ -139,7 +140,7 @@ def test_so_is_a_death(name: str, tmp_path: Path) -> None:
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(4))
     made = cluster(name, 4, stragglers=slow)
     killed = False
-    with ProcsRuntime(made, threads=1, trace=tmp_path, on_death="go-on") as runtime:
+    with ProcsRuntime(made, threads=1, trace=tmp_path, deaths=Deaths("go-on")) as runtime:
 
         def kill(_: Glance) -> bool:
             nonlocal killed
@@ -169,7 +170,7 @@ def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
             if runtime.process_ids() == before:
                 os.kill(before[2], signal.SIGKILL)
                 return False
-            return glance.learners_alive == 4 or runtime._pending_joins.get(2, False)
+            return glance.learners_alive == 4 or 2 in runtime.processes.ready()
 
         first = runtime.segment(plan(1_000_000, 4, rate=0.01), replaced)
         second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))

@@ -45,8 +45,10 @@ class Examples(Protocol):
 class Ordered(Protocol):
     """Examples in an order of their own."""
 
-    alike: bool
-    """True if all examples have the same shape."""
+    @property
+    def sequences(self) -> int | None:
+        """Sequences that all training examples are in, whose shapes differ; None: examples are alike, and single."""
+        ...
 
     def order(self, plan: EpochPlan) -> Order:
         """All training examples by number in the order of the plan's epoch."""
@@ -94,6 +96,7 @@ class ModuleLearner(Learner):
         self._examples, self._autocast, self._clip = examples, autocast, clip
         self._objective = objective
         self._ordered = examples if isinstance(examples, Ordered) else None
+        self.sequences = self._ordered.sequences if self._ordered else None
         self._initial = flatten(module)
         self.device = device
         self._point = self._gradient = torch.empty(0)
@@ -220,7 +223,7 @@ class ModuleLearner(Learner):
     def _one_by_one(self) -> bool:
         parts = self.module.modules()
         return (
-            (self._ordered is not None and not self._ordered.alike)
+            (self.sequences is not None)
             or self.device is not None
             or any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in parts)
             or any(getattr(part, "draws", False) for part in self.module.modules())

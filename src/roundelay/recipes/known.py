@@ -20,6 +20,8 @@ from roundelay.core.configure import build, override, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import check_choice, did_you_mean, parse_strategy
 
+ONE_OF_TWO = ("minibatch", "minibatch_per_learner")
+"""Options of the section `training` of which a recipe has one."""
 _SCALARS: dict[str, Any] = {
     "any": Any,
     "null": type(None),
@@ -83,9 +85,25 @@ def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
             )
         path = Path(str(resources.files(__package__) / f"{source}.yaml"))
     mapping = read_yaml(path)
+    apply_overrides(mapping, overrides)
+    return mapping
+
+
+def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Apply `section.key=value` from the command line. One of two options of which a recipe may have one takes the
+    place of the other.
+
+    Raises:
+        UserError: an override that is none.
+    """
     for assignment in overrides:
         override(mapping, assignment)
-    return mapping
+    given = {text.partition("=")[0] for text in overrides}
+    training = mapping.get("training")
+    for one, other in (ONE_OF_TWO, ONE_OF_TWO[::-1]):
+        chosen = f"training.{one}" in given and f"training.{other}" not in given
+        if chosen and isinstance(training, dict) and training.get(one) is not None:
+            training.pop(other, None)
 
 
 def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
@@ -106,8 +124,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         UserError: as `check_recipe`.
     """
     mapping: dict[str, Any] = {"name": "", "corpus": "", "alignment": ""}
-    for assignment in overrides:
-        override(mapping, assignment)
+    apply_overrides(mapping, overrides)
     check_mapping(mapping)
 
 
@@ -157,6 +174,11 @@ def corpora() -> dict[str, str]:
         f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
         for name, entry in _known()["corpora"].items()
     }
+
+
+def codecs() -> dict[str, tuple[str, str, str]]:
+    """By name, of all forms in which vectors travel: what it is, bits of an element, and the largest error of one."""
+    return {name: (entry["about"], entry["bits"], entry["error"]) for name, entry in _known()["codecs"].items()}
 
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:

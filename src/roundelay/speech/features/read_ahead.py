@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 AT_ONCE = 64 * 1024
-"""Bytes of one request: Linux reads no more for any than the device's read-ahead, 128 KiB by default, and of requests of
-just that size it was seen to leave out pages."""
+"""Bytes of one request: Linux reads no more for any than the device's read-ahead, 128 KiB by default, and of requests
+of just that size it was seen to leave out pages."""
 
 
 def read_ahead(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable[int]) -> None:

@@ -28,7 +28,7 @@ Split = Sequence[str] | LabelledRuns
 OrderName = Literal["shuffle", "blocks"]
 """Orders of an epoch: all frames shuffled, which takes a number for each; or blocks (core/block_order.py)."""
 COUNTED_AT_ONCE = 1 << 20
-"""Frames that are counted at once."""
+"""Frames, or utterances, that are counted at once."""
 
 
 class LabelledFrames:
@@ -102,7 +102,7 @@ class LabelledFrames:
 class FrameExamples(LabelledFrames):
     """Every labelled frame is an example, whatever utterance it is of."""
 
-    alike = True
+    sequences = None
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from roundelay.core.block_order import Integers, Order, expand
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.streams import stream
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models.frames import LabelledFrames, OrderName, Split
+from roundelay.speech.models.frames import COUNTED_AT_ONCE, LabelledFrames, OrderName, Split
 from roundelay.speech.models.labelled import LabelledRuns
 from roundelay.speech.models.laid_out import LaidOut
 
@@ -115,8 +115,6 @@ class SequenceExamples(LabelledFrames):
         pieces: how training utterances are cut; held-out ones are cut as `pieces.at_test`.
     """
 
-    alike = False
-
     def __init__(
         self,
         store: FeatureStore,
@@ -129,6 +127,13 @@ class SequenceExamples(LabelledFrames):
         super().__init__(store, labels, splits, order)
         self._reach = reach
         self._pieces = pieces
+
+    @property
+    def sequences(self) -> int:
+        """Pieces of all training utterances."""
+        bounds = self._runs["train"].bounds
+        some = (np.diff(bounds[at : at + COUNTED_AT_ONCE + 1]) for at in range(0, len(bounds) - 1, COUNTED_AT_ONCE))
+        return sum(int(self._pieces.parts(sizes).sum()) for sizes in some)
 
     def order(self, plan: EpochPlan) -> Order:
         """The training frames in the order of the plan's epoch."""

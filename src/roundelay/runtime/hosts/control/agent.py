@@ -238,7 +238,7 @@ class _HostAgent:
             said=activity.report_activity(arena, ranks),
             steps=arena.optimizer.steps[ranks].tolist(),
             alive=arena.liveness.alive[ranks].tolist(),
-            ready=self.local_runtime.ready(),
+            ready=self.local_runtime.processes.ready(),
         )
         if (signal := self._asked()) and not self._told:
             self._told = True
@@ -258,7 +258,7 @@ class _HostAgent:
             try:
                 order = self._orders.get(timeout=LOOK_SECONDS)
             except Empty:
-                self.local_runtime.collect_replacements()
+                self.local_runtime.processes.collect_replacements()
                 if self._hosts:
                     self._say_state()
                 continue

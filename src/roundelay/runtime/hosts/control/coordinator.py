@@ -178,14 +178,14 @@ class MultiHostRuntime(Runtime):
         while any(remote.busy for remote in self._hosts.inside()):
             time.sleep(0.02)
             look(self.local_runtime.glance())
-            self.local_runtime.collect_replacements()
-            if self._more_for(self.local_runtime.ready()):
+            self.local_runtime.processes.collect_replacements()
+            if self._more_for(self.local_runtime.processes.ready()):
                 self._lead(plan, look, self._wanted())
         look(self.local_runtime.glance())
 
     def _wanted(self) -> list[int]:
         """Learners that are to take part: those that live, and replacements that are ready."""
-        found = {*self.local_runtime.living(), *self.local_runtime.ready()}
+        found = {*self.local_runtime.living(), *self.local_runtime.processes.ready()}
         return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
 
     def _more_for(self, ready: Iterable[int]) -> bool:

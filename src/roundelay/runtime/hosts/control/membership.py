@@ -193,11 +193,11 @@ class HostMembership:
         """Tell a host where it is, and give it what it needs to take part: where it comes late, the row of a learner of
         this host. On a thread of its own: a slow link may take long."""
         local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
-        remote.welcomed, copy = True, None
-        if remote.late or remote.initial != fingerprint(local_runtime.copy(local_runtime.here[0])["row"]):
+        remote.welcomed, rows, copy = True, local_runtime.cluster_rows, None
+        if remote.late or remote.initial != fingerprint(rows.copy(local_runtime.here[0])["row"]):
             living = [rank for rank in local_runtime.here if arena.liveness.alive[rank]]
-            source = local_runtime.source(ranks[0], living) if living else local_runtime.here[0]
-            remote.copied, copy = None if local_runtime.cluster.centre else source, local_runtime.copy(source)
+            source = rows.source(ranks[0], living) if living else local_runtime.here[0]
+            remote.copied, copy = None if local_runtime.cluster.centre else source, rows.copy(source)
         numbers = {
             "steps": arena.optimizer.steps[ranks].tolist(),
             "versions": (arena.row_versions.versions[ranks] + 1 & ~1).tolist(),

@@ -16,8 +16,9 @@ from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.processes import Deaths
 
 
 @final
@@ -74,10 +75,8 @@ def start_learners(cluster: Cluster, place: HostPlace, terms: HostTerms, endpoin
         cluster,
         terms.patience_seconds,
         terms.threads,
-        on_death=terms.on_death,
-        here=place.ranks,
-        views=(HostMeanSequences,),
-        open_endpoint=endpoint.open,
+        deaths=Deaths(terms.on_death),
+        share=HostShare(place.ranks, (HostMeanSequences,), endpoint.open),
     )
 
 
