@@ -40,6 +40,7 @@ from roundelay.learner.base import Learner
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, Outcome, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.strategies import make_strategy
 
 STRATEGIES = (
@@ -142,7 +143,7 @@ def storm(row: Row, learners: int, rounds: int, quota: int, seed: int) -> None:
     cluster = Cluster(make_strategy(row.strategy), task, Sgd(0.5), learners, seed, slow)
     epochs = [EpochPlan(e, size * n, size, learners, seed) for e, n in enumerate((rounds, 20))]
     started = time.monotonic()
-    with ProcsRuntime(cluster, PATIENCE, threads=1, replacements=10**6) as runtime:
+    with ProcsRuntime(cluster, PATIENCE, threads=1, deaths=Deaths(replacements=10**6)) as runtime:
         inodes = arenas(Path("/proc/self"))
         killer = Killer(runtime, quota, seed)
         killer.start()

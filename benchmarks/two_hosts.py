@@ -37,18 +37,17 @@ import json
 import math
 import os
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
+
+from two_hosts_learner import RIVALS, SLEEP, SLOW_RATE, SLOW_STEPS, SLOWER, Way, on_host
+from two_hosts_trainings import killed, together, train
 
 from support.namespaces import Hosts, why_not
 
@@ -73,165 +72,9 @@ MODES = {
         "decent-dp",
     ),
 }
-TRAINED = {
-    "1gbit": ("adpsgd", "adpsgd+fragments=8", "ssgd"),
-    "100mbit": ("adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd"),
-}
-RIVALS = ("alone", "ddp", "decent-dp")
-SLOW_STEPS, SLOW_RATE = 6, "100mbit"  # of what waits for the whole model in every step, on a slow link
-SLEEP, SLOWER, FRAMES, SECONDS = 0.1, 10, 256, 60.0
+SECONDS = 60.0
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
-PORT = 29400
-TOO_LONG = 1200
-
-
-@dataclass(frozen=True)
-class Way:
-    """A mode, taken apart."""
-
-    name: str
-    fragments: int = 1
-    wire: str = "fp32"
-    share: float | None = None
-    encrypts: bool = True
-
-    @classmethod
-    def of(cls, text: str) -> "Way":
-        name, *options = text.split("+")
-        given = dict(option.split("=") for option in options)
-        return cls(
-            name,
-            int(given.get("fragments", 1)),
-            given.get("wire", "fp32"),
-            float(given["share"]) if "share" in given else None,
-            given.get("encrypt", "yes") != "no",
-        )
-
-
-# On a host ------------------------------------------------------------------------------------------------------------
-
-
-def on_host(options: argparse.Namespace) -> None:
-    """One host's process, by the variables of torchrun. Whoever measures something writes it into the notes."""
-    os.sched_setaffinity(0, {core for core in os.sched_getaffinity(0) if core % 2 == options.core})
-    if options.on_host in RIVALS:
-        rival(options)
-    else:
-        ours(options)
-
-
-def ours(options: argparse.Namespace) -> None:
-    """Learners of Roundelay."""
-    import talk
-
-    from roundelay.algorithms.local_update import Sgd
-    from roundelay.core.epochs import EpochPlan
-    from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
-    from roundelay.runtime.hosts.control.agent import serve
-    from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-    from roundelay.runtime.hosts.terms import HostTerms
-    from roundelay.runtime.launch.world import read_place
-    from roundelay.strategies import make_strategy, parse_strategy
-
-    way, place, notes = Way.of(options.on_host), read_place(None), Path(options.notes)
-    assert place is not None
-    strategy = talk.NeverTalk() if way.name == "never-talk" else make_strategy(*parse_strategy(way.name))
-    slow = (Straggler(place.learners - 1, factor=SLOWER),) if options.slow else ()
-    task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
-    cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
-    terms = HostTerms(threads=1, wire=way.wire, fragments=way.fragments, encrypt=way.encrypts)
-    if way.share is not None:
-        terms = replace(terms, exchange_share=way.share)
-    if not place.conducts:
-        serve(cluster, place, terms, lambda _: None, lambda: "")
-        return
-    rounds = options.steps + (0 if options.sleeping else talk.WARM_UP)
-    with MultiHostRuntime(cluster, place, terms) as runtime:
-        minibatch = place.learners * talk.BATCH
-        outcome = runtime.segment(
-            SegmentPlan(EpochPlan(0, minibatch * rounds, minibatch, place.learners, 0), talk.RATE)
-        )
-    counts = outcome.counts
-    facts = {
-        "frames_per_second": float(counts.frames.sum()) / outcome.wall_seconds,
-        "rows_a_step": float(counts.exchanges.sum()) / max(1, int(counts.steps.sum())) / way.fragments,
-    }
-    (notes / "facts.json").write_text(json.dumps(facts))
-
-
-def rival(options: argparse.Namespace) -> None:
-    """Plain torch, DistributedDataParallel, Decent-DP: one learner a host."""
-    import numpy as np
-    import talk
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    dist.init_process_group("gloo")
-    module: nn.Module = talk.network()
-    optimizer: torch.optim.Optimizer | None = None
-    if options.on_host == "decent-dp":
-        from decent_dp.ddp import DecentralizedDataParallel
-        from loguru import logger
-
-        logger.remove()
-        module = DecentralizedDataParallel(
-            module, lambda named: torch.optim.SGD([p for _, p in named], lr=talk.RATE), topology="ring"
-        )
-    else:
-        if options.on_host == "ddp":
-            module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
-        optimizer = torch.optim.SGD(module.parameters(), lr=talk.RATE)
-    (x,), y = talk.RandomFrames().batch("train", np.arange(talk.BATCH))
-    started = 0.0
-    for step in range(-1 if options.steps <= SLOW_STEPS else -talk.WARM_UP, options.steps):
-        if step == 0:
-            dist.barrier()
-            started = time.monotonic()
-        if optimizer is not None:
-            optimizer.zero_grad(set_to_none=options.on_host != "ddp")
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
-            scores = module(x)
-        nn.functional.cross_entropy(scores.float(), y).backward()  # type: ignore[no-untyped-call]
-        if optimizer is not None:
-            optimizer.step()
-    speed = options.steps / (time.monotonic() - started)
-    (Path(options.notes) / f"rank{dist.get_rank()}.speed").write_text(repr(speed))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if importlib.util.find_spec("roundelay"):
-    from torch import Tensor
-
-    from roundelay.core.epochs import EpochPlan
-    from roundelay.core.state import Minibatch, Statistics
-    from roundelay.learner.base import Learner
-    from roundelay.learner.quadratic import Quadratic, QuadraticLearner
-
-    class AsleepLearner(QuadraticLearner):
-        """Its gradient takes a tenth of a second of nobody's time."""
-
-        def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
-            begun = time.monotonic()
-            found = super().gradient(x, batch, plan, out, **how)
-            time.sleep(max(0.0, SLEEP - (time.monotonic() - begun)))
-            return found
-
-    @dataclass(frozen=True)
-    class Asleep(Quadratic):
-        """A learner on a device of its own, as the host sees it."""
-
-        noise: float = 0.0
-
-        def build(self) -> Learner:
-            return AsleepLearner(self)
-
-
-# Around hosts ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -244,32 +87,6 @@ class Measured:
     ratios: list[float] = field(default_factory=list)  # to the plain loop before and after
     rows: list[float] = field(default_factory=list)  # a step
     simulated: float = math.nan  # steps a second
-
-
-_port = PORT
-
-
-def together(hosts: Hosts, learners: int, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """`command` on every host, as torchrun would have it, `learners` on each; `HOST` in it is the host's number."""
-    global _port  # noqa: PLW0603  a port of its own for every run: the kernel keeps old ones for a minute
-    _port += 1
-    processes = []
-    for host in range(2):
-        who = {
-            "RANK": host * learners,
-            "LOCAL_RANK": 0,
-            "WORLD_SIZE": 2 * learners,
-            "LOCAL_WORLD_SIZE": learners,
-            "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": _port,
-        }
-        given = {name: str(value) for name, value in who.items()}
-        given |= {"ROUNDELAY_SECRET": "a secret for the benchmark", "OMP_NUM_THREADS": "1", **(environment or {})}
-        words = [str(host) if word == "HOST" else word for word in command]
-        processes.append(hosts.start(host, words, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
-    said = [process.communicate(timeout=TOO_LONG)[1] for process in processes]
-    if any(process.returncode for process in processes):
-        raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(text[-2000:] for text in said))
 
 
 def run(hosts: Hosts, mode: str, steps: int, *flags: str, learners: int = 1) -> tuple[list[float], dict[str, float]]:
@@ -395,72 +212,6 @@ def straggle(rounds: int) -> str:
     for mode, found in shares.items():
         spread = f"{statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})"
         lines.append(f"roundelay {mode:22s} {statistics.median(speeds[mode]):9.0f} {spread:>26s}")
-    return "\n".join(lines)
-
-
-def train(options: argparse.Namespace) -> str:
-    """A recipe, by every mode over every link, to its end: seconds to the held-out loss."""
-    from roundelay.core.records import Evaluation, of_kind, read_events
-
-    runs: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    folder = Path(tempfile.mkdtemp(prefix="roundelay-two-hosts-"))
-    try:
-        with Hosts(2) as hosts:
-            for rate in options.rates:
-                hosts.rate(rate)
-                for mode in options.only or TRAINED.get(rate, TRAINED[SLOW_RATE]):
-                    way, exp = Way.of(mode), folder / f"{rate}-{mode}"
-                    command = [sys.executable, "-m", "roundelay.cli", "train", options.train, *options.set]
-                    command += ["--strategy", way.name, "--learners", "2", "--exp", str(exp)]
-                    command += ["--fragments", str(way.fragments), "--wire", way.wire]
-                    together(hosts, 1, [*command, f"training.encrypt={str(way.encrypts).lower()}"])
-                    evaluations = of_kind(read_events(exp / "events.jsonl"), Evaluation)
-                    runs[rate, mode] = [(one.wall_s, one.cross_entropy) for one in evaluations]
-                    print(f"{rate} {mode}: {runs[rate, mode][-1]}", file=sys.stderr, flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    best = {name: min(loss for _, loss in curve) for name, curve in runs.items()}
-    target = options.target_loss or max(best.values())
-    lines = [
-        f"seconds to a held-out loss of {target:.4f} nats a frame",
-        f"{'link':8s} {'mode':40s} {'s':>8s} {'best':>8s}",
-    ]
-    for (rate, mode), curve in runs.items():
-        when = next((seconds for seconds, loss in curve if loss <= target), math.nan)
-        lines.append(f"{rate:8s} roundelay {mode:30s} {when:8.1f} {best[rate, mode]:8.4f}")
-    return "\n".join(lines)
-
-
-def killed(options: argparse.Namespace) -> str:
-    """A recipe, by every strategy, while the second host dies and comes back: word error rates."""
-    from roundelay.core.files import read_json
-    from roundelay.core.records import HostJoined, HostLost, Results, of_kind
-    from support.host_training import HostTraining
-
-    lines = [f"{'strategy':28s} {'split':6s} {'word error rate':40s} {'hosts lost, joined':>20s} {'s':>6s}"]
-    for mode in options.only or ("hadpsgd", "adpsgd"):
-        with Hosts(2) as hosts:
-            exp = str(Path(options.exp or tempfile.mkdtemp(prefix="roundelay-two-hosts-")).resolve() / mode)
-            given = ["--strategy", mode, "--on-death", "go-on", *options.set]
-            training = HostTraining(hosts, Path.cwd(), exp, 2, given, recipe=options.killed, patience=TOO_LONG)
-            training.start()
-            training.until(lambda live: live.epoch >= 2 and live.epoch_frames, "the third epoch")
-            hosts.crash(1)
-            training.living(0, 1)
-            training.until(lambda live: live.epoch >= 4, "the fifth epoch")
-            training.start(1)
-            training.living(0, 1, 2, 3)
-            if training.end(0) != 0:
-                raise RuntimeError(training.words())
-            events = training.events()
-            for host in range(2):
-                training.said(host).unlink()
-        subprocess.run([sys.executable, "-m", "roundelay.cli", "decode", exp], check=True)
-        results = Results.from_json(read_json(Path(exp) / Results.FILE))
-        happened = f"{len(of_kind(events, HostLost))}, {len(of_kind(events, HostJoined))}"
-        for split, wer in results.wer.items():
-            errors = f"{wer.wer:.2f} % [ {wer.ins + wer.del_ + wer.sub} / {wer.ref} ]"
-            lines.append(f"{results.label:28s} {split:6s} {errors:40s} {happened:>20s} {results.wall_seconds:6.0f}")
     return "\n".join(lines)
 
 

@@ -33,7 +33,8 @@ from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.procs.driver import OnDeath, ProcsRuntime
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.hmm.alignment import Alignment
@@ -177,12 +178,12 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         training.augment,
         training.objective,
     )
-    stragglers = _stragglers(training)
+    stragglers, shared = _stragglers(training), not training.size.per_learner
     if training.record and training.runtime == "sim":
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = _strategy(recipe, place)
     on_death = _on_death(training.on_death, strategy)
-    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers)
+    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers, shared)
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
@@ -190,7 +191,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         if place is not None and not place.alone:
             return MultiHostRuntime(cluster, place, make_terms(recipe, strategy))
         trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, on_death=learners_deaths(on_death))
+        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, deaths=Deaths(learners_deaths(on_death)))
 
     def with_learners(learners: int) -> Job:
         kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)
@@ -201,7 +202,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         cluster=cluster,
         make_runtime=make_runtime,
         runtime_name=training.runtime,
-        minibatch=training.minibatch,
+        minibatch=training.size,
         schedule=recipe.schedule,
         corpus=corpus.name,
         held_out=HELD_OUT,

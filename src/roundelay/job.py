@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.run_directory import Complete
 from roundelay.runtime.base import Cluster, Runtime
 from roundelay.schedule import Schedule
@@ -25,7 +26,7 @@ class Job:
     cluster: Cluster
     make_runtime: Callable[[Cluster], Runtime]
     runtime_name: str
-    minibatch: int  # examples a round, over all learners
+    minibatch: MinibatchSize
     schedule: Schedule
     corpus: str
     held_out: str  # the split that steers the schedule

@@ -67,7 +67,8 @@ class Run:
         self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
         self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
         self.saves = Saves(exp, job.keep_checkpoints, self.room)
-        self.now = Position(schedules.start(job.schedule, job.minibatch))
+        self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)
+        self.now = Position(schedules.start(job.schedule, job.minibatch.number))
         self.due = False  # a checkpoint inside the epoch
         self.before = job.cluster.learners  # of the checkpoint that is gone on from
         self.commit, self.machine = commit(), machine()
@@ -90,7 +91,7 @@ class Run:
                     self._stop()
                     return None
                 self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
-                self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch, untrained.mean_loss)
+                self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch.number, untrained.mean_loss)
                 self.now.judge("epoch-0000", untrained.mean_loss)
                 self._checkpoint("epoch-0000")
             while not self.now.schedule.stopped:
@@ -107,10 +108,9 @@ class Run:
         now, epoch = self.now.schedule, self.now.schedule.epoch
         if self._asked():  # between epochs, or in one so short that nobody looked
             return self._interrupted(epoch)
-        plan = EpochPlan(
-            epoch, self.learner.examples, self.job.minibatch, self.job.cluster.learners, self.job.cluster.seed
-        )
-        warmup = self.job.schedule.warmup(self.job.minibatch, epoch, plan.rounds)
+        cluster, minibatch = self.job.cluster, self.now.cut(self.minibatch)
+        plan = EpochPlan(epoch, self.learner.examples, minibatch, cluster.learners, cluster.seed)
+        warmup = self.job.schedule.warmup(self.job.minibatch.number, epoch, plan.rounds)
         segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
         done = min(plan.examples, segment.first_round * plan.minibatch)
         self.progress.start(f"epoch {epoch + 1}", plan.examples)
@@ -301,7 +301,8 @@ class Run:
             commit=self.commit,
             machine=self.machine,
             parameters=self.learner.parameters,
-            minibatch_frames=job.minibatch,
+            minibatch_frames=self.minibatch,
+            **job.minibatch.recorded(job.cluster.learners),
             epochs=now.schedule.epoch,
             frames_seen=now.frames,
             frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
@@ -370,7 +371,8 @@ class Run:
                 commit=self.commit,
                 machine=self.machine,
                 parameters=self.learner.parameters,
-                minibatch_frames=job.minibatch,
+                minibatch_frames=self.minibatch,
+                **job.minibatch.recorded(job.cluster.learners),
                 train_frames=self.learner.examples,
                 resumed=found is not None,
             )

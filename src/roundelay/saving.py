@@ -39,6 +39,7 @@ class Position:
 
     schedule: schedules.SchedulePosition
     first: int = 0  # minibatch of the epoch to go on with
+    minibatch: int = 0  # frames a round of that epoch; 0: those of the run
     frames: int = 0
     wall_s: float = 0.0
     virtual_s: float | None = None  # not the cluster's clock, which goes back with an epoch taken back
@@ -57,6 +58,13 @@ class Position:
     def from_json(cls, value: dict[str, Any]) -> "Position":
         """The inverse of `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
+
+    def cut(self, minibatch: int) -> int:
+        """Frames a round of the running epoch in a run with so many: an epoch is cut once, also where learners become
+        fewer or more in it."""
+        if not self.first or not self.minibatch:
+            self.minibatch = minibatch
+        return self.minibatch
 
     def judge(self, name: str, loss: float) -> None:
         """Notes the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""

@@ -1,10 +1,12 @@
 """Output for a person at a terminal: bars, tables, errors. Logs and pipes get plain lines."""
 
+import os
+import signal
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -35,6 +37,9 @@ class _Shown(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **options)
+
+    def on_broken_pipe(self) -> None:
+        _end_unread()
 
 
 console: Console = _Shown(highlight=False, soft_wrap=True)
@@ -85,12 +90,13 @@ class Bar:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Stops all bars and gives the terminal its cursor back, however a command ends."""
+    """Stops all bars and gives the terminal its cursor back, however a command ends, and lets out what is printed."""
     try:
         yield
     finally:
         while Bar._drawn:
             Bar._drawn.pop().stop()
+        write("")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -102,6 +108,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int
         table.add_row(*(Text(visible(cell)) for cell in row))
     wide = _Shown(highlight=False, width=max(console.width, 200)) if not console.is_terminal else console
     wide.print(table)
+
+
+def write(text: str) -> None:
+    """Text for another program, on standard output, at once."""
+    if sys.stdout is None:  # it was closed from the beginning
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _end_unread()
+
+
+def _end_unread() -> NoReturn:
+    """The reader of standard output has closed it, as `head` does: end without a word, with the status of a process
+    that SIGPIPE ends. The signal itself stays ignored: it would also end whoever writes to a learner that died."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be let out at the exit
+    raise SystemExit(128 + signal.SIGPIPE)
 
 
 def complain(message: str) -> None:

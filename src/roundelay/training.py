@@ -76,10 +76,7 @@ def _put_away(exp: Path, job: Job, progress: Progress) -> None:
 
 def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
     learner = job.cluster.task.build()
-    if learner.examples < job.minibatch:
-        raise UserError(
-            f"training.minibatch is {job.minibatch}, but there are only {learner.examples} training frames."
-        )
+    job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)  # or says what is wrong with it
     restarts = 0
     while True:
         try:

@@ -14,7 +14,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
-from roundelay.runtime.procs.coordination.collectives import BUCKET
+from roundelay.runtime.procs.coordination.collectives import BUCKET, MeansLibrary
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy
@@ -98,7 +98,7 @@ def test_means_of_a_collective_library_agree_to_rounding(name: str, bucket: int)
     """Gloo, in place of NCCL, which wants GPUs."""
     made = cluster(name, 3, BlobTask("cpu"), momentum=0.9)
     segments = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
-    with SimRuntime(made) as sim, ProcsRuntime(made, threads=1, library="gloo", bucket=bucket) as procs:
+    with SimRuntime(made) as sim, ProcsRuntime(made, threads=1, library=MeansLibrary("gloo", bucket)) as procs:
         for segment in segments:
             sim.segment(segment)
             assert procs.segment(segment).counts.frames.sum() == 9 * MINIBATCH + 2

@@ -8,12 +8,14 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.compare import running
-from roundelay.compare.grid import Grid, directory_label, plan
+from roundelay.compare.cells import directory_label
+from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.compare.running import CellState, Outcome, run_grid
 from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json
+from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
-from roundelay.core.records import RunStarted, of_kind, read_events
+from roundelay.core.records import Results, RunStarted, of_kind, read_events
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
 
@@ -51,6 +53,34 @@ def test_a_grid_comes_to_a_table_a_file_and_a_page(inside: Path, capsys: pytest.
     assert "ssgd, 2 learners, straggler 1:3x" in (inside / "grid" / "compare.html").read_text()
 
 
+def test_with_a_minibatch_for_every_learner_the_baseline_keeps_its_own(
+    inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounds of 64 and of 128 frames; each gradient takes the 0.1 s of 64, and a mean of two 0.03 s."""
+    grid = ["--strategies", "ssgd", "--learners", "1,2", *SIM, "--no-decode", "schedule.max_epochs=1"]
+    assert main(["compare", "recipe.yaml", "--exp", "each", *grid, "training.minibatch_per_learner=64"]) == 0
+    assert "0.1 for a gradient of 64 frames; minibatch: 64 frames for every learner" in capsys.readouterr().out
+    runs = [Results.from_json(read_json(path)) for path in sorted((inside / "each").glob("*/results.json"))]
+    assert [run.minibatch_frames for run in runs] == [64, 128]
+    assert recorded_text(runs[1]) == "64 frames a learner (128 a round)"
+    written = read_json(inside / "each" / "compare.json")
+    assert written["minibatch"] == {"number": 64, "unit": "frames", "per_learner": True}
+    assert cells_of(inside / "each")["ssgd-2-seed0"]["speedup"] == pytest.approx(2 * 0.1 / 0.13, rel=0.02)
+    assert "64 frames a learner (128 a round)" in (inside / "each" / "compare.html").read_text()
+
+
+def test_a_minibatch_of_sequences_has_the_frames_of_so_many_pieces(inside: Path) -> None:
+    model = "model={name: blstm, layers: 1, cells: 8, context: 4}"
+    size = ["training.minibatch_unit=sequences", "training.minibatch=10", "schedule.max_epochs=1"]
+    grid = ["--strategies", "ssgd", "--learners", "1,2", *SIM, "--no-decode", model, *size]
+    assert main(["compare", "recipe.yaml", "--exp", "pieces", *grid]) == 0
+    alone = Results.from_json(read_json(inside / "pieces" / "sgd-1-seed0" / "results.json"))
+    frames = alone.frames_seen  # of 60 utterances, each a piece
+    assert (alone.minibatch_frames, alone.minibatch_sequences) == (-(-10 * frames // 60), 10)
+    assert alone.virtual_seconds == pytest.approx(6 * 0.1, rel=0.01), "a gradient is priced for 10 sequences"
+    assert cells_of(inside / "pieces")["ssgd-2-seed0"]["speedup"] == pytest.approx(0.1 / 0.08, rel=0.02)
+
+
 def test_a_virtual_cluster_lends_each_cell_its_first_learners(inside: Path) -> None:
     (inside / "cluster.yaml").write_text(
         "nodes: [{learners: 1, count: 4}]\ncompute: {seconds: 0, seconds_per_frame: 0.001}\n"
@@ -80,7 +110,7 @@ class StopAt(Silent):
 
 def two_by_two(folder: Path) -> Grid:
     overrides = ["training.runtime=sim", "schedule.max_epochs=2", "training.minibatch=256"]
-    return plan("recipe.yaml", overrides, ["ssgd", "bmuf,period=5"], [2], 1, folder=folder)
+    return plan("recipe.yaml", overrides, Contenders(["ssgd", "bmuf,period=5"], [2], 1), folder)
 
 
 def states(outcomes: list[Outcome]) -> list[CellState]:
@@ -202,7 +232,7 @@ def test_a_directory_is_named_after_all_that_was_chosen(text: str, name: str) ->
 
 def test_two_ways_to_write_a_strategy_are_one_cell(inside: Path) -> None:
     written = ["adpsgd", "adpsgd:random-ring", "adpsgd,topology=random-ring", "sgd"]
-    cells = plan("recipe.yaml", [], written, [1, 4, 4], 2).cells
+    cells = plan("recipe.yaml", [], Contenders(written, [1, 4, 4], 2)).cells
     assert [cell.exp.as_posix() for cell in cells] == [
         f"exp/beeps/compare/{name}-seed{seed}" for seed in (0, 1) for name in ("sgd-1", "adpsgd-random-ring-4")
     ]

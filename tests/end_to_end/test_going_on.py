@@ -15,6 +15,7 @@ from roundelay.acoustic import _on_death
 from roundelay.checkpoint import latest, load_checkpoint
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Silent
 from roundelay.core.records import (
     Evaluation,
@@ -100,6 +101,36 @@ def test_every_strategy_goes_on_with_other_learners_and_says_so(
     assert read_yaml(tmp_path / "exp" / "recipe.yaml")["training"]["learners"] == 3
     kept = [e.cross_entropy for e in of_kind(events, Evaluation) if e.accepted]
     assert kept == sorted(kept, reverse=True)
+
+
+def test_an_epoch_is_cut_once_where_every_learner_has_a_minibatch_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four learners of 16 frames stop in an epoch of rounds of 64; two finish it so, and have rounds of 32 from then
+    on. Every frame is trained once an epoch."""
+    task = replace(TASK, examples=20 * 64)
+
+    def each(learners: int) -> Job:
+        total = job("bmuf period=3", task, learners=learners)
+        cluster = replace(total.cluster, shared_minibatch=False)
+        return replace(total, cluster=cluster, minibatch=MinibatchSize(16, per_learner=True))
+
+    rounds: list[int] = []
+    with monkeypatch.context() as patch:
+        cut(patch, segment=2, rounds=each(4).cluster.stop_round(7))
+        assert run(each(4), tmp_path / "exp") is None
+    original: Callable[..., Outcome] = SimRuntime.segment
+
+    def noted(self: SimRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        rounds.append(plan.epoch.minibatch)
+        return original(self, plan, watch)
+
+    monkeypatch.setattr(SimRuntime, "segment", noted)
+    results = run(each(2), tmp_path / "exp")
+    assert rounds == [64, 32, 32]
+    assert comparable(results)["frames_seen"] == 4 * task.examples
+    started = of_kind(read_events(tmp_path / "exp" / "events.jsonl"), RunStarted)
+    assert [(start.minibatch_frames, start.minibatch_per_learner) for start in started] == [(64, True), (32, True)]
 
 
 def test_nothing_but_learners_and_manners_may_change(tmp_path: Path) -> None:

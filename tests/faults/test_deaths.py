@@ -11,6 +11,7 @@ import pytest
 
 from roundelay.runtime.base import Glance, LearnerDied, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from support.clusters import MINIBATCH, cluster, plan
 from support.memory import holders
 
@@ -36,7 +37,7 @@ def killer(runtime: ProcsRuntime, rank: int) -> Watch:
     ("name", "victim"), [("asgd", 0), ("adpsgd:random-ring", 2), ("hadpsgd", 0), ("hadpsgd:fixed-ring node_size=1", 2)]
 )
 def test_asynchronous_strategies_can_go_on_without_the_dead_and_train_every_frame(name: str, victim: int) -> None:
-    with ProcsRuntime(cluster(name, 3, stragglers=SLOW), threads=1, on_death="go-on") as runtime:
+    with ProcsRuntime(cluster(name, 3, stragglers=SLOW), threads=1, deaths=Deaths("go-on")) as runtime:
         outcome = runtime.segment(plan(60, 3), killer(runtime, victim))
         assert [(lost.rank, lost.replaced) for lost in outcome.lost] == [(victim, False)]
         assert "SIGKILL" in outcome.lost[0].reason
@@ -52,7 +53,7 @@ def test_asynchronous_strategies_can_go_on_without_the_dead_and_train_every_fram
 
 
 def test_asynchronous_strategies_can_stop_at_a_death() -> None:
-    with ProcsRuntime(cluster("adpsgd", 3, stragglers=SLOW), threads=1, on_death="stop") as runtime:
+    with ProcsRuntime(cluster("adpsgd", 3, stragglers=SLOW), threads=1, deaths=Deaths("stop")) as runtime:
         with pytest.raises(LearnerDied, match=r"learner 1 died: killed by signal 9") as error:
             runtime.segment(plan(100_000, 3), killer(runtime, 1))
         assert 0 < error.value.frames < 100_000 * MINIBATCH

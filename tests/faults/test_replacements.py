@@ -17,6 +17,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.members import Member
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.rows import NoLock, Row, adopt, mend
 from support.broken import Moody, Unlucky
 from support.clusters import MINIBATCH, OnDevice, cluster, plan
@@ -85,7 +86,7 @@ def test_rows_on_devices_outlive_their_learners(name: str, victim: int) -> None:
         initial = runtime.consensus()
         outcome = runtime.segment(plan(ENDLESS, 3), complete(runtime, (victim,)))
         arena = Arena(os.dup(runtime.arena.descriptor), runtime.layout, Patience(-1, 1.0))
-        assert not any(row.any() for row in arena.rows())
+        assert not any(row.vector.any() for row in arena.rows())
         arena.close()
         assert [lost.rank for lost in outcome.lost] == [joined.rank for joined in outcome.joined] == [victim]
         learner, state, end = made.task.build(), runtime.state(), runtime.consensus()
@@ -98,7 +99,7 @@ def test_rows_on_devices_outlive_their_learners(name: str, victim: int) -> None:
 
 def ready(runtime: ProcsRuntime, *ranks: int) -> Callable[[Glance], bool]:
     """Have newcomers built their learners?"""
-    return lambda _: all(runtime._pending_joins.get(rank) for rank in ranks)
+    return lambda _: set(ranks) <= set(runtime.processes.ready())
 
 
 def test_a_member_of_a_node_joins_in_the_next_segment() -> None:
@@ -136,10 +137,10 @@ def test_whoever_is_late_joins_when_the_next_segment_begins(tmp_path: Path) -> N
 @pytest.mark.parametrize(("mood", "why"), [("end", "exit status 7"), ("raise", "ArithmeticError: no luck today")])
 def test_a_learner_that_always_dies_is_given_up(tmp_path: Path, mood: str, why: str) -> None:
     task = Moody(parameters=37, folder=str(tmp_path))
-    runtime_ = ProcsRuntime(cluster("adpsgd", 3, task, stragglers=SLOW), threads=1, replacements=2)
+    runtime_ = ProcsRuntime(cluster("adpsgd", 3, task, stragglers=SLOW), threads=1, deaths=Deaths(replacements=2))
     with runtime_ as runtime:
         (tmp_path / mood).touch()
-        outcome = runtime.segment(plan(ENDLESS, 3), Story(runtime, (1,), lambda _: len(runtime._lost) == 3))
+        outcome = runtime.segment(plan(ENDLESS, 3), Story(runtime, (1,), lambda _: len(runtime.processes.lost) == 3))
         assert outcome.counts.frames.sum() == outcome.next // 3 * MINIBATCH
         assert [(lost.rank, lost.replaced) for lost in outcome.lost] == [(1, True), (1, True), (1, False)]
         assert why in outcome.lost[1].reason
@@ -223,7 +224,7 @@ def test_who_dies_while_all_start_is_replaced_and_recorded(tmp_path: Path) -> No
 
 
 def test_who_dies_while_all_start_is_done_without_where_that_was_asked_for(tmp_path: Path) -> None:
-    with ProcsRuntime(cluster("adpsgd", 3, unlucky(tmp_path, 2)), threads=1, on_death="go-on") as runtime:
+    with ProcsRuntime(cluster("adpsgd", 3, unlucky(tmp_path, 2)), threads=1, deaths=Deaths("go-on")) as runtime:
         assert len(runtime.living()) == 1
         outcome = runtime.segment(plan(12, 3))
     assert int(outcome.counts.frames.sum()) == 12 * MINIBATCH
@@ -240,5 +241,5 @@ def test_who_dies_while_all_start_is_done_without_where_that_was_asked_for(tmp_p
 )
 def test_who_cannot_start_is_named_with_the_true_cause(name: str, number: int, named: str, tmp_path: Path) -> None:
     with pytest.raises(LearnerDied, match=named):
-        ProcsRuntime(cluster(name, 2, unlucky(tmp_path, 100, number)), threads=1, replacements=3)
+        ProcsRuntime(cluster(name, 2, unlucky(tmp_path, 100, number)), threads=1, deaths=Deaths(replacements=3))
     assert len(list(tmp_path.iterdir())) <= 5, "two, and three replacements"

@@ -2,7 +2,7 @@
 local optimizer's momentum at a block's end."""
 
 import math
-from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,37 +17,63 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay.strategies.base import Strategy
 from roundelay.strategies.periodic import Periodic
 
 WARM, STEPS = 1200, 600
 """Rounds before and while the distance is measured: whole blocks of every period here, and more than any momentum
 remembers."""
-DECLARED: Mapping[str, Callable[[int], float]] = {  # how far others go
-    "asgd": lambda learners: learners,  # every learner's step counts in full
-    "easgd": lambda learners: learners / (learners + 1),  # what L learners gain is shared by L rows and the centre
-    "easgd-sync": lambda learners: learners / (learners + 1),
-}
+LEARNERS = (1, 2, 4, 8, 16)
+BLOCK_MOMENTUM = ("bmuf", "bmuf-fairseq", "slowmo", "diloco")
 
 
 def distance(name: str, learners: int, momentum: float = 0.0, shared: bool = True) -> float:
     """Distance travelled in `STEPS` rounds at a gradient that hardly changes, in learning rates times gradients."""
-    total, rate, left = WARM + STEPS, 1e-5, []
+    strategy = make_strategy(name)
+    short = 1 if momentum or strategy.memory else 5  # nothing to remember but rows
+    total, rate, left = (WARM + STEPS) // short, 1e-5, []
     task = Quadratic(1, examples=total * learners, curvature=(1.0, 1.0), noise=0.0)
     plan = EpochPlan(0, total * learners, learners, learners, 0)
-    cluster = Cluster(make_strategy(name), task, Sgd(momentum), learners, shared_minibatch=shared)
+    cluster = Cluster(strategy, task, Sgd(momentum), learners, shared_minibatch=shared)
     with SimRuntime(cluster) as runtime:
-        for first, last in ((0, WARM), (WARM, total)):
+        for first, last in ((0, WARM // short), (WARM // short, total)):
             runtime.segment(SegmentPlan(plan, rate, first=first * learners, last_round=last))
             left.append(1 - float(runtime.consensus()[0] / QuadraticLearner(task).optimum))
-    return math.log(left[0] / left[1]) / rate
+    return short * math.log(left[0] / left[1]) / rate
 
 
-@pytest.mark.parametrize("name", [n for n in STRATEGIES if n != "sgd"])
-@pytest.mark.parametrize("learners", [2, 4, 8])
-def test_every_strategy_moves_as_far_as_one_learner_at_the_same_rate(name: str, learners: int) -> None:
-    """A round's minibatch is cut over all learners, so learners together take as many steps as one would."""
-    alone = distance("sgd", 1) * (DECLARED[name](learners) if name in DECLARED else 1)
-    assert distance(name, learners) == pytest.approx(alone, rel=0.1)
+def travelled(name: str, learners: int, shared: bool) -> float:
+    """Distance relative to `sgd` at the same rate over the same examples; a round in which every learner has a
+    minibatch of its own is as many steps of `sgd` as there are learners."""
+    return distance(name, learners, shared=shared) / STEPS / (1 if shared else learners)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("name", "learners"), [(n, k) for n in STRATEGIES for k in LEARNERS if n != "sgd" or k == 1])
+def test_every_strategy_moves_as_far_as_it_declares(name: str, learners: int, shared: bool) -> None:
+    """Relative to `sgd`: 1 where a round's minibatch is cut over all learners, 1/L where each has its own, unless the
+    strategy declares otherwise."""
+    declared = make_strategy(name).distance(learners, 1 if shared else learners)
+    assert travelled(name, learners, shared) == pytest.approx(declared, rel=0.1)
+
+
+def test_sgd_itself_takes_its_steps() -> None:
+    assert distance("sgd", 1) == pytest.approx(STEPS, rel=0.01), "else all is relative to nothing"
+
+
+@pytest.mark.parametrize("name", BLOCK_MOMENTUM)
+@pytest.mark.parametrize("learners", LEARNERS)
+def test_block_momentum_declares_what_sgd_travels_under_both_conventions(name: str, learners: int) -> None:
+    strategy = make_strategy(name)
+    beyond = max(1.0, learners / 7) if name == "diloco" else 1.0  # its outer rate is at most 0.7
+    assert strategy.distance(learners, 1) == pytest.approx(1)
+    assert strategy.distance(learners, learners) == pytest.approx(1 / beyond)
+
+
+def test_whoever_declares_a_distance_says_why_on_the_page() -> None:
+    for name, kind in STRATEGIES.items():
+        page = (Path(__file__).parents[2] / "docs" / "strategies" / f"{name}.md").read_text()
+        assert ("**Distance**" in page) == (kind.distance is not Strategy.distance), name
 
 
 @pytest.mark.parametrize(
@@ -72,8 +98,15 @@ def test_block_momentum_makes_up_for_a_local_momentum_that_starts_anew(name: str
 
 @pytest.mark.parametrize("name", ["bmuf,period=5", "bmuf-fairseq,period=5", "slowmo,period=5", "diloco,period=5"])
 def test_with_a_minibatch_each_a_round_of_l_learners_is_l_steps_of_one(name: str) -> None:
-    assert distance(name, 4, shared=False) == pytest.approx(4 * distance("sgd", 1), rel=0.1)
-    assert distance("bsp", 4, shared=False) == pytest.approx(distance("sgd", 1), rel=0.1), "without block momentum: one"
+    assert distance(name, 4, shared=False) == pytest.approx(4 * STEPS, rel=0.1)
+    assert distance("bsp", 4, shared=False) == pytest.approx(STEPS, rel=0.1), "without block momentum: one"
+    assert make_strategy("bsp").distance(4, 4) == 1 / 4
+
+
+@pytest.mark.parametrize("options", ["staleness_aware=true", "period=4", "rate=0.25"])
+def test_options_of_asgd_count_in_what_it_declares(options: str) -> None:
+    declared = make_strategy(f"asgd,{options}").distance(4, 1)
+    assert travelled(f"asgd,{options}", 4, shared=True) == pytest.approx(declared, rel=0.1)
 
 
 def test_block_momentum_and_rate_follow_from_each_other() -> None:

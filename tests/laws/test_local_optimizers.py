@@ -22,6 +22,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import ClusterState, Runtime
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
@@ -95,7 +96,7 @@ def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: 
 
 
 def test_a_dead_learner_is_given_the_numbers_that_belong_to_its_vectors() -> None:
-    with ProcsRuntime(cluster("adpsgd", 3, optimizer=ADAMW), threads=1, on_death="go-on") as runtime:
+    with ProcsRuntime(cluster("adpsgd", 3, optimizer=ADAMW), threads=1, deaths=Deaths("go-on")) as runtime:
         runtime.segment(plan(20, 3))
         os.kill(runtime.process_ids()[2], signal.SIGKILL)
         runtime.segment(plan(20, 3, epoch=1))

@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.records import Results
 from roundelay.job import Job
 from roundelay.learner.base import Task
@@ -45,7 +46,7 @@ def job(
         cluster=cluster,
         make_runtime=make_runtime,
         runtime_name=runtime,
-        minibatch=MINIBATCH,
+        minibatch=MinibatchSize(MINIBATCH),
         schedule=schedule or Newbob(0.05, stop_below=None, max_epochs=4),
         corpus="none",
         held_out="dev",

@@ -1,12 +1,8 @@
 """A change of a module behind the session's back is taken over, or refused by name; what would average it twice is
-refused; nothing of the arena outlives a session."""
+refused."""
 
-import gc
 import logging
-import os
-import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,32 +11,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import roundelay
-from roundelay.attached.forward import fingerprint
 from roundelay.attached.watch import CLOSE
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.inputs import FIRST, Inputs, InputTables
-from roundelay.runtime.attached.meetings import Meetings, MeetingTables
-from support.views import zeros
+from support.small_loop import backward, batches, network
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-
-
-def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(count):
-        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
-
-
-def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
 
 
 def train(
@@ -298,179 +276,3 @@ def test_a_module_that_is_sharded_is_refused() -> None:
     session.abandon()
     with pytest.raises(UserError, match=r"the module is a FSDPModule: "):
         roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-
-
-# What is left ---------------------------------------------------------------------------------------------------------
-
-
-def arenas() -> int:
-    """Mappings and descriptors of arenas in this process."""
-    here = Path("/proc/self")
-    links = [os.readlink(link) for link in (here / "fd").iterdir() if link.is_symlink()]
-    return (here / "maps").read_text().count("roundelay-arena") + sum("roundelay-arena" in link for link in links)
-
-
-@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "bmuf", "asgd", "hadpsgd"])
-def test_nothing_of_the_arena_outlives_a_session(strategy: str) -> None:
-    """At once, not when the garbage is collected: descriptors and memory stay flat over many sessions."""
-    gc.collect()
-    gc.disable()
-    try:
-        before, descriptors, kept = arenas(), len(os.listdir("/proc/self/fd")), []
-        for number in range(5):
-            model = network()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-            session = roundelay.attach(model, optimizer, strategy)
-            sampler = session.sampler(16, 4)
-            for x, y in batches(3):
-                backward(model, x, y)
-                optimizer.step()
-            with session.consensus():
-                model(x)
-            assert arenas() > before
-            session.close() if number % 2 else session.abandon()
-            kept.append((session, sampler, model, optimizer))
-            assert arenas() == before
-        assert len(os.listdir("/proc/self/fd")) == descriptors
-    finally:
-        gc.enable()
-
-
-# SIGTERM --------------------------------------------------------------------------------------------------------------
-
-
-def test_sigterm_ends_the_loop_at_the_end_of_a_step() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    done = []
-    with pytest.raises(SystemExit) as ended, roundelay.attach(model, optimizer) as session:  # noqa: PT012
-        for number, (x, y) in enumerate(batches()):
-            backward(model, x, y)
-            if number == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-                done.append("goes on")
-            optimizer.step()
-            done.append("stepped")
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert done == ["stepped", "stepped", "goes on"]
-    assert session.steps == 3
-    assert not session.open
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_loop_that_looks_ends_by_itself() -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with roundelay.attach(model, optimizer) as session:
-        for number, (x, y) in enumerate(batches()):
-            if session.stopping:
-                break
-            backward(model, x, y)
-            optimizer.step()
-            if number == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-    assert session.steps == 3
-    with roundelay.attach(model, optimizer) as again:
-        assert not again.stopping
-
-
-def test_a_handler_of_the_user_s_own_stays() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-    try:
-        with roundelay.attach(model := network(), torch.optim.SGD(model.parameters(), lr=0.1)) as session:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert not session.stopping
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
-
-
-def test_a_forked_child_is_ended_by_it() -> None:
-    model = network()
-    with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)):
-        if not (child := os.fork()):
-            os.kill(os.getpid(), signal.SIGTERM)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGTERM
-
-
-# Inputs and meetings --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ([1, 2, 3, 4], [1, 2, 3, 4], True),
-        ([1, 2, 3, 4], [1, 2, 3, 5], False),
-        ([1, 2, 3, 4], [4, 3, 2, 1], False),
-        ([7, 7, 7, 7], [7, 7, 7, 7], False),
-        ([1, 2, 3], [1, 2, 3], False),
-    ],
-)
-def test_equal_inputs_of_several_steps_are_an_alarm(first: list[int], second: list[int], same: bool) -> None:
-    """Not one that repeats: a mask, or all examples in every step."""
-    shared = zeros(InputTables, learners=2)
-    learners = [Inputs(shared, rank) for rank in range(2)]
-    for learner, seen in zip(learners, (first, second), strict=True):
-        for number in seen:
-            assert learner.wanted
-            learner.note(number)
-    assert learners[0].same_as() is None
-    assert learners[1].same_as() == (0 if same else None)
-    assert learners[1].settled == (len(first) == FIRST)
-
-
-def test_a_fingerprint_is_of_the_tensors() -> None:
-    x = torch.randn(4, 3)
-    assert fingerprint(((x,), {})) == fingerprint(((x.clone(),), {}))
-    assert fingerprint(((), {"ids": x, "more": [x]})) == fingerprint(((), {"ids": x.clone(), "more": (x,)}))
-    others = [
-        x + 1,
-        x.reshape(3, 4),
-        x.double(),
-        x.to(torch.bfloat16),
-        x.bool(),
-        torch.view_as_complex(x[:, :2].clone()),
-    ]
-    found = {fingerprint(((other,), {})) for other in [x, *others]}
-    assert len(found) == 1 + len(others)
-    assert fingerprint((("text", 3), {})) is None
-    assert fingerprint((torch.empty(0),)) is not None
-
-
-def test_meetings_are_named_and_numbered(caplog: pytest.LogCaptureFixture) -> None:
-    shared = zeros(MeetingTables, learners=2)
-    ranks = [Meetings(shared, rank) for rank in range(2)]
-    for number in (1, 2):
-        ranks[0].begin("consensus()")
-        ranks[0].announce(number)
-    ranks[1].begin("close()")
-    ranks[1].announce(2)
-    for one in ranks:
-        with pytest.raises(UserError, match=r"^rank 0 is in its 2nd consensus\(\), rank 1 in close\(\): "):
-            one.check(2, [0, 1])
-    ranks[0].say_long([1])
-    assert "rank 0 waits in its 2nd consensus() for learners [1]" in caplog.messages[0]
-
-
-@pytest.mark.parametrize("stepped", [False, True])
-def test_a_loop_that_computes_gradients_and_never_steps_is_told_so(
-    stepped: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with caplog.at_level(logging.WARNING), roundelay.attach(model, optimizer, "adpsgd") as session:
-        for x, y in batches():
-            model.zero_grad()
-            backward(model, x, y)
-            if stepped:
-                optimizer.step()
-            else:
-                with torch.no_grad():
-                    for p in model.parameters():
-                        assert p.grad is not None
-                        p.sub_(p.grad, alpha=0.1)
-        session.meet()
-    assert sum("taken no step since roundelay.attach" in text for text in caplog.messages) == (not stepped)

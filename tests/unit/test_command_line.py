@@ -1,8 +1,13 @@
 """The command line: slips are named with what was meant, no number is taken that means nothing, all help is there."""
 
 import argparse
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -134,7 +139,7 @@ def test_numbers(kind: str, value: float | str) -> None:
         return
     least = {"count": 1, "positive": 5e-324}.get(kind, 0)
     assert least <= taken <= (1 if kind == "share" else 1.8e308)
-    assert float(str(value)) == taken
+    assert float(str(value)) == float(taken)
 
 
 @given(st.integers(0, 99), st.floats(1, 1e9), st.floats(0, 1e9))
@@ -211,3 +216,27 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "--strategy" in out
     assert "export-alignment" in out
+
+
+OLD_RUN = Path(__file__).parents[1] / "data" / "version_0_1" / "speech" / "exp" / "finished"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list", "options"], ["status", str(OLD_RUN), "--json"], ["status", str(OLD_RUN)], []],
+)
+def test_a_command_that_nobody_reads_ends_without_a_word(words: list[str]) -> None:
+    """As `roundelay ... | head` makes it: the reader is gone. Tables and JSON are printed in ways of their own."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "roundelay", *words], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_command_without_standard_output_ends_as_ever() -> None:
+    command = shlex.join([sys.executable, "-m", "roundelay", "status", str(OLD_RUN), "--json"])
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

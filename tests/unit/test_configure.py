@@ -50,6 +50,12 @@ def test_packaged_recipes_load_and_round_trip(name: str) -> None:
         ("schedule={rule: anneal, halve_below: 0.1}", "schedule.halve_below is no option of rule anneal"),
         ("schedule={rule: anneal, warmup: 1}", "unknown option schedule.warmup"),
         ("training.learners=500", "training.minibatch is 256 frames for 500 learners"),
+        (
+            "training={minibatch_per_learner: 0, learners: 4}",
+            "minibatch_per_learner is 0 frames for 4 learners",
+        ),
+        ("training={minibatch_per_learner: 64, minibatch: 256}", "training.minibatch is 256, over all .*: give one of"),
+        ("training.minibatch_unit=words", "training.minibatch_unit is 'words': choose one of frames, sequences"),
     ],
 )
 def test_a_wrong_option_is_named(assignment: str, named: str) -> None:

@@ -6,10 +6,8 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import soundfile
 import torch
@@ -18,33 +16,22 @@ from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.audio.speed import at_speed, perturbed
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features import compute as features_module
 from roundelay.speech.features import parts
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import FbankConfig, fbank
 from roundelay.speech.features.partial import Partial
-from roundelay.speech.features.parts import External, FeatureConfig, Filterbank
+from roundelay.speech.features.parts import FeatureConfig, Filterbank
 from roundelay.speech.features.store import FeatureStore, StoredPart
-from roundelay.speech.kaldi_io.writing import write_archive
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
-
-CONFIG = FbankConfig(num_bins=12)
+from support.features import CONFIG, compute, some_utterances
 
 
 @pytest.fixture
 def some(tmp_path: Path) -> list[Utterance]:
-    """Five utterances by two speakers, of different lengths."""
-    return [
-        recorded(tmp_path, name, seconds)
-        for name, seconds in (("s2-a", 0.4), ("s1-a", 0.5), ("s2-b", 0.3), ("s1-b", 0.025), ("s2-c", 0.6))
-    ]
-
-
-def compute(utterances: list[Utterance], folder: Path, **options: object) -> FeatureStore:
-    return compute_features(utterances, folder / "f", CONFIG, Silent(), audio_folder=folder, **options)[0]  # type: ignore[arg-type]
+    return some_utterances(tmp_path)
 
 
 def test_every_utterance_is_where_the_index_says(tmp_path: Path, some: list[Utterance]) -> None:
@@ -114,7 +101,7 @@ def test_computed_again_when_anything_changed(tmp_path: Path, some: list[Utteran
 
     def changes(utterances: list[Utterance], config: FbankConfig = CONFIG) -> bool:
         before = written(tmp_path)
-        compute_features(utterances, tmp_path / "f", config, Silent(), audio_folder=tmp_path)
+        compute_features(utterances, tmp_path / "f", config, Silent(), audio=AudioFolder(tmp_path))
         return written(tmp_path) != before
 
     assert not changes(some)
@@ -150,12 +137,14 @@ def test_all_bad_utterances_are_named(tmp_path: Path, some: list[Utterance]) -> 
     assert "24 ms are shorter than one frame of 25 ms" in message
     assert "s1-loud: " in message
     assert "the features of frame 23 are NaN or infinite" in message
-    store, left_out = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio_folder=tmp_path, on_bad="skip")
+    store, left_out = compute_features(
+        bad, tmp_path / "f", CONFIG, Silent(), audio=AudioFolder(tmp_path), on_bad="skip"
+    )
     assert store.utterance_ids == (some[0].id, some[1].id)
     assert [one.id for one in left_out] == ["s1-short", "s1-loud"]
     assert store.array.shape == (38 + 48, 12)
     assert np.isfinite(store.array).all()
-    again = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio_folder=tmp_path, on_bad="skip")
+    again = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio=AudioFolder(tmp_path), on_bad="skip")
     assert again[1] == left_out
     with pytest.raises(UserError, match="2 of 4 utterances"):
         compute(bad, tmp_path)
@@ -330,109 +319,6 @@ def test_two_at_once_are_refused(tmp_path: Path, some: list[Utterance]) -> None:
         compute(some, tmp_path)
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------
-
-
-def merged(folder: Path, **changes: object) -> FeatureConfig:
-    fmllr = External(name="fmllr", source=folder / "fmllr.scp")
-    vector = External(name="ivector", source=folder / "ivectors", every=0, spliced=False)
-    config = FeatureConfig((fmllr, Filterbank(name="logmel", fbank=CONFIG), vector))
-    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
-
-
-def matrices(folder: Path, some: list[Utterance]) -> dict[str, npt.NDArray[np.float32]]:
-    """fMLLR of 5 features in an archive with a script file, vectors of 3 as .npy files."""
-    rng = np.random.default_rng(0)
-    lengths = {u.id: CONFIG.num_frames(u.num_samples, RATE) for u in some}
-    found = {name: rng.normal(size=(frames, 5)).astype(np.float32) for name, frames in lengths.items()}
-    write_archive(folder / "fmllr.ark", found.items(), scp=folder / "fmllr.scp")
-    (folder / "ivectors").mkdir()
-    for place, name in enumerate(lengths):
-        np.save(folder / "ivectors" / f"{name}.npy", np.full(3, place, np.float32))
-    return found
-
-
-def test_parts_stand_side_by_side(tmp_path: Path, some: list[Utterance]) -> None:
-    fmllr = matrices(tmp_path, some)
-    config = merged(tmp_path)
-    assert config.folder == "fmllr-logmel12-ivector"
-    for workers in (1, 2):
-        store, _ = compute_features(
-            some, tmp_path / f"{workers}", config, Silent(), audio_folder=tmp_path, workers=workers
-        )
-        assert [(p.name, p.width, p.deltas, p.normalise, p.spliced, p.filterbank) for p in store.parts] == [
-            ("fmllr", 5, 0, "none", True, False),
-            ("logmel", 12, 2, "speaker", True, True),
-            ("ivector", 3, 0, "none", False, False),
-        ]
-        assert store.columns == {"fmllr": slice(0, 5), "logmel": slice(5, 17), "ivector": slice(17, 20)}
-        assert store.filterbank() == slice(5, 17)
-        for place, u in enumerate(some):
-            found = store.get(u.id)
-            np.testing.assert_array_equal(found[:, :5], fmllr[u.id])
-            wave = torch.from_numpy(read_audio(u, tmp_path))
-            np.testing.assert_array_equal(found[:, 5:17], fbank(wave, RATE, CONFIG).numpy())
-            assert (found[:, 17:] == place).all()
-            np.testing.assert_array_equal(store.normalised(u.id)[:, :5], fmllr[u.id])
-        logmel = np.concatenate([store.normalised(u.id)[:, 5:17] for u in some if u.speaker == "s1"])
-        np.testing.assert_allclose(logmel.mean(0), 0, atol=1e-5)
-
-
-def test_rows_for_several_frames(tmp_path: Path, some: list[Utterance]) -> None:
-    """As Kaldi's online i-vectors: a row for every 10 frames, the last for what is left."""
-    rows = {u.id: -(-CONFIG.num_frames(u.num_samples, RATE) // 10) for u in some}
-    columns: dict[str, Any] = {name: np.arange(n, dtype=np.float32)[:, None] for name, n in rows.items()}
-    np.savez(tmp_path / "v.npz", **columns)
-    vectors = External(name="ivector", source=tmp_path / "v.npz", every=10)
-    config = FeatureConfig((Filterbank(fbank=CONFIG), vectors))
-    store, _ = compute_features(some, tmp_path / "f", config, Silent(), audio_folder=tmp_path)
-    for u in some:
-        assert store.get(u.id)[:, 12].tolist() == [t // 10 for t in range(store.frames(u.id))]
-    shorter = FeatureConfig((Filterbank(fbank=CONFIG), dataclasses.replace(vectors, every=1)))
-    with pytest.raises(UserError, match=r"s2-a: its parts differ in frames: fbank 38, ivector 4"):
-        compute_features(some, tmp_path / "g", shorter, Silent(), audio_folder=tmp_path)
-
-
-def test_matrices_that_do_not_fit_are_named(tmp_path: Path, some: list[Utterance]) -> None:
-    fmllr = matrices(tmp_path, some)
-    del fmllr["s2-a"]
-    fmllr["s1-a"] = fmllr["s1-a"][:-2]
-    fmllr["s2-b"][3, 1] = np.nan
-    write_archive(tmp_path / "fmllr.ark", fmllr.items(), scp=tmp_path / "fmllr.scp")
-    (tmp_path / "ivectors" / "s1-b.npy").write_bytes(b"\x93NUMPY rubbish")
-
-    def run(config: FeatureConfig, **options: str) -> tuple[FeatureStore, list[str]]:
-        store, left_out = compute_features(
-            some,
-            tmp_path / "f",
-            config,
-            Silent(),
-            audio_folder=tmp_path,
-            **options,  # type: ignore[arg-type]
-        )
-        return store, [one.id for one in left_out]
-
-    with pytest.raises(UserError) as error:
-        run(merged(tmp_path))
-    for part in (
-        "4 of 5 utterances cannot be used",
-        f"s2-a: not in {tmp_path / 'fmllr.scp'}",
-        "s1-a: its parts differ in frames: logmel 48, fmllr 46",
-        "fmllr.scp: row 3 holds NaN or infinity",
-        "s1-b: ",
-    ):
-        assert part in str(error.value)
-    store, left_out = run(merged(tmp_path, tolerance=2), on_bad="skip")
-    assert left_out == ["s2-a", "s2-b", "s1-b"]
-    assert store.frames("s1-a") == 46
-    with pytest.raises(UserError, match="the name is there twice"):
-        FeatureConfig((Filterbank(), Filterbank()))
-    with pytest.raises(UserError, match="deltas is 3"):
-        FeatureConfig((Filterbank(deltas=3),))
-    with pytest.raises(UserError, match=r"not a \.scp, \.ark, \.npz file nor a folder"):
-        run(FeatureConfig((External(source=tmp_path / "s1-a.wav"),)))
-
-
 def test_a_store_of_the_first_version_is_read(tmp_path: Path, some: list[Utterance]) -> None:
     compute(some, tmp_path)
     index = tmp_path / "f" / "index.json"
@@ -441,43 +327,3 @@ def test_a_store_of_the_first_version_is_read(tmp_path: Path, some: list[Utteran
         del old[name]
     index.write_text(json.dumps(old))
     assert FeatureStore.open(tmp_path / "f").parts == (StoredPart("fbank", 12),)
-
-
-# Speed ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("speed", [0.9, 1.1, 1.5, 0.93])
-def test_a_tone_gets_higher_and_shorter(speed: float) -> None:
-    """cos(2 pi f t) read at s times the rate is cos(2 pi f s t), away from the ends."""
-    rate, hertz = 8000, 700.0
-    time = np.arange(4000) / rate
-    faster = at_speed(np.cos(2 * np.pi * hertz * time).astype(np.float32), speed)
-    assert len(faster) == round(4000 / speed)
-    inside = slice(200, -200)
-    expected = np.cos(2 * np.pi * hertz * speed * np.arange(len(faster)) / rate)
-    np.testing.assert_allclose(faster[inside], expected[inside], atol=2e-3)
-
-
-def test_nothing_folds_back() -> None:
-    """At speed 1.5 of 8 kHz, a tone of 3.5 kHz would be at 5.25 kHz, above half the rate: it must go."""
-    time = np.arange(8000) / 8000
-    high = np.cos(2 * np.pi * 3500 * time).astype(np.float32)
-    assert np.abs(at_speed(high, 1.5)[200:-200]).max() < 2e-3
-    assert at_speed(high, 1.0) is high
-    assert len(at_speed(high[:1], 1.9)) == 1
-    assert len(at_speed(high[:0], 1.9)) == 0
-
-
-def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance]) -> None:
-    del some[3]  # a single frame, and none any more when it is played faster
-    everything = perturbed(some, (0.9, 1.0, 1.1))
-    assert [u.id for u in everything[::4]] == ["s2-a", "sp0.9-s2-a", "sp1.1-s2-a"]
-    assert everything[4].speaker == "sp0.9-s2"
-    assert everything[4].text == some[0].text
-    assert perturbed(everything, (0.9,))[12:] == everything[4:8]  # no copies of copies
-    store = compute(everything, tmp_path)
-    assert store.frames("sp0.9-s2-a") == CONFIG.num_frames(round(some[0].num_samples / 0.9), RATE)
-    slow = at_speed(read_audio(some[0], tmp_path), 0.9)
-    np.testing.assert_array_equal(store.get("sp0.9-s2-a"), fbank(torch.from_numpy(slow), RATE, CONFIG).numpy())
-    with pytest.raises(UserError, match=r"speed 3: give speeds from 0\.5 to 2"):
-        perturbed(some, (3.0,))

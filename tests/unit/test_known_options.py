@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundelay.algorithms.codecs import CODECS
 from roundelay.cli import main
 from roundelay.core.configure import build, override
 from roundelay.core.errors import UserError
@@ -70,6 +71,17 @@ def test_corpora_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.findall(r"^\| `([\w-]+)` \|", page.split("## Splits")[0], re.MULTILINE) == [
         name for name in READERS if name not in own
     ]
+
+
+def test_codecs_are_listed_with_what_the_docs_say_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(known.codecs()) == list(CODECS)
+    assert main(["list", "codecs"]) == 0
+    listed = capsys.readouterr().out
+    text = (Path(__file__).parents[2] / "docs" / "exchanges.md").read_text()
+    for name, (about, bits, error) in known.codecs().items():
+        assert re.search(rf"^\| `{name}` \|.*{error}", text, re.MULTILINE), f"exchanges.md has no row of {name}"
+        assert about.endswith(".")
+        assert all(fact in listed for fact in (name, about, bits, error))
 
 
 @pytest.mark.parametrize("what", OPEN_SETS)

@@ -24,6 +24,7 @@ from roundelay.report.status import Life, headline, host_rows, learner_rows, rea
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.training import train
 from support.clusters import cluster, plan
 from support.fake_runs import Fake, fake_records, write_run
@@ -78,8 +79,9 @@ def test_a_running_run_says_how_far_it_is_and_who_is_lost(tmp_path: Path) -> Non
     assert "training epoch 5, 25 % of 280,000 frames" in lines[0]
     assert "heard 3.0 s ago" in lines[0]
     assert lines[1] == "adpsgd random-ring, 3 learners on procs, seed 1, 1.83M parameters"
-    assert lines[2] == "now: 12,346 frames/s, loss 1.500, staleness 1.2, consensus distance 0.0042"
-    assert lines[3] == "lost: learner 1, killed by signal 9 (SIGKILL); another is starting"
+    assert lines[2] == "minibatch: 1,024 frames a round (341 a learner)"
+    assert lines[3] == "now: 12,346 frames/s, loss 1.500, staleness 1.2, consensus distance 0.0042"
+    assert lines[4] == "lost: learner 1, killed by signal 9 (SIGKILL); another is starting"
     columns, rows = learner_rows(found)
     assert columns == ["learner", "state", "frames/s", "last minibatch"]
     assert rows[1] == ("1", "lost", "0", "40.0 s ago")
@@ -228,7 +230,7 @@ def test_a_glance_tells_who_lives_and_what_each_has_trained() -> None:
         return False
 
     slow = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
-    with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, on_death="go-on") as runtime:
+    with ProcsRuntime(cluster("adpsgd", 3, stragglers=slow), threads=1, deaths=Deaths("go-on")) as runtime:
         segment: SegmentPlan = plan(100, 3)
         runtime.segment(segment, look)
     assert glances[0].living == (0, 1, 2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.sim.cluster import (
     Allreduce,
@@ -21,6 +22,7 @@ from roundelay.runtime.sim.cluster import (
     VirtualLink,
     VirtualLinks,
     load_cluster,
+    measured,
 )
 from roundelay.runtime.sim.cost import CostModel, Prices
 
@@ -144,10 +146,26 @@ def test_the_four_numbers_of_a_recipe_mean_what_they_meant() -> None:
     for learners in (1, 2, 5):
         cost = prices(CostModel(gradient=0.2, exchange=0.01, allreduce=0.04).virtual(learners))
         assert cost.gradient_ns(0, 32, 0) == 200_000_000
-        assert cost.exchange_ns(0, 1) == 10_000_000
+        assert cost.reach_ns(0, 1) == 10_000_000
         assert cost.mean_ns(tuple(range(learners))) == round(0.04 * 2 * (learners - 1) / learners * 1e9)
+    nodes_of_two = prices(CostModel(allreduce=0.04, inside=0.01).virtual(5, node=2))
+    assert [nodes_of_two.mean_ns(group) for group in ((0, 1), (4,), (1, 2))] == [10_000_000, 0, 40_000_000]
+    assert nodes_of_two.mean_ns(tuple(range(5))) == round(0.04 * 8 / 5 * 1e9)
     per_frame = prices(CostModel(gradient=0.2, frames_per_gradient=64).virtual(2))
     assert per_frame.gradient_ns(0, 32, 0) == 100_000_000
+    per_sequence = prices(CostModel(gradient=0.2, sequences_per_gradient=4).virtual(2, sequence=16.0))
+    assert per_sequence.gradient_ns(0, 32, 0) == 100_000_000
+    with pytest.raises(UserError, match=r"cost\.sequences_per_gradient is 4, but what is trained is drawn as single"):
+        CostModel(sequences_per_gradient=4).virtual(2)
+    with pytest.raises(UserError, match="exclude each other"):
+        CostModel(sequences_per_gradient=4, frames_per_gradient=4)
+
+
+def test_a_gradient_is_priced_for_one_learner_s_minibatch_in_its_unit_unless_the_recipe_says_for_what() -> None:
+    assert CostModel().per_minibatch(MinibatchSize(64)).frames_per_gradient == 64
+    assert CostModel().per_minibatch(MinibatchSize(64, "sequences", True)).sequences_per_gradient == 64
+    given = CostModel(frames_per_gradient=8)
+    assert given.per_minibatch(MinibatchSize(64, "sequences")) is given
 
 
 def test_a_gradient_is_affine_in_its_frames() -> None:
@@ -221,14 +239,14 @@ def test_stragglers_of_the_run_are_slow_all_the_time() -> None:
 
 def test_an_exchange_is_one_row_there_and_one_back() -> None:
     cost = prices(nodes(2, 2))
-    assert cost.exchange_ns(0, 1) == cost.exchange_ns(1, 0) == round(2 * (1e-6 + SIZE / 10e9) * 1e9)
-    assert cost.exchange_ns(1, 2) == round(2 * (1e-4 + SIZE / 1e9) * 1e9)
+    assert cost.reach_ns(0, 1) == cost.reach_ns(1, 0) == round(2 * (1e-6 + SIZE / 10e9) * 1e9)
+    assert cost.reach_ns(1, 2) == round(2 * (1e-4 + SIZE / 1e9) * 1e9)
 
 
 def test_the_centre_is_near_those_on_its_node() -> None:
     cost = prices(nodes(2, 2, centre_node=1))
-    assert cost.exchange_ns(3, cost.centre) == cost.exchange_ns(0, 1)
-    assert cost.exchange_ns(0, cost.centre) == cost.exchange_ns(0, 3)
+    assert cost.reach_ns(3, cost.centre) == cost.reach_ns(0, 1)
+    assert cost.reach_ns(0, cost.centre) == cost.reach_ns(0, 3)
 
 
 def test_exchanges_keep_rows_busy_and_links_where_they_are_shared() -> None:
@@ -289,10 +307,10 @@ def test_on_a_bus_messages_of_a_mean_go_one_after_another() -> None:
 
 def test_measured_means_are_met_and_joined_by_lines() -> None:
     allreduce = Allreduce(seconds={"2": 0.1, "4": 0.3})
-    assert [allreduce.measured(n) for n in (1, 2, 3, 4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    assert allreduce.measured(8) == pytest.approx(0.3 * (7 / 8) / (3 / 4))
+    assert [measured(allreduce.seconds, n) for n in (1, 2, 3, 4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert measured(allreduce.seconds, 8) == pytest.approx(0.3 * (7 / 8) / (3 / 4))
 
 
 def test_the_cost_section_may_hold_a_whole_cluster() -> None:
     cost = build(CostModel, {"cluster": {"nodes": [{"learners": 3}], "exchange": 0.5}})
-    assert prices(cost.virtual(3)).exchange_ns(0, 2) == 500_000_000
+    assert prices(cost.virtual(3)).reach_ns(0, 2) == 500_000_000

@@ -2,16 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.commands.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console, print_table
-
-if TYPE_CHECKING:
-    pass
-
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 """Strategies that `simulate` compares unless told otherwise."""
@@ -33,7 +28,9 @@ def _simulate(options: argparse.Namespace) -> None:
     for text in options.strategy:
         check_strategy(text)  # names a slip before torch is loaded
     if options.published:
-        return _published()
+        from roundelay.commands.published import show_hours, show_speedups
+
+        return show_speedups() if options.published == "li2017" else show_hours()
     if options.calibrate:
         return _calibrate(options)
     if options.stability is not None:
@@ -58,6 +55,7 @@ def _simulate(options: argparse.Namespace) -> None:
             gradient=options.gradient,
             exchange=options.exchange,
             allreduce=options.allreduce,
+            inside=options.inside,
             jitter=options.jitter,
             cluster=cluster,
             together=options.together,
@@ -82,37 +80,6 @@ def _simulate(options: argparse.Namespace) -> None:
         if s.died or s.lost:
             note = s.died or f"{s.label} went on after {s.lost} death{'s' * (s.lost > 1)}"
             console.print(note, markup=False)
-
-
-def _published() -> None:
-    from roundelay.simulate.published import compare, errors
-
-    compared = compare()
-    rows = [
-        (
-            c.row.network,
-            c.row.strategy,
-            f"{c.row.minibatch}",
-            f"{c.row.gpus}",
-            f"{c.row.period}",
-            c.row.tables,
-            c.row.use,
-            f"{c.row.speedup:.2f}",
-            f"{c.speedup:.2f}",
-            f"{round(100 * c.error, 1) + 0:+.1f} %",
-        )
-        for c in compared
-    ]
-    print_table(
-        ["network", "strategy", "minibatch", "GPUs", "period", "tables", "use", "published", "model", "error"], rows
-    )
-    median, largest = errors(compared)
-    predicted = sum(c.row.use == "predicted" for c in compared)
-    console.print(
-        f"{predicted} predicted rows: median error {100 * median:.1f} %, largest {100 * largest:.1f} %. "
-        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed).",
-        markup=False,
-    )
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -167,22 +134,26 @@ def _stability(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from roundelay.recipes.known import check_recipe, check_strategy
+    from roundelay.compare.axes import check_axes, is_override, read_axes
 
-    strategies = [text for text in options.strategies if not _is_override(text)]
-    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
+    strategies = [text for text in options.strategies if not is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    check_recipe(options.recipe, overrides)  # names a slip before torch is loaded
-    for text in strategies:
-        check_strategy(text)
-    from roundelay.compare.grid import parse_learners, plan
+    check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
+    from roundelay.compare.grid import Contenders, parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
     from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
-    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
-    console.print(f"{len(grid.cells)} trainings in {grid.folder}{grid.about_time}", markup=False)
+    grid = plan(
+        options.recipe,
+        overrides,
+        Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
+        options.exp,
+    )
+    told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
+    console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
     with stopping(interrupt):
         outcomes = run_grid(
@@ -196,11 +167,6 @@ def _compare(options: argparse.Namespace) -> int:
         complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
         return status(interrupt.why)
     return 1 if compared.failed else 0
-
-
-def _is_override(text: str) -> bool:
-    """`section.key=value` that stands right behind the strategies: none of them has a dot before its first `=`."""
-    return "." in text.partition("=")[0] and "=" in text
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -240,7 +206,9 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="compute gradients of many learners in one call, or one by one (default: what is faster and exact)",
     )
-    sub.add_argument("--published", choices=["li2017"], help="check the cost model against published speedups")
+    sub.add_argument(
+        "--published", choices=["li2017", "ibm"], help="check the cost model against published speedups or hours"
+    )
     sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
     sub.add_argument(
         "--stability",
@@ -272,11 +240,12 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
 
 def _add_costs(sub: argparse.ArgumentParser) -> None:
     """Costs of a cluster that is not described by a file."""
-    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "jitter": 0.0}
+    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "inside": 0.003, "jitter": 0.0}
     texts = {
         "gradient": "seconds of a minibatch",
         "exchange": "seconds of an exchange between two learners",
         "allreduce": "seconds of an allreduce of two learners",
+        "inside": "seconds of an allreduce of two learners of one node, for strategies that have nodes",
         "jitter": "spread of gradient times: sigma of a log-normal factor",
     }
     for name, value in defaults.items():
@@ -285,7 +254,13 @@ def _add_costs(sub: argparse.ArgumentParser) -> None:
 
 def _add_compare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
+    sub.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        help="section.key=value, for every training; with several values, as training.minibatch=256,1024 or "
+        "strategy.period=5,20, each of them is trained",
+    )
     sub.add_argument(
         "--strategies",
         nargs="+",
@@ -301,6 +276,13 @@ def _add_compare(sub: argparse.ArgumentParser) -> None:
         help=f"numbers of learners; 1 is the baseline, sgd, and always there (default: 1,{DEFAULT_LEARNERS})",
     )
     sub.add_argument("--seeds", type=count, default=3, help="how many seeds, counted up from the recipe's (default: 3)")
+    sub.add_argument(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="KEY=V,V,...",
+        help="choose a value for every strategy, on dev under one seed, and judge it under others; may be repeated",
+    )
     sub.add_argument(
         "--straggler",
         type=straggler,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive
 from roundelay.commands.base import Command
 from roundelay.core.files import json_line, json_text
-from roundelay.terminal import complain, console, print_table
+from roundelay.terminal import complain, console, print_table, write
 
 if TYPE_CHECKING:
     pass
@@ -34,7 +34,7 @@ def _doctor(options: argparse.Namespace) -> int:
     if report is None:
         return 0
     if options.json:
-        print(json_text(report.to_json()), end="")
+        write(json_text(report.to_json()))
         return 0 if report.well else 2
     for name, findings in (*report.hosts.items(), ("between hosts", report.between)):
         if findings:
@@ -60,7 +60,7 @@ def _status(options: argparse.Namespace) -> int:
         if options.watch is not None and console.is_terminal:
             console.clear()
         if options.json:
-            print(json_line(found.to_json()), flush=True)
+            write(json_line(found.to_json()) + "\n")
         else:
             for line in headline(found):
                 console.print(line, markup=False)

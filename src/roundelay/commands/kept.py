@@ -6,7 +6,7 @@ from pathlib import Path
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_text
-from roundelay.terminal import console, print_table
+from roundelay.terminal import console, print_table, write
 
 
 def add(command: Command) -> None:
@@ -26,7 +26,7 @@ def _checkpoints(options: argparse.Namespace) -> int:
         raise UserError(f"{options.exp}: no such folder. Give the directory that `roundelay train --exp DIR` writes.")
     found = listed(options.exp)
     if options.json:
-        print(json_text({"folder": str(options.exp), "checkpoints": [one.to_json() for one in found]}), end="")
+        write(json_text({"folder": str(options.exp), "checkpoints": [one.to_json() for one in found]}))
     elif not found:
         console.print(f"{options.exp / FOLDER}: no checkpoints.", markup=False)
     else:
@@ -44,7 +44,7 @@ def _verify(options: argparse.Namespace) -> int:
     faults = [verdict for verdict in found if verdict.fault]
     if options.json:
         files = [{"file": str(verdict.path), "fault": verdict.fault or None} for verdict in found]
-        print(json_text({"whole": not faults, "files": files}), end="")
+        write(json_text({"whole": not faults, "files": files}))
     else:
         for verdict in faults:
             console.print(verdict.fault, markup=False)

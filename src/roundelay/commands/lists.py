@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from roundelay.recipes.known import Option
 
 
-WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "corpora", "recipes", "options")
+WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "codecs", "corpora", "recipes", "options")
 
 
 def add(command: Command) -> None:
@@ -29,6 +29,7 @@ def _list(options: argparse.Namespace) -> None:
         about_strategy,
         check_mapping,
         choices,
+        codecs,
         corpora,
         known_recipes,
         read_recipe,
@@ -46,6 +47,9 @@ def _list(options: argparse.Namespace) -> None:
         print_table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()], left=2)
     elif options.what == "corpora":
         print_table(["corpus", "about"], list(corpora().items()), left=2)
+    elif options.what == "codecs":
+        forms = [(name, *facts) for name, facts in codecs().items()]
+        print_table(["codec", "about", "bits", "largest error of an element"], forms, left=4)
     elif options.what == "topologies":
         rows = [(name, about, ", ".join(users)) for name, about, users in topologies()]
         print_table(["topology", "who talks to whom", "strategies"], rows, left=3)

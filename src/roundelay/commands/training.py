@@ -92,7 +92,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     console.print(
         f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
-        f"{job.minibatch} frames a round ({job.minibatch // cluster.learners} a learner), seed {cluster.seed} "
+        f"{job.minibatch.text(cluster.learners)}, seed {cluster.seed} "
         f"-> {options.exp}",
         markup=False,
     )

@@ -49,6 +49,8 @@ class RunStarted(Record):
     minibatch_frames: int  # total over all learners
     train_frames: int
     resumed: bool = False
+    minibatch_per_learner: bool = False  # given for every learner; else for all of them
+    minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +366,8 @@ class Results:
     staleness: dict[str, float]  # mean, largest (versions of the own row)
     consensus_distance: float
     stopped: str
+    minibatch_per_learner: bool = False  # given for every learner; else for all of them
+    minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 
     def to_json(self) -> dict[str, Any]:

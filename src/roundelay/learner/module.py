@@ -44,6 +44,11 @@ class Examples(Protocol):
 class Ordered(Protocol):
     """Examples in shapes and in an order of their own: those that fit each other side by side."""
 
+    @property
+    def sequences(self) -> int:
+        """Sequences that all training examples are in."""
+        ...
+
     def order(self, plan: EpochPlan) -> NDArray[np.int64]:
         """All training examples by number, (examples,), in the order of the plan's epoch."""
         ...
@@ -90,6 +95,7 @@ class ModuleLearner(Learner):
         self._examples, self._autocast, self._clip = examples, autocast, clip
         self._objective = objective
         self._ordered = examples if isinstance(examples, Ordered) else None
+        self.sequences = self._ordered.sequences if self._ordered else None
         self._initial = flatten(module)
         self.device = device
         self._point = self._gradient = torch.empty(0)

@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import Codec
 from roundelay.core.configure import CHOICES, in_order, plain
 from roundelay.core.files import write_text
+from roundelay.core.flat import CHUNK
 from roundelay.learner.objectives import AnyObjective
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
@@ -44,7 +47,14 @@ def describe() -> dict[str, Any]:
         name: {"about": reader.about, "licence": reader.licence, "free": reader.free is not None}
         for name, reader in READERS.items()
     }
-    return {"sections": sections, "strategies": strategies, "choices": choices, "corpora": corpora}
+    codecs = {name: {"about": _about(type(codec)), **_sizes(codec)} for name, codec in CODECS.items()}
+    return {
+        "sections": sections,
+        "strategies": strategies,
+        "choices": choices,
+        "corpora": corpora,
+        "codecs": codecs,
+    }
 
 
 def names(union: Any) -> dict[str, Any]:
@@ -54,6 +64,13 @@ def names(union: Any) -> dict[str, Any]:
         (name,) = get_args(get_type_hints(cls)[dataclasses.fields(cls)[0].name])
         found[name] = {"section": _section(cls), "about": _about(cls)}
     return found
+
+
+def _sizes(codec: Codec) -> dict[str, str]:
+    """Bits of an element in a large vector, and the largest error of one."""
+    of = "itself" if codec.block == 1 else f"the largest of its block of {codec.block:,}"
+    error = f"1/{1 / codec.error:g} of {of}" if codec.error else "none"
+    return {"bits": f"{8 * codec.bytes_of(CHUNK) / CHUNK:.3g}", "error": error}
 
 
 def _about(cls: type) -> str:

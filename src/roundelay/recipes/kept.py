@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from roundelay.core.configure import build, override, read_yaml
+from roundelay.core.configure import build, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.recipes.known import apply_overrides
 from roundelay.recipes.recipe import Recipe, complete
 from roundelay.run_directory import RECIPE, Origin, read_origin
 
@@ -39,8 +40,7 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:
     origin = read_origin(exp)
     for holder, key in _paths(mapping):
         holder[key] = str(_found(exp, origin, Path(str(holder[key])), key))
-    for assignment in overrides:
-        override(mapping, assignment)
+    apply_overrides(mapping, overrides)
     return build(Recipe, mapping)
 
 

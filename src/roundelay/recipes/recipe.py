@@ -9,18 +9,23 @@ from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
 from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
+from roundelay.speech.adapt.config import AdaptConfig
 from roundelay.speech.decode.graphs import AnyGraph, HmmGraph
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models import DnnConfig, ModelConfig
 from roundelay.speech.models.augment import AugmentConfig
+
+MINIBATCH = 256
+"""Frames of a round where a recipe does not say."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,11 @@ class Training(HostOptions):
     learners        how many
     runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
     objective       name of the loss that is minimised (docs/models.md); cross-entropy is reported
-    minibatch       frames per round over ALL learners; each learner's minibatch is this divided by their number
+    minibatch       of a round, over ALL learners: each learner's is this divided by their number (256 where neither
+                    this nor the next is given)
+    minibatch_per_learner  or of every learner: a round has as many times that as there are learners (Li et al. 2017)
+    minibatch_unit  of either: frames, or sequences, for networks that train on pieces of utterances. So many sequences
+                    are the frames that as many pieces have on average
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
     device          cpu; cuda: learners compute on the GPUs of their host (docs/models.md)
@@ -63,7 +72,9 @@ class Training(HostOptions):
     learners: int = 1
     runtime: Literal["procs", "sim"] = "procs"
     objective: AnyObjective = CrossEntropy()
-    minibatch: int = 256
+    minibatch: int | None = None
+    minibatch_per_learner: int | None = None
+    minibatch_unit: Unit = "frames"
     seed: int = 0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     clip: float | None = None
@@ -80,6 +91,7 @@ class Training(HostOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_minibatch()
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
         if not self.patience_seconds > 0:
@@ -92,10 +104,32 @@ class Training(HostOptions):
             )
         if not self.disk_patience >= 0:
             raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
-        if self.minibatch < max(1, self.learners):
+
+    def _check_minibatch(self) -> None:
+        """Settle the size of a minibatch.
+
+        Raises:
+            UserError: it is given twice, or too small.
+        """
+        if self.minibatch is None and self.minibatch_per_learner is None:
+            object.__setattr__(self, "minibatch", MINIBATCH)
+        if self.minibatch is not None and self.minibatch_per_learner is not None:
             raise UserError(
-                f"training.minibatch is {self.minibatch} frames for {self.learners} learners: give at least one each."
+                f"{TOTAL} is {self.minibatch}, over all learners, and {PER_LEARNER} is {self.minibatch_per_learner}: "
+                "give one of the two."
             )
+        size = self.size
+        if size.a_round(self.learners) < max(1, self.learners):
+            raise UserError(
+                f"{size.option} is {size.number} {size.unit} for {self.learners} learners: give at least one each."
+            )
+
+    @property
+    def size(self) -> MinibatchSize:
+        """Size of a minibatch, as it is given."""
+        if self.minibatch_per_learner is not None:
+            return MinibatchSize(self.minibatch_per_learner, self.minibatch_unit, per_learner=True)
+        return MinibatchSize(MINIBATCH if self.minibatch is None else self.minibatch, self.minibatch_unit)
 
 
 @dataclass(frozen=True)
@@ -167,6 +201,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
+    adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
@@ -182,6 +217,13 @@ class Recipe:
     schedule: Newbob | Anneal = Newbob()
     decode: Decoding = Decoding()
     cost: CostModel = CostModel()
+    adapt: AdaptConfig = AdaptConfig()
+    adaptation: Path | None = None
+
+    @property
+    def adaptation_folder(self) -> Path:
+        """The folder of speakers' transforms and vectors."""
+        return self.alignment.parent / "adaptation" if self.adaptation is None else self.adaptation
 
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from roundelay.core.minibatch import recorded_text
 from roundelay.report.charts import ColumnBar, column_chart
 from roundelay.report.mixing import counted, exchange_map, gap_note, groups
 from roundelay.report.numbers import MISSING, percent, plain, seconds, short
@@ -59,7 +60,7 @@ def _facts(run: Run) -> str:
         "commit": run.results.commit,
         "runtime": run.results.runtime,
         "parameters": short(run.results.parameters),
-        "minibatch": f"{run.results.minibatch_frames:,} frames over all learners",
+        "minibatch": recorded_text(run.results),
         "real time": seconds(run.results.wall_seconds),
         "virtual time": "" if run.results.virtual_seconds is None else seconds(run.results.virtual_seconds),
         "folder": str(run.folder),

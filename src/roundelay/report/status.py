@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
+from roundelay.core.minibatch import recorded_text
 from roundelay.core.records import (
     CheckpointWritten,
     Evaluation,
@@ -155,6 +156,7 @@ def headline(status: Status) -> list[str]:
         lines.append(
             f"{start.label}, {learners} on {start.runtime}, seed {start.seed}, {short(start.parameters)} parameters"
         )
+        lines.append(f"minibatch: {recorded_text(start)}")
     if live is not None and live.doing == TRAINING and status.life in (Life.RUNNING, Life.SILENT):
         speed = MISSING if live.frames_per_second is None else f"{live.frames_per_second:,.0f}"
         lines.append(

@@ -18,6 +18,7 @@ from roundelay.core.configure import plain
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Silent
 from roundelay.core.records import Segment, Staleness, of_kind, read_events
 from roundelay.job import Interrupt, Job
@@ -201,7 +202,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
         cluster=cluster,
         make_runtime=make_runtime,
         runtime_name="sim",
-        minibatch=scenario.minibatch,
+        minibatch=MinibatchSize(scenario.minibatch),
         schedule=Newbob(scenario.learning_rate, stop_below=None, max_epochs=scenario.epochs, reject_worse=False),
         corpus="none: timing only" if scenario.timing_only else "noisy quadratic",
         held_out="dev",

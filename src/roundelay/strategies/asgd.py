@@ -46,6 +46,10 @@ class Asgd(Strategy):
     def label(self) -> str:
         return f"{self.name} period {self.period}" + " staleness-aware" * self.staleness_aware
 
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        each = learners / max(1, learners - 1) if self.staleness_aware else learners  # a report of age L - 1 is divided
+        return self.rate * each / minibatches_a_round
+
     async def learn(self, me: Me) -> None:
         pulled, report, steps = me.memory["pulled"], Report(self.rate, self.staleness_aware), 0
         read = await Fetch(me.centre, pulled)

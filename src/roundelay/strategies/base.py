@@ -61,6 +61,20 @@ class Strategy(ABC):
         """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
 
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        """Distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels at the
+        same rate over the same examples.
+
+        By default a round is one step: 1 where `learners` share a round's minibatch (`minibatches_a_round` is 1), 1/L
+        where each has its own. A strategy that goes another distance overrides this, and says why on its page.
+        """
+        return 1 / minibatches_a_round
+
+    @property
+    def node_learners(self) -> int:
+        """Learners of one of its nodes, runs of neighbouring ranks that belong on one machine; 1: it has none."""
+        return 1
+
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:

@@ -22,7 +22,7 @@ from torch import Tensor
 from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, Setting
+from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
 
 TRAITS = Traits(synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period")
 
@@ -55,6 +55,11 @@ class Bmuf(Periodic):
     def settled(self, me: Setting) -> tuple[float, float]:
         """Block momentum and block rate."""
         return settle_block(self.momentum, self.rate, self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         anchor, broadcast = me.memory["block_anchor"], me.memory["block_broadcast"]
@@ -96,6 +101,11 @@ class BmufFairseq(Periodic):
     def settled(self, me: Setting) -> tuple[float, float]:
         """Block momentum and block rate."""
         return settle_block(self.momentum, self.rate, self.shortfall(me), single=True)
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * (1 + momentum) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:

@@ -33,7 +33,7 @@ from roundelay.core.configure import one_of
 from roundelay.core.effects import Mean
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, Setting
+from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
 
 PAPER_RATE = 0.7
 """Of the outer step, with outer momentum 0.9 and a minibatch for each learner."""
@@ -85,6 +85,11 @@ class DiLoCo(Periodic):
         if self.rate is not None:
             return self.momentum, self.rate
         return self.momentum, min(PAPER_RATE, (1 - self.momentum) / self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:

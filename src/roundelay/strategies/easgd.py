@@ -46,6 +46,9 @@ class _Elastic(Strategy):
     def label(self) -> str:
         return f"{self.name} period {self.period}"
 
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        return learners / (learners + 1) / minibatches_a_round
+
 
 @dataclass(frozen=True)
 class Easgd(_Elastic):

@@ -54,6 +54,10 @@ class HAdPsgd(Asynchronous):
     def label(self) -> str:
         return f"{super().label} nodes of {self.node_size}"
 
+    @property
+    def node_learners(self) -> int:
+        return self.node_size
+
     def nodes(self, ranks: tuple[int, ...]) -> Nodes:
         """The members of each node among the living `ranks`; a node without any is left out."""
         found: dict[int, list[int]] = {}

@@ -38,6 +38,18 @@ class Setting(Protocol):
 
 
 @dataclass(frozen=True)
+class PlainSetting:
+    """A setting without local momentum."""
+
+    learners: int
+    minibatches_a_round: int
+
+    def share_after_reset(self, steps: int) -> float:
+        """1: no step is smaller for being the first."""
+        return 1.0
+
+
+@dataclass(frozen=True)
 class Periodic(Strategy):
     """The loop; a strategy adds what happens at the end of a block."""
 

@@ -17,7 +17,7 @@ from roundelay.algorithms.block_momentum import settle_block
 from roundelay.algorithms.outer_momentum import slow_momentum_
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, Setting
+from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class SlowMo(Periodic):
     def settled(self, me: Setting) -> tuple[float, float]:
         """Momentum and rate of the outer step."""
         return settle_block(self.momentum, self.rate, self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:

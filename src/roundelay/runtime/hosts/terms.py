@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.procs.driver import OnDeath
+from roundelay.runtime.procs.processes import OnDeath
 from roundelay.strategies.base import Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")

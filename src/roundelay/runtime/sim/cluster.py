@@ -141,26 +141,30 @@ class Allreduce:
     server        naive: one learner receives all other models and sends the mean to each: 2 (L - 1) messages
     hierarchical  a ring inside every node, and a ring between nodes
     seconds       measured, by the number of learners; straight lines between, and beyond the last as the ring grows
+    inside        the same for a group whose learners are all on one node, where that is cheaper; none: as any other
     """
 
     algorithm: Literal["ring", "tree", "server", "hierarchical"] = "ring"
     seconds: Mapping[str, float] = field(default_factory=dict)
+    inside: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
         """Raise UserError for what cannot be."""
-        for learners, seconds in _by_number(self.seconds, f"{where}.seconds"):
-            if learners < 2:
-                raise UserError(f"{where}.seconds.{learners}: an allreduce has 2 or more learners.")
-            _not_negative(f"{where}.seconds.{learners}", seconds)
+        for name in ("seconds", "inside"):
+            for learners, seconds in _by_number(getattr(self, name), f"{where}.{name}"):
+                if learners < 2:
+                    raise UserError(f"{where}.{name}.{learners}: an allreduce has 2 or more learners.")
+                _not_negative(f"{where}.{name}.{learners}", seconds)
 
-    def measured(self, learners: int) -> float:
-        """Seconds for `learners`, from the measured ones (there are some)."""
-        points = [(1, 0.0), *_by_number(self.seconds, "seconds")]
-        last, seconds = points[-1]
-        if learners >= last:
-            return seconds * ring_share(learners) / ring_share(last)
-        (n0, s0), (n1, s1) = next(pair for pair in pairwise(points) if learners <= pair[1][0])
-        return s0 + (s1 - s0) * (learners - n0) / (n1 - n0)
+
+def measured(table: Mapping[str, float], learners: int) -> float:
+    """Seconds of a mean among `learners`, from measured ones by the number of learners (there are some)."""
+    points = [(1, 0.0), *_by_number(table, "seconds")]
+    last, seconds = points[-1]
+    if learners >= last:
+        return seconds * ring_share(learners) / ring_share(last)
+    (n0, s0), (n1, s1) = next(pair for pair in pairwise(points) if learners <= pair[1][0])
+    return s0 + (s1 - s0) * (learners - n0) / (n1 - n0)
 
 
 @dataclass(frozen=True)

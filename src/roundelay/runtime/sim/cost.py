@@ -5,12 +5,13 @@ Legend: L learners, M bytes of a row.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.sim.cluster import (
@@ -21,6 +22,7 @@ from roundelay.runtime.sim.cluster import (
     VirtualCluster,
     VirtualLink,
     VirtualLinks,
+    measured,
 )
 
 BLOCK = 256
@@ -29,14 +31,17 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class CostModel:
-    """The cost section of a recipe: four numbers in seconds, for equal learners on one node, or a whole cluster.
+    """The cost section of a recipe: a few numbers in seconds, for equal learners, or a whole cluster.
 
-    gradient              one minibatch on one learner; per `frames_per_gradient` frames, in proportion, where given
+    gradient              one minibatch on one learner; where given, per `frames_per_gradient` frames or per
+                          `sequences_per_gradient` sequences of average length, in proportion
     jitter                sigma of a log-normal factor on it with mean 1, drawn for every learner and step (0: none)
     exchange              one atomic exchange of two rows; both are busy meanwhile, and further exchanges with either
                           queue up
     allreduce             one allreduce among two learners after the last of them arrived; a ring moves 2 (L - 1) / L
                           of the vector, so L learners pay that relative to two
+    inside                the same among two learners of one node, where the strategy has nodes (`hadpsgd`): ten times
+                          as fast by default, as buses are beside networks
     cluster               a virtual cluster (cluster.py) instead of all these
     together              costs nothing in virtual time: compute gradients that are under way at once in one call, which
                           rounds differently; null: where that is faster and exact to the bit
@@ -44,38 +49,67 @@ class CostModel:
 
     gradient: float = 0.1
     frames_per_gradient: int | None = None
+    sequences_per_gradient: int | None = None
     jitter: float = 0.0
     exchange: float = 0.005
     allreduce: float = 0.03
+    inside: float = 0.003
     cluster: VirtualCluster | None = None
     together: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("gradient", "jitter", "exchange", "allreduce"):
+        for name in ("gradient", "jitter", "exchange", "allreduce", "inside"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"cost.{name} is {value}: give seconds, 0 or more.")
-        if self.frames_per_gradient is not None and self.frames_per_gradient < 1:
-            raise UserError(
-                f"cost.frames_per_gradient is {self.frames_per_gradient}: give a number of frames, 1 or more."
-            )
+        for unit in ("frames", "sequences"):
+            number = getattr(self, f"{unit}_per_gradient")
+            if number is not None and number < 1:
+                raise UserError(f"cost.{unit}_per_gradient is {number}: give a number of {unit}, 1 or more.")
+        if self.frames_per_gradient is not None and self.sequences_per_gradient is not None:
+            raise UserError("cost.frames_per_gradient and cost.sequences_per_gradient exclude each other: give one.")
 
-    def virtual(self, learners: int) -> VirtualCluster:
-        """The cluster this describes, with so many learners.
+    @property
+    def gradient_size(self) -> str:
+        """Text that says of what size a gradient is that takes `gradient` seconds."""
+        if self.sequences_per_gradient is not None:
+            return f"{self.sequences_per_gradient} sequences"
+        return "any size" if self.frames_per_gradient is None else f"{self.frames_per_gradient} frames"
+
+    def per_minibatch(self, size: MinibatchSize) -> "CostModel":
+        """These costs, where no size is given for a minibatch of that size on one learner."""
+        if self.frames_per_gradient is not None or self.sequences_per_gradient is not None:
+            return self
+        if size.unit == "sequences":
+            return replace(self, sequences_per_gradient=size.number)
+        return replace(self, frames_per_gradient=size.number)
+
+    def virtual(self, learners: int, node: int = 1, sequence: float | None = None) -> VirtualCluster:
+        """The cluster this describes, with so many learners; runs of `node` of them are a node of the strategy, and
+        `sequence` is the average number of frames in a sequence, where there are any.
 
         Raises:
-            UserError: the cluster is given, and has another number of learners.
+            UserError: a gradient is priced by sequences, and there are none.
         """
         if self.cluster is not None:
             return self.cluster
         fixed, per_frame = self.gradient, 0.0
         if self.frames_per_gradient is not None:
             fixed, per_frame = 0.0, self.gradient / self.frames_per_gradient
+        if self.sequences_per_gradient is not None:
+            if sequence is None:
+                raise UserError(
+                    f"cost.sequences_per_gradient is {self.sequences_per_gradient}, but what is trained is drawn as "
+                    "single frames: give cost.frames_per_gradient."
+                )
+            fixed, per_frame = 0.0, self.gradient / (self.sequences_per_gradient * sequence)
+        full, rest = divmod(learners, node) if node > 1 else (0, learners)
+        nodes = (*([Node(node, full)] if full else []), *([Node(rest)] if rest else []))
         return VirtualCluster(
-            nodes=(Node(learners),),
+            nodes=nodes,
             compute=Compute(seconds=fixed, seconds_per_frame=per_frame, sigma=self.jitter),
             exchange=self.exchange,
-            allreduce=Allreduce(seconds={"2": self.allreduce}),
+            allreduce=Allreduce(seconds={"2": self.allreduce}, inside={"2": self.inside} if node > 1 else {}),
             links=VirtualLinks(VirtualLink(), VirtualLink()),
         )
 
@@ -111,11 +145,14 @@ class Prices:
         self._machines = cluster.machines()
         self._spells = [_spells(rank, cluster.stragglers, stragglers) for rank in range(learners)]
         self._update = nanoseconds(cluster.compute.update)
+        self._living: list[int] = []  # learners of every node
         self._crowd, self._fixed, self._per_frame = [1.0] * learners, [0.0] * learners, [0.0] * learners
         self._varied = bool(cluster.compute.sigma or cluster.compute.trace)
         self._block = [-1] * learners
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
+        self._shares = cluster.links.inside.shared or cluster.links.between.shared
+        self._reaches: dict[tuple[str, str, bool], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
         self._coded_means: dict[tuple[tuple[int, ...], str], int] = {}
         self.centre, self.rows = learners, learners + 1
@@ -126,7 +163,7 @@ class Prices:
         living = [0] * len(self._machines)
         for rank, lives in enumerate(alive):
             living[self.places[rank]] += bool(lives)
-        compute = self.cluster.compute
+        compute, self._living = self.cluster.compute, living
         for rank in range(self.learners):
             node, there = self._machines[self.places[rank]], living[self.places[rank]]
             crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
@@ -172,36 +209,41 @@ class Prices:
         """Bytes of a row in the form of `codec`."""
         return self.bytes if codec.exact else codec.bytes_of(round(self.bytes / 4))
 
-    def exchange_ns(self, rank: int, peer: int, codec: Codec = FP32) -> int:
-        """One exchange: a row goes over and, since the other row must be seen first, one comes back after it."""
-        if self.cluster.exchange is not None:
-            return nanoseconds(self.cluster.exchange)
-        return nanoseconds(2 * self._link(rank, peer).seconds(self.size(codec)))
+    def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
+        """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
+        back after it, each with a row in the form of the codec, or without one."""
+        near = self.places[rank] == self.places[peer]
+        place = "" if there is None else there.name, "" if back is None else back.name, near
+        known = self._reaches.get(place)
+        if known is None:
+            known = self._reaches[place] = self._reach(self._link(rank, peer), there, back)
+        return known
 
-    def fetch_ns(self, rank: int, peer: int) -> int:
-        """A request there, and a row back."""
+    def _reach(self, link: VirtualLink, *carried: Codec | None) -> int:
         if self.cluster.exchange is not None:
             return nanoseconds(self.cluster.exchange)
-        link = self._link(rank, peer)
-        return nanoseconds(link.latency + link.seconds(self.bytes))
+        return nanoseconds(sum(link.seconds(0 if codec is None else self.size(codec)) for codec in carried))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
-        """The rows of all `others` come in, one after another."""
+        """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
+        who mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
             return len(others) * nanoseconds(self.cluster.exchange)
-        size = self.size(codec)
-        return nanoseconds(sum(self._link(rank, other).seconds(size) for other in others))
+        size, there = self.size(codec), self._living[self.places[rank]]
+        return nanoseconds(sum(_bus(self._link(rank, other), there, size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
-        """Resources that an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
-        rows = (rank, peer)
+        """Resources that an effect on the row of `peer` may keep busy, as numbers below `resources`: both rows, the
+        learner's own first, and links that are shared."""
+        if not self._shares:
+            return rank, peer
         a, b = self.places[rank], self.places[peer]
         links, nodes = self.cluster.links, len(self._machines)
         if a == b:
-            return (*rows, self.rows + a) if links.inside.shared else rows
-        return (*rows, self.rows + nodes + a, self.rows + nodes + b) if links.between.shared else rows
+            return (rank, peer, self.rows + a) if links.inside.shared else (rank, peer)
+        return (rank, peer, self.rows + nodes + a, self.rows + nodes + b) if links.between.shared else (rank, peer)
 
     @property
     def resources(self) -> int:
@@ -228,8 +270,11 @@ class Prices:
     def _mean(self, group: tuple[int, ...], size: float) -> float:
         if len(group) < 2:
             return 0.0
-        if self.cluster.allreduce.seconds:
-            return self.cluster.allreduce.measured(len(group))
+        allreduce = self.cluster.allreduce
+        if allreduce.inside and len({self.places[rank] for rank in group}) == 1:
+            return measured(allreduce.inside, len(group))
+        if allreduce.seconds:
+            return measured(allreduce.seconds, len(group))
         return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group, size)
 
     def _ring(self, group: tuple[int, ...], size: float) -> float:

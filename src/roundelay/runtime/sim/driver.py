@@ -31,7 +31,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.effects import VirtualEffects
@@ -78,7 +78,8 @@ class SimRuntime(Runtime):
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
-        self._virtual = self.cost.virtual(learners)
+        sequence = self._learner.examples / self._learner.sequences if self._learner.sequences else None
+        self._virtual = self.cost.virtual(learners, cluster.strategy.node_learners, sequence)
         self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
         self._check_lives()
         self._vectors = {name: torch.zeros(learners, size) for name in ("row", *cluster.memory)}
@@ -107,18 +108,10 @@ class SimRuntime(Runtime):
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
-            rank,
-            self.cluster.learners,
-            self.cluster.seed,
-            self._rows[rank],
-            torch.zeros(self.parameters),
-            self._gradients.out[rank],
+            LearnerPlace(rank, self.cluster.learners, self.cluster.seed, self.cluster.minibatches_a_round),
+            LearnerVectors(self._rows[rank], self._gradients.out[rank], torch.zeros(self.parameters), memory),
             self.cluster.optimizer,
-            memory,
-            self._steps,
-            self._counts,
-            self._scalars[rank],
-            self.cluster.minibatches_a_round,
+            LearnerTables(self._steps, self._counts, self._scalars[rank]),
         )
 
     def _check_lives(self) -> None:
@@ -245,7 +238,7 @@ class SimRuntime(Runtime):
         """It copies the row of its nearest neighbour, which takes as long as the link says."""
         if not self._lives.alive[rank]:
             source = self._lives.neighbour(rank)
-            end = self._effects.hold(self._prices.held(rank, source)[1:], self._prices.fetch_ns(rank, source))
+            end = self._effects.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
             self._effects.clock.at(end, self._joined, rank, source)
 
     def _joined(self, rank: int, source: int, _: Any) -> None:

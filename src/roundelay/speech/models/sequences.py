@@ -117,6 +117,11 @@ class SequenceExamples(LabelledFrames):
         self._begins = {split: pieces.cut(sizes) for split, sizes in self._sizes.items()}
         self._test_begins = {split: pieces.at_test.cut(sizes) for split, sizes in self._sizes.items()}
 
+    @property
+    def sequences(self) -> int:
+        """Pieces of all training utterances."""
+        return len(self._begins["train"]) - 1
+
     def order(self, plan: EpochPlan) -> NDArray[np.int64]:
         """The training frames in the order of the plan's epoch."""
         return lay_out(self._begins["train"], plan)

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from torch import Tensor, distributed
@@ -28,6 +28,25 @@ from roundelay.runtime.procs.memory.publish import publish
 Library = Literal["nccl", "gloo"]
 BUCKET = 25 * 2**18
 """Elements in one call of the library: 25 MiB. Smaller ones begin earlier, but each costs a round through all GPUs."""
+
+
+@final
+@dataclass(frozen=True)
+class MeansLibrary:
+    """The library wanted for means between devices.
+
+    Args:
+        name: of it; None: NCCL, where each learner has a GPU of its own and nothing is recorded, else nothing but the
+            arena.
+        bucket: elements in one call of it.
+    """
+
+    name: Library | None = None
+    bucket: int = BUCKET
+
+
+USUAL_LIBRARY = MeansLibrary()
+"""The usual one of the machine."""
 
 
 @dataclass(frozen=True)

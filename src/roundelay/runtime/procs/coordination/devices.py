@@ -12,7 +12,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster
-from roundelay.runtime.procs.coordination.collectives import Collectives, Library
+from roundelay.runtime.procs.coordination.collectives import Collectives, MeansLibrary
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 
@@ -60,18 +60,18 @@ def visible() -> dict[str, str]:
 
 
 def means_between_devices(
-    cluster: Cluster, device: torch.device | None, library: Library | None, bucket: int, recorded: bool
+    cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool
 ) -> Collectives | None:
     """By which library synchronous learners take means, if not in the arena.
 
     Args:
         device: that learners compute on.
-        library: the one to take; None: NCCL, where each learner has a GPU of its own, and if nothing is recorded.
-        bucket: elements in one call of it.
+        recorded: is a trace taken?
     """
     if device is None or not cluster.strategy.traits.synchronous:
         return None
     own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
+    library = wanted.name
     if library is None and own and not recorded and torch.distributed.is_nccl_available():
         library = "nccl"
-    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), bucket)
+    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), wanted.bucket)

@@ -1,0 +1,129 @@
+"""Rows and memories of all learners, as the process that started those of this host holds them: for checkpoints, for
+evaluation, and for learners that take the place of another.
+
+Legend: P parameters, L learners, H holders.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundelay.runtime.base import Cluster, ClusterState, glanced_distance
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.rows import adopt, mend
+from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
+
+
+@final
+class ClusterRows:
+    """Rows and memories of a cluster in an arena, under locks of the parent's own.
+
+    Args:
+        here: ranks of this host; rows of others are mirrors.
+        initial: parameters (P,) that all begin with.
+    """
+
+    def __init__(self, cluster: Cluster, arena: Arena, here: Sequence[int], initial: Tensor) -> None:
+        self._cluster, self._arena, self._here = cluster, arena, here
+        self._memory, self._scalars = arena.layout.memory, arena.layout.scalars
+        self._rows = arena.rows()
+        leads = 0 in here  # then it evaluates and keeps the rows of all hosts, from the beginning on
+        for row in self._rows:
+            if leads or row.rank in here or row.rank == cluster.learners:  # pages never touched cost nothing
+                row.vector.copy_(initial)
+
+    def living(self) -> list[int]:
+        """Ranks whose learners take part, on all hosts."""
+        return [rank for rank in range(self._cluster.learners) if self._arena.liveness.alive[rank]]
+
+    def source(self, rank: int, living: Sequence[int]) -> int:
+        """Of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
+        return min(self._cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
+
+    def copy(self, rank: int) -> dict[str, Tensor]:
+        """Copy what a new learner elsewhere begins with: the row of `rank`, or the centre, and all that `rank`
+        remembers, of one moment; (P,) each, by name, and (n,) `scalars`."""
+        found = {}
+        for source in dict.fromkeys((rank, self._cluster.learners if self._cluster.centre else rank)):
+            row = self._rows[source]
+            row.lock.acquire()
+            try:
+                found["row"] = row.vector.clone()
+                if source == rank:
+                    found |= {name: self._arena.vector(name, rank).clone() for name in self._memory}
+                    found["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[rank].copy())
+            finally:
+                row.lock.release()
+        return found
+
+    def hand_over(self, rank: int, source: int, trace: Path | None, number: int) -> None:
+        """Give the learner that takes the place of `rank` the row and the memory of `source`, or the centre's row.
+
+        Args:
+            trace: folder of the trace that is taken, if any.
+            number: in the trace, of the orders that it begins with.
+        """
+        row, writer = self._rows[rank], TraceWriter(trace, rank) if trace else None
+        notes = writer or NO_TRACE
+        notes.note(Kind.BEGIN, mine=number)
+        memory = [(self._arena.vector(n, rank), self._arena.vector(n, source)) for n in self._memory]
+        scalars = torch.from_numpy(self._arena.optimizer.scalars)
+        memory.append((scalars[rank], scalars[source]))
+        if source != rank:
+            adopt(row, self._rows[source], memory, notes)
+        if self._cluster.centre and 0 in self._here:  # else it fetches the centre itself
+            adopt(row, self._rows[-1], trace=notes)
+        if writer:
+            writer.close()
+        self._arena.row_versions.in_flight[rank] = 0  # what was under way was another's
+
+    def mend(self) -> tuple[int, ...]:
+        """Mend rows of this host, and the centre, that a writer has left half written; which these were."""
+        return mend(row for row in self._rows if row.rank in self._here or row.rank == self._cluster.learners)
+
+    def glanced_distance(self) -> float:
+        """Consensus distance of the holders, estimated from a few elements."""
+        living = tuple(self.living())
+        holders = self._cluster.strategy.holders(living) if living else ()
+        return glanced_distance([self._rows[rank].vector for rank in holders])
+
+    def state(self) -> ClusterState:
+        """A copy; a dead learner is given the state another would take its place with."""
+        living, learners = self.living(), range(self._cluster.learners)
+        source = [rank if rank in living else self.source(rank, living) for rank in learners]
+        names = ("row", *self._memory)
+        vectors = {name: self._arena.stacked(name, source) for name in names}
+        if self._cluster.centre:
+            vectors["centre"] = self.centre()[None]
+            for rank in set(learners) - set(living):
+                vectors["row"][rank] = vectors["centre"][0]
+        if self._scalars:
+            vectors["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[source])
+        versions = self._arena.row_versions.versions
+        return ClusterState(
+            vectors=vectors,
+            integers={"steps": self._arena.optimizer.steps.tolist(), "versions": versions.tolist()},
+        )
+
+    def load(self, state: ClusterState) -> None:
+        """Begin with this state."""
+        for name in ("row", *self._memory):
+            for rank in range(self._cluster.learners):
+                self._arena.vector(name, rank).copy_(state.vectors[name][rank])
+        if self._cluster.centre:
+            self._rows[-1].vector.copy_(state.vectors["centre"][0])
+        if self._scalars:
+            self._arena.optimizer.scalars[:] = state.vectors["scalars"].numpy()
+        self._arena.optimizer.steps[:] = state.integers["steps"]
+        self._arena.row_versions.versions[:] = state.integers["versions"]
+
+    def held(self) -> Tensor:
+        """Rows of the living holders, (H, P)."""
+        return self._arena.stacked("row", self._cluster.strategy.holders(tuple(self.living())))
+
+    def centre(self) -> Tensor:
+        """A copy of the centre, (P,)."""
+        return self._rows[-1].vector.to("cpu", copy=True)

@@ -1,0 +1,236 @@
+"""Learner processes of one host, their deaths, and the replacements of the dead.
+
+A learner that dies under an asynchronous strategy is replaced: a new process builds its learner, which may take
+seconds, and is a pending replacement until it takes the dead one's place. It then begins with the row of a living
+holder, or with the centre, and with that learner's memory. Nobody waits for a pending replacement.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Literal, final
+
+from roundelay.runtime.base import Joined, LearnerDied, Lost
+from roundelay.runtime.procs.cluster_rows import ClusterRows
+from roundelay.runtime.procs.coordination import queue
+from roundelay.runtime.procs.members import Member, end
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.worker import SegmentAnswer
+
+OnDeath = Literal["replace", "go-on", "stop"]
+REPLACEMENTS = 20
+"""Replacements that a runtime starts before it takes a death for a habit."""
+
+
+@final
+@dataclass(frozen=True)
+class Deaths:
+    """Meaning of the death of a learner.
+
+    Args:
+        policy: under an asynchronous strategy another takes its place, the rest go on, or `LearnerDied`. Under a
+            synchronous one it always means `LearnerDied`.
+        replacements: how many may be started in all; after them the rest go on.
+    """
+
+    policy: OnDeath = "replace"
+    replacements: int = REPLACEMENTS
+
+
+REPLACE = Deaths()
+"""Another takes its place, where the strategy can go on."""
+
+
+@final
+class LearnerProcesses:
+    """The processes of this host's learners, alive or dead, with their pending replacements.
+
+    Args:
+        start: starts the learner of a rank.
+        deaths: as they are meant; "stop" under a synchronous strategy.
+        synchronous: is the strategy? Then there is no queue for minibatches of the dead to come back to.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        rows: ClusterRows,
+        start: Callable[[int], Member],
+        deaths: Deaths,
+        synchronous: bool,
+    ) -> None:
+        self._arena, self._rows, self._start = arena, rows, start
+        self._policy, self._left, self._synchronous = deaths.policy, deaths.replacements, synchronous
+        self._members: dict[int, Member] = {}
+        self._started = False
+        self._early: tuple[Lost, ...] = ()
+        self.pending: dict[int, bool] = {}
+        """Replacements by rank: is it ready to take its place?"""
+        self.lost: list[Lost] = []
+        """Deaths in this segment, or while all were starting."""
+        self.joined: list[Joined] = []
+        """Replacements that took their places in this segment."""
+        self.redrawn = 0
+        """Minibatches of the dead, drawn again in this segment."""
+
+    def start(self, ranks: Iterable[int]) -> None:
+        """Start learners; each answers when it is built."""
+        for rank in ranks:
+            self._members[rank] = self._start(rank)
+
+    def all_started(self) -> None:
+        """All have answered, or are dead.
+
+        Raises:
+            LearnerDied: it cannot go on without those that are.
+        """
+        living = self._rows.living()
+        missing = sorted({lost.rank for lost in self.lost} - set(living))
+        if missing and (self._policy != "go-on" or not living):
+            first = self._members[missing[0]]  # the first by rank, not by chance
+            raise LearnerDied(missing[0], f"{first.reason()}{first.advice()}")
+        self._started, self._early = True, tuple(self.lost)
+
+    def begin_segment(self) -> None:
+        """Forget what happened in the last one."""
+        self.lost, self.joined, self.redrawn = [], [], 0
+
+    def take_early(self) -> tuple[Lost, ...]:
+        """Deaths while learners started: told once."""
+        early, self._early = self._early, ()
+        return early
+
+    def process_ids(self, ranks: Iterable[int]) -> list[int]:
+        """Of these; the replacement's where a learner is being replaced."""
+        return [self._members[rank].process.pid or 0 for rank in ranks]
+
+    # Messages ---------------------------------------------------------------------------------------------------------
+
+    def send(self, ranks: Iterable[int], orders: bytes) -> list[int]:
+        """Give orders to `ranks`; those they were sent to. The dead among them are reaped."""
+        sent = []
+        for rank in ranks:
+            try:
+                self._members[rank].pipe.send_bytes(orders)
+            except OSError:
+                self.reap(rank)
+            else:
+                sent.append(rank)
+        return sent
+
+    def answers(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
+        """Answers of those of `ranks` that have something to say within `seconds`. The dead are reaped, and
+        replacements that have built their learners are ready."""
+        found = self._listen({*ranks, *self.pending}, seconds)
+        for rank in found.keys() - ranks:
+            self._hear(rank, found.pop(rank))
+        return found
+
+    def working(self, ranks: set[int]) -> set[int]:
+        """Those of `ranks` that are neither dead nor being replaced."""
+        return {rank for rank in ranks if not self._members[rank].reaped and rank not in self.pending}
+
+    def _listen(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
+        """Messages of those of `ranks` that have something to say within `seconds`; the dead among them are reaped."""
+        members = {rank: self._members[rank] for rank in sorted(ranks)}
+        sources: list[Connection | int] = [m.pipe for m in members.values()]
+        ready = set(wait([*sources, *(m.process.sentinel for m in members.values())], timeout=max(0.0, seconds)))
+        answers = {}
+        for rank, member in members.items():
+            if member.pipe in ready:  # answers first: a learner may answer and then die
+                try:
+                    answers[rank] = member.answer()
+                except (EOFError, OSError):
+                    self.reap(rank)
+            elif member.process.sentinel in ready:
+                self.reap(rank)
+        return answers
+
+    # Life and death ---------------------------------------------------------------------------------------------------
+
+    def reap(self, rank: int) -> None:
+        """Mark a dead learner, give back the minibatch it worked on, and start another in its place."""
+        member = self._members[rank]
+        if member.reaped:
+            return
+        member.reaped = True
+        self._arena.liveness.mark([rank], False)
+        self.give_back([rank])
+        reason = member.reason()
+        if self.pending.pop(rank, None) is not None:
+            reason += ", before it could take the place of one lost earlier"
+        torn = self._rows.mend()
+        if torn:
+            reason += " in the middle of writing a row"
+        replaced = self._replace(rank)
+        if self._policy == "replace" and not replaced:
+            reason += "; not replaced" + ", since too many were" * (not self._left)
+        self.lost.append(Lost(rank, reason, replaced, torn))
+
+    def give_back(self, ranks: Iterable[int]) -> None:
+        """Give back what these worked on, for others to draw."""
+        if not self._synchronous:
+            for rank in ranks:
+                self.redrawn += queue.give_back(self._arena, rank)
+
+    def _replace(self, rank: int) -> bool:
+        """Start a replacement for a dead learner, if there may be one more and anybody is left to learn from."""
+        if self._policy != "replace" or not self._left:
+            return False
+        if self._started and not self._rows.living():
+            return False
+        if not self._started and not self._members[rank].killed:  # it ended by itself, as the next one would
+            return False
+        self._left -= 1
+        self._members[rank].let_go()
+        try:
+            self._members[rank] = self._start(rank)
+        except OSError:  # no memory, or no more processes: the others can go on all the same
+            return False
+        if not self._started:  # it has missed nothing: nobody has trained yet
+            self._arena.liveness.mark([rank], True)
+            return True
+        self.pending[rank] = False
+        return True
+
+    # Replacements -----------------------------------------------------------------------------------------------------
+
+    def collect_replacements(self) -> None:
+        """Has any of them built its learner?"""
+        self.answers(set(), 0.0)
+
+    def _hear(self, rank: int, answer: SegmentAnswer) -> None:
+        """A replacement has built its learner, or could not."""
+        if answer.problem:
+            self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
+            self.reap(rank)
+        else:
+            self.pending[rank] = True
+
+    def ready(self) -> list[int]:
+        """Replacements that have built their learner."""
+        return [rank for rank, ready in self.pending.items() if ready]
+
+    def promote(self, wanted: Sequence[int], trace: Path | None, number: int) -> list[int]:
+        """Those of `wanted` that are replacements and ready take their places; who did.
+
+        Args:
+            trace: folder of the trace that is taken, if any.
+            number: in the trace, of the orders that they begin with.
+        """
+        ready = [rank for rank in self.ready() if rank in wanted]
+        for rank in ready:
+            near = [other for other in self._rows.living() if other in self._members]
+            # Where nobody else lives on this host: the row that the dead one has left, at worst half a step further on.
+            source = self._rows.source(rank, near) if near else rank
+            self._rows.hand_over(rank, source, trace, number)
+            self.joined.append(Joined(rank, None if self._arena.layout.centre else source))
+            del self.pending[rank]
+            self._arena.liveness.mark([rank], True)  # last: now others exchange with its row
+        return ready
+
+    def close(self) -> None:
+        """End all of them."""
+        end(self._members, set(self.pending))
+        self._members, self.pending = {}, {}

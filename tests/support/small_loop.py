@@ -1,0 +1,21 @@
+"""Pieces of somebody's training loop, for sessions of one learner."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
+
+
+def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))

@@ -1,0 +1,57 @@
+"""Speed perturbation: copies of utterances, played faster or slower."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from roundelay.core.errors import UserError
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.audio.speed import at_speed, perturbed
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.features.fbank import fbank
+from support.corpora import RATE
+from support.features import CONFIG, compute, some_utterances
+
+
+@pytest.fixture
+def some(tmp_path: Path) -> list[Utterance]:
+    return some_utterances(tmp_path)
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.1, 1.5, 0.93])
+def test_a_tone_gets_higher_and_shorter(speed: float) -> None:
+    """cos(2 pi f t) read at s times the rate is cos(2 pi f s t), away from the ends."""
+    rate, hertz = 8000, 700.0
+    time = np.arange(4000) / rate
+    faster = at_speed(np.cos(2 * np.pi * hertz * time).astype(np.float32), speed)
+    assert len(faster) == round(4000 / speed)
+    inside = slice(200, -200)
+    expected = np.cos(2 * np.pi * hertz * speed * np.arange(len(faster)) / rate)
+    np.testing.assert_allclose(faster[inside], expected[inside], atol=2e-3)
+
+
+def test_nothing_folds_back() -> None:
+    """At speed 1.5 of 8 kHz, a tone of 3.5 kHz would be at 5.25 kHz, above half the rate: it must go."""
+    time = np.arange(8000) / 8000
+    high = np.cos(2 * np.pi * 3500 * time).astype(np.float32)
+    assert np.abs(at_speed(high, 1.5)[200:-200]).max() < 2e-3
+    assert at_speed(high, 1.0) is high
+    assert len(at_speed(high[:1], 1.9)) == 1
+    assert len(at_speed(high[:0], 1.9)) == 0
+
+
+def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance]) -> None:
+    del some[3]  # a single frame, and none any more when it is played faster
+    everything = perturbed(some, (0.9, 1.0, 1.1))
+    assert [u.id for u in everything[::4]] == ["s2-a", "sp0.9-s2-a", "sp1.1-s2-a"]
+    assert everything[4].speaker == "sp0.9-s2"
+    assert everything[4].text == some[0].text
+    assert perturbed(everything, (0.9,))[12:] == everything[4:8]  # no copies of copies
+    store = compute(everything, tmp_path)
+    assert store.frames("sp0.9-s2-a") == CONFIG.num_frames(round(some[0].num_samples / 0.9), RATE)
+    slow = at_speed(read_audio(some[0], tmp_path), 0.9)
+    np.testing.assert_array_equal(store.get("sp0.9-s2-a"), fbank(torch.from_numpy(slow), RATE, CONFIG).numpy())
+    with pytest.raises(UserError, match=r"speed 3: give speeds from 0\.5 to 2"):
+        perturbed(some, (3.0,))
