@@ -19,6 +19,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkOptions
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import plan
+from support.overwriting import Overwrite
 from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start, train
 from support.until import until
 
@@ -297,6 +298,8 @@ def test_what_another_host_cannot_do_is_said() -> None:
         worker, elsewhere = one.workers[1], torch.zeros(LONG)
         with pytest.raises(UserError, match="only use vectors that the strategy has declared"):
             ask(worker, Fetch(2, elsewhere))
+        with pytest.raises(UserError, match="Overwrite with row 2, of another host: only Exchange and Fetch"):
+            ask(worker, Overwrite(2, elsewhere))
         with pytest.raises(UserError, match="is not known by name"):
             ask(worker, Exchange(2, lambda mine, theirs: None))
 
