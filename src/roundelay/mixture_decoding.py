@@ -15,12 +15,12 @@ import numpy.typing as npt
 from roundelay.core.progress import Progress
 from roundelay.loglikelihoods import FRAME_SECONDS, Source
 from roundelay.recipes.recipe import Decoding, Recipe
-from roundelay.recognise import SearchedGraph, chosen_settings, decoding_graph, recognise_split
+from roundelay.recognise import chosen_settings, decoding_graph, recognise_split
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.hmm import HmmGraph
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
-from roundelay.speech.decode.parallel import Decoders, Search, decoders
+from roundelay.speech.decode.parallel import Decoders, Search, SearchedGraph, decoders
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.gmm import Mixtures
 from roundelay.speech.hmm.topology import Tying

@@ -7,10 +7,9 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, Langua
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.lm.given import expected, load_model
-from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, decoders
 from roundelay.speech.decode.rescore import Rescorer, rescorer_of
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
@@ -260,21 +259,6 @@ def chosen_settings(
         search, nbest=config.nbest, lattice=config.lattice, times=config.ctm, lattice_beam=config.lattice_beam
     )
     return details, tried
-
-
-@final
-@dataclass(frozen=True)
-class SearchedGraph:
-    """A decoding graph that is searched.
-
-    Attributes:
-        run: its decoders.
-        words: those that it can recognise.
-    """
-
-    run: Decoders
-    columns: Columns
-    words: Set[str]
 
 
 def recognise_split(
