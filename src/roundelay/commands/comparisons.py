@@ -147,7 +147,8 @@ def _compare(options: argparse.Namespace) -> int:
 
     learners, stragglers = parse_learners(options.learners), options.straggler
     grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp, options.tune)
-    told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
+    before = f", {grid.done} of them trained before" if grid.done else ""
+    told = f"{before}{grid.about_time}; minibatch: {grid.about_minibatch}"
     console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
     with stopping(interrupt):
