@@ -140,13 +140,18 @@ def _compare(options: argparse.Namespace) -> int:
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
     check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
-    from roundelay.compare.grid import parse_learners, plan
+    from roundelay.compare.grid import Contenders, parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
     from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
-    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp, options.tune)
+    grid = plan(
+        options.recipe,
+        overrides,
+        Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
+        options.exp,
+    )
     before = f", {grid.done} of them trained before" if grid.done else ""
     told = f"{before}{grid.about_time}; minibatch: {grid.about_minibatch}"
     console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
