@@ -20,8 +20,8 @@ from roundelay.core.configure import build, override, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import check_choice, did_you_mean, parse_strategy
 
-ONE_OF_TWO = ("minibatch", "minibatch_per_learner")
-"""Options of the section `training` of which a recipe has one."""
+ONE_OF_TWO = (("training", "minibatch", "minibatch_per_learner"), ("init", "model", "first"))
+"""Sections, and two options of each of which a recipe has one."""
 _SCALARS: dict[str, Any] = {
     "any": Any,
     "null": type(None),
@@ -98,12 +98,13 @@ def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
     """
     for assignment in overrides:
         override(mapping, assignment)
-    given = {text.partition("=")[0] for text in overrides}
-    training = mapping.get("training")
-    for one, other in (ONE_OF_TWO, ONE_OF_TWO[::-1]):
-        chosen = f"training.{one}" in given and f"training.{other}" not in given
-        if chosen and isinstance(training, dict) and training.get(one) is not None:
-            training.pop(other, None)
+    given = {tuple(text.partition("=")[0].split(".")[:2]) for text in overrides}
+    for name, *two in ONE_OF_TWO:
+        section = mapping.get(name)
+        for one, other in (two, two[::-1]):
+            chosen = (name, one) in given and (name, other) not in given
+            if chosen and isinstance(section, dict) and section.get(one) is not None:
+                section.pop(other, None)
 
 
 def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
