@@ -20,7 +20,7 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.processes import cores
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import FbankConfig, fbank
 
 GOAL = 0.8  # hours of audio per second and core
@@ -48,7 +48,7 @@ def measured(utterances: list[Utterance], folder: Path, workers: int) -> tuple[f
     """Seconds of the clock, and of this process's processor time, for a store made anew."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
         clock, processor = time.perf_counter(), time.process_time()
-        compute_features(utterances, Path(out), FbankConfig(), Silent(), audio_folder=folder, workers=workers)
+        compute_features(utterances, Path(out), FbankConfig(), Silent(), audio=AudioFolder(folder), workers=workers)
         return time.perf_counter() - clock, time.process_time() - processor
 
 

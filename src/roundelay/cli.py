@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundelay import __version__
-from roundelay.commands import alignments, comparisons, corpora, hosts, kept, lists, recognition, training
+from roundelay.commands import (
+    adaptations,
+    alignments,
+    claims,
+    comparisons,
+    corpora,
+    hosts,
+    kept,
+    lists,
+    recognition,
+    training,
+)
 from roundelay.commands.base import DEFAULT_LEARNERS
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
@@ -75,7 +86,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(run=run)
         return commands[name]
 
-    for group in (corpora, alignments, training, recognition, comparisons, hosts, kept):
+    for group in (corpora, alignments, adaptations, training, recognition, comparisons, claims, hosts, kept):
         group.add(command)
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"

@@ -113,14 +113,14 @@ def recognise(
         source = tuned = Given(Matrices.open(scores))
         said = ""
     columns = config.graph.columns(alignment.tying)
-    graph = _graph(recipe, own, columns, progress, said)
+    graph = decoding_graph(recipe, own, columns, progress, said)
     pronouncing = _pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
     with decoders(graph, config.workers, pronouncing) as run:
-        options, tried = _settings(run, tuned, tuned_on, config, progress)
+        options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
-            found, batch = _one_split(run, source, columns, corpus.splits[split], split, options, words, progress)
+            found, batch = recognise_split(run, source, columns, corpus.splits[split], split, options, words, progress)
             folder = (out or exp) / "decode" / split
             _write(folder, found, batch, corpus, config, source, tried)
             if out is None:
@@ -165,7 +165,7 @@ def _check_asked(
         )
 
 
-def _graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
+def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
     """The folder of the decoding graph, built unless it is there; `said` is told with it."""
     config = recipe.decode
     how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
@@ -198,7 +198,7 @@ def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
 
 
-def _settings(
+def chosen_settings(
     run: Decoders, source: Source, corpus: Corpus, config: Decoding, progress: Progress
 ) -> tuple[Search, Mapping[Search, Tried]]:
     """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that."""
@@ -236,7 +236,7 @@ def _settings(
     return details, tried
 
 
-def _one_split(
+def recognise_split(
     run: Decoders,
     source: Source,
     columns: Columns,
@@ -246,6 +246,7 @@ def _one_split(
     words: set[str],
     progress: Progress,
 ) -> tuple[Recognised, Batch]:
+    """Decode and score one split; `words` are those that the graph can recognise."""
     progress.start(f"decoding {split}", len(utterances))
     frames, units = 0, {}
 

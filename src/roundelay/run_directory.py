@@ -92,6 +92,11 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
     _keep_origin(exp)
 
 
+def same_training(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """True if two recipes, complete ones, differ in nothing but what may change while a run trains."""
+    return all(difference.startswith(CHANGEABLE) for difference in _differences(old, new))
+
+
 @dataclass(frozen=True)
 class Origin:
     """Paths of a run directory, and of the working directory its recipe's relative paths begin at, when the recipe was

@@ -13,7 +13,7 @@ SGD, unless a momentum is given. Legend: L learners.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import pi, sin
-from typing import cast
+from typing import cast, final
 
 import numpy as np
 import torch
@@ -150,30 +150,44 @@ def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: floa
     learners, momentum = setting.learners, setting.momentum
     paper = theory(strategy, learners, momentum) if strategy.traits.synchronous or not jitter else None
     span = (0.02, 4.0) if not momentum else (0.001, 4.0 * (1 + momentum))
-    return Edge(text, learners, largest_stable(strategy, learners, jitter, span, seed=seed, momentum=momentum), paper)
+    return Edge(text, learners, largest_stable(strategy, setting, jitter, span, seed=seed), paper)
 
 
 # Measured -------------------------------------------------------------------------------------------------------------
 
 
+@final
+@dataclass(frozen=True)
+class Precision:
+    """Precision of a measured edge.
+
+    Attributes:
+        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
+            less than `GROWN` nats in a third of them passes for stable.
+        coordinates: they share the logarithm of the span evenly.
+    """
+
+    rounds: int = 750
+    coordinates: int = 4096
+
+
+USUAL_PRECISION = Precision()
+
+
 def largest_stable(
     strategy: Strategy,
-    learners: int,
+    setting: StabilitySetting,
     jitter: float = 0.0,
     span: tuple[float, float] = (0.02, 4.0),
-    rounds: int = 750,
-    coordinates: int = 4096,
+    precision: Precision = USUAL_PRECISION,
     seed: int = 0,
-    momentum: float = 0.0,
 ) -> float:
     """The smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
 
     Args:
         jitter: sigma of the log-normal time of a gradient.
-        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
-            less than `GROWN` nats in a third of them passes for stable: that sets the precision, together with
-            `coordinates`, which share the logarithm of `span` evenly.
     """
+    learners, rounds, coordinates = setting.learners, precision.rounds, precision.coordinates
     period = getattr(strategy, "period", 1)  # every third is whole blocks
     asynchronous = not strategy.traits.synchronous  # what grows then grows with the exchanges, not with the steps
     third = -(-rounds // 3) * period if asynchronous else -(-rounds // (3 * period)) * period
@@ -181,7 +195,7 @@ def largest_stable(
     plan = EpochPlan(0, task.examples, learners, learners, seed)  # one example for each learner
     cost = CostModel(gradient=1.0, jitter=jitter, exchange=1e-4, allreduce=0.0)
     optimum, sizes = QuadraticLearner(task).optimum, []
-    with SimRuntime(Cluster(strategy, task, Sgd(momentum), learners, seed), cost) as runtime:
+    with SimRuntime(Cluster(strategy, task, Sgd(setting.momentum), learners, seed), cost) as runtime:
         for first in (0, third, 2 * third):
             runtime.segment(SegmentPlan(plan, 1.0, first=first * learners, last_round=first + third))
             sizes.append(_distance(runtime, optimum))

@@ -47,7 +47,7 @@ from roundelay.strategies import make_strategy
 from roundelay.training import train
 
 MODEL, MODEL_META = "model.safetensors", "model.json"
-FIRST = "first"
+PHASES = "first"
 """Folder of first phases, beside the runs that share them."""
 
 MakeJob = Callable[[Recipe, Path], Job]
@@ -56,12 +56,12 @@ MakeJob = Callable[[Recipe, Path], Job]
 def beginning_of(recipe: Recipe, exp: Path | None, make_job: MakeJob) -> Begin | None:
     """The way in which a run of `recipe` in `exp` finds the model it starts from; None: it has one of its own."""
     init = recipe.init
-    if init.model is None and (init.first is None or exp is None):
+    if init.model is None and not (init.first.epochs and exp):
         return None
 
     def begin(learner: Learner, progress: Progress, interrupt: Interrupt) -> Beginning | None:
         assert isinstance(learner, ModuleLearner)
-        if init.first is None or exp is None:
+        if exp is None or not init.first.epochs:
             return _started(recipe, init, learner)
         phase, folder = first_phase(recipe, init.first, exp.parent)
         if train(make_job(phase, folder), folder, progress, interrupt) is None:
@@ -99,7 +99,7 @@ def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe
         cost=CostModel(),
     )
     text = json.dumps(plain(phase), sort_keys=True)
-    return phase, beside / FIRST / hashlib.sha256(text.encode()).hexdigest()[:12]
+    return phase, beside / PHASES / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def targets_of(alignment: Path) -> str:

@@ -122,7 +122,7 @@ def write(text: str) -> None:
 
 
 def _end_unread() -> NoReturn:
-    """Standard output was closed by its reader, as `head` does: end without a word, with the status of a process
+    """The reader of standard output has closed it, as `head` does: end without a word, with the status of a process
     that SIGPIPE ends. The signal itself stays ignored: it would also end whoever writes to a learner that died."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be let out at the exit
     raise SystemExit(128 + signal.SIGPIPE)

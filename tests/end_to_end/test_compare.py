@@ -8,7 +8,8 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.compare import running
-from roundelay.compare.grid import Grid, directory_label, plan
+from roundelay.compare.cells import directory_label
+from roundelay.compare.grid import Grid, plan
 from roundelay.compare.running import CellState, Outcome, run_grid
 from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json

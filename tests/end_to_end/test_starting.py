@@ -134,8 +134,8 @@ def test_runs_of_a_comparison_share_a_first_phase(inside: Path) -> None:
 def test_a_first_phase_that_was_stopped_is_gone_on_with(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         stopped_in(patch, 1)
-        assert trained("li/stopped-in-its-first-phase", "init.first={}", "training.seed=7") is None
-    assert trained("li/stopped-in-its-first-phase", "init.first={}", "training.seed=7") is not None
+        assert trained("li/stopped-in-its-first-phase", "init.first.epochs=1", "training.seed=7") is None
+    assert trained("li/stopped-in-its-first-phase", "init.first.epochs=1", "training.seed=7") is not None
     (phase,) = [p for p in Path("li/first").iterdir() if "seed: 7" in (p / "recipe.yaml").read_text()]
     assert [start.resumed for start in of_kind(read_events(phase / "events.jsonl"), RunStarted)] == [False, True]
 
@@ -146,16 +146,15 @@ def test_a_first_phase_depends_on_what_decides_it_alone(tmp_path: Path) -> None:
         path = tmp_path / "x.yaml"
         path.write_text(yaml.safe_dump(given))
         recipe = load_recipe(str(path))
-        assert recipe.init.first is not None
         return first_phase(recipe, recipe.init.first, Path("exp"))
 
-    recipe, exp = phase({}, strategy="bmuf", learners=4, minibatch_per_learner=64)
+    recipe, exp = phase({"epochs": 1}, strategy="bmuf", learners=4, minibatch_per_learner=64)
     assert (recipe.training.strategy, recipe.training.learners, recipe.training.minibatch) == ("sgd", 1, 64)
     assert (recipe.schedule.max_epochs, recipe.schedule.learning_rate) == (1, 0.02)
-    assert phase({}, strategy="bsp", learners=8, minibatch_per_learner=64)[1] == exp
-    assert phase({}, minibatch_per_learner=32)[1] != exp
-    assert phase({"minibatch": 64}, minibatch_per_learner=32)[1] == exp
-    assert phase({"learning_rate": 0.1}, minibatch_per_learner=64)[0].schedule.learning_rate == 0.1
+    assert phase({"epochs": 1}, strategy="bsp", learners=8, minibatch_per_learner=64)[1] == exp
+    assert phase({"epochs": 1}, minibatch_per_learner=32)[1] != exp
+    assert phase({"epochs": 1, "minibatch": 64}, minibatch_per_learner=32)[1] == exp
+    assert phase({"epochs": 1, "learning_rate": 0.1}, minibatch_per_learner=64)[0].schedule.learning_rate == 0.1
 
 
 def test_another_alignment_needs_a_new_output_layer(source: Path, inside: Path) -> None:
@@ -184,11 +183,11 @@ def test_another_alignment_needs_a_new_output_layer(source: Path, inside: Path) 
         (["init.model=nowhere"], "init.model: nowhere is no run directory"),
         (["init.model=data"], "init.model: data has no model.safetensors: it is no run directory, or has not finished"),
         (["init.model=data", "init.which=best"], "data has no checkpoint"),
-        (["init.model=one", "init.first={}"], "a run starts from one of them"),
+        (["init.model=one", "init.first.epochs=1"], "a run starts from one of them"),
         (["init.model=one", "model.width=32"], r"net\.0\.weight is 64 x .* there and 32 x .* here.*section `model`"),
         (["init.model=one", "model.layers=2", "init.output=new"], r"net\.2\.weight is 3. x 64 there and 64 x 64 here"),
         (["init.model=one/checkpoints/epoch-0002.json", "model.width=32"], "it is of another network"),
-        (["init.first.epochs=0"], "init.first.epochs is 0"),
+        (["init.first.epochs=-1"], "init.first.epochs is -1"),
         (["init.modell=one"], "unknown option init.modell; did you mean model"),
     ],
 )
@@ -202,4 +201,4 @@ def test_the_command_line_takes_the_place_of_a_first_phase(inside: Path) -> None
     given = yaml.safe_load(Path("recipe.yaml").read_text())
     Path("phased.yaml").write_text(yaml.safe_dump({**given, "init": {"first": {"epochs": 2}}}))
     init = load_recipe("phased.yaml", ["init.model=one"]).init
-    assert (init.model, init.first) == (Path("one"), None)
+    assert (init.model, init.first.epochs) == (Path("one"), 0)

@@ -6,7 +6,17 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.errors import UserError
-from roundelay.stability import ORDERS, Edge, largest_stable, late_gradients, stability, table, theory
+from roundelay.stability import (
+    ORDERS,
+    Edge,
+    Precision,
+    StabilitySetting,
+    largest_stable,
+    late_gradients,
+    stability,
+    table,
+    theory,
+)
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.dpsgd import DPsgd
 
@@ -41,7 +51,9 @@ def test_the_recursions_have_the_edges_worked_out_by_hand(name: str) -> None:
 
 def measured(name: str, learners: int, about: float) -> float:
     """Precise to 2 %, where something between 0.75 and 1.3 times `about` is expected."""
-    return largest_stable(make_strategy(name), learners, span=(0.75 * about, 1.3 * about), rounds=360, coordinates=512)
+    return largest_stable(
+        make_strategy(name), StabilitySetting(learners), span=(0.75 * about, 1.3 * about), precision=Precision(360, 512)
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,7 @@ def test_with_local_momentum_too(name: str) -> None:
     edge = theory(make_strategy(name), 4, 0.9)
     assert edge is not None
     span = (0.75 * edge, 1.3 * edge)
-    found = largest_stable(make_strategy(name), 4, span=span, rounds=720, coordinates=512, momentum=0.9)
+    found = largest_stable(make_strategy(name), StabilitySetting(4, 0.9), span=span, precision=Precision(720, 512))
     assert found == pytest.approx(edge, rel=0.04)
 
 
@@ -91,7 +103,8 @@ def test_a_graph_s_edge_follows_from_its_smallest_eigenvalue() -> None:
     star = DPsgd("graph", ((0, 1), (0, 2), (0, 3)), "consensus")
     edge = theory(star, 4)
     assert edge == pytest.approx(1.0, rel=1e-4)  # eigenvalues 1, 3/4, 3/4, 0
-    assert largest_stable(star, 4, span=(0.7, 1.4), rounds=360, coordinates=512) == pytest.approx(edge, rel=0.03)
+    found = largest_stable(star, StabilitySetting(4), span=(0.7, 1.4), precision=Precision(360, 512))
+    assert found == pytest.approx(edge, rel=0.03)
 
 
 @pytest.mark.parametrize("learners", [4, 8])
@@ -106,7 +119,8 @@ def test_on_a_random_ring_a_run_bears_a_little_more_than_its_mean_square(learner
 def test_asynchronous_gossip_bears_about_1_2(name: str) -> None:
     """No theory: a range that holds for every number of learners when their speeds vary."""
     assert theory(make_strategy(name), 4) is None
-    assert 1.1 < largest_stable(make_strategy(name), 4, jitter=0.2, span=(0.8, 1.6), rounds=450, coordinates=512) < 1.35
+    span, precision = (0.8, 1.6), Precision(450, 512)
+    assert 1.1 < largest_stable(make_strategy(name), StabilitySetting(4), 0.2, span, precision) < 1.35
 
 
 def test_a_late_gradient_costs_rate() -> None:

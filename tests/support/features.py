@@ -4,7 +4,7 @@ from pathlib import Path
 
 from roundelay.core.progress import Silent
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.store import FeatureStore
 from support.corpora import recorded
@@ -21,4 +21,4 @@ def some_utterances(folder: Path) -> list[Utterance]:
 
 
 def compute(utterances: list[Utterance], folder: Path, **options: object) -> FeatureStore:
-    return compute_features(utterances, folder / "f", CONFIG, Silent(), audio_folder=folder, **options)[0]  # type: ignore[arg-type]
+    return compute_features(utterances, folder / "f", CONFIG, Silent(), audio=AudioFolder(folder), **options)[0]  # type: ignore[arg-type]

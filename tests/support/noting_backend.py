@@ -14,7 +14,7 @@ from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import Row, exchange
 from roundelay.runtime.trace import Kind
 
@@ -56,17 +56,10 @@ class Notes(Backend):
         self.counts = Counts.zeros(3)
         self.deferred = Deferred()
         self.me = LearnerState(
-            0,
-            3,
-            0,
-            self.rows[0],
-            torch.empty(P),
-            torch.zeros(P),
+            LearnerPlace(0, 3, 0),
+            LearnerVectors(self.rows[0], torch.zeros(P), torch.empty(P), {}),
             Sgd(),
-            {},
-            np.zeros(3, np.int64),
-            self.counts,
-            np.zeros(0),
+            LearnerTables(np.zeros(3, np.int64), self.counts, np.zeros(0)),
             deferred=self.deferred,
         )
         self.me.begin_segment(PLAN, (0, 1, 2), "row")

@@ -13,7 +13,7 @@ from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.audio.speed import at_speed, resampled
 from roundelay.speech.corpus.build import change_features, prepare_kaldi
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
@@ -33,12 +33,10 @@ def source(tmp_path: Path) -> Path:
 def prepare(source: Path, **options: object) -> Corpus:
     return prepare_kaldi(
         source,
-        source.parent / "data",
         source / "lang/words.dic",
         {name: name for name in SPLITS},
+        Preparation(source.parent / "data", "toy", options=PrepareOptions(workers=1, **options)),  # type: ignore[arg-type]
         Silent(),
-        options=PrepareOptions(workers=1, **options),  # type: ignore[arg-type]
-        name="toy",
     )
 
 

@@ -13,7 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import fbank
 from roundelay.speech.features.parts import External, FeatureConfig, Filterbank
 from roundelay.speech.features.store import FeatureStore
@@ -52,7 +52,7 @@ def test_parts_stand_side_by_side(tmp_path: Path, some: list[Utterance]) -> None
     assert config.folder == "fmllr-logmel12-ivector"
     for workers in (1, 2):
         store, _ = compute_features(
-            some, tmp_path / f"{workers}", config, Silent(), audio_folder=tmp_path, workers=workers
+            some, tmp_path / f"{workers}", config, Silent(), audio=AudioFolder(tmp_path), workers=workers
         )
         assert [(p.name, p.width, p.deltas, p.normalise, p.spliced, p.filterbank) for p in store.parts] == [
             ("fmllr", 5, 0, "none", True, False),
@@ -79,12 +79,12 @@ def test_rows_for_several_frames(tmp_path: Path, some: list[Utterance]) -> None:
     np.savez(tmp_path / "v.npz", **columns)
     vectors = External(name="ivector", source=tmp_path / "v.npz", every=10)
     config = FeatureConfig((Filterbank(fbank=CONFIG), vectors))
-    store, _ = compute_features(some, tmp_path / "f", config, Silent(), audio_folder=tmp_path)
+    store, _ = compute_features(some, tmp_path / "f", config, Silent(), audio=AudioFolder(tmp_path))
     for u in some:
         assert store.get(u.id)[:, 12].tolist() == [t // 10 for t in range(store.frames(u.id))]
     shorter = FeatureConfig((Filterbank(fbank=CONFIG), dataclasses.replace(vectors, every=1)))
     with pytest.raises(UserError, match=r"s2-a: its parts differ in frames: fbank 38, ivector 4"):
-        compute_features(some, tmp_path / "g", shorter, Silent(), audio_folder=tmp_path)
+        compute_features(some, tmp_path / "g", shorter, Silent(), audio=AudioFolder(tmp_path))
 
 
 def test_matrices_that_do_not_fit_are_named(tmp_path: Path, some: list[Utterance]) -> None:
@@ -101,7 +101,7 @@ def test_matrices_that_do_not_fit_are_named(tmp_path: Path, some: list[Utterance
             tmp_path / "f",
             config,
             Silent(),
-            audio_folder=tmp_path,
+            audio=AudioFolder(tmp_path),
             **options,  # type: ignore[arg-type]
         )
         return store, [one.id for one in left_out]

@@ -19,7 +19,7 @@ from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features import compute as features_module
 from roundelay.speech.features import parts
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import FbankConfig, fbank
 from roundelay.speech.features.partial import Partial
 from roundelay.speech.features.parts import FeatureConfig, Filterbank
@@ -101,7 +101,7 @@ def test_computed_again_when_anything_changed(tmp_path: Path, some: list[Utteran
 
     def changes(utterances: list[Utterance], config: FbankConfig = CONFIG) -> bool:
         before = written(tmp_path)
-        compute_features(utterances, tmp_path / "f", config, Silent(), audio_folder=tmp_path)
+        compute_features(utterances, tmp_path / "f", config, Silent(), audio=AudioFolder(tmp_path))
         return written(tmp_path) != before
 
     assert not changes(some)
@@ -137,12 +137,14 @@ def test_all_bad_utterances_are_named(tmp_path: Path, some: list[Utterance]) -> 
     assert "24 ms are shorter than one frame of 25 ms" in message
     assert "s1-loud: " in message
     assert "the features of frame 23 are NaN or infinite" in message
-    store, left_out = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio_folder=tmp_path, on_bad="skip")
+    store, left_out = compute_features(
+        bad, tmp_path / "f", CONFIG, Silent(), audio=AudioFolder(tmp_path), on_bad="skip"
+    )
     assert store.utterance_ids == (some[0].id, some[1].id)
     assert [one.id for one in left_out] == ["s1-short", "s1-loud"]
     assert store.array.shape == (38 + 48, 12)
     assert np.isfinite(store.array).all()
-    again = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio_folder=tmp_path, on_bad="skip")
+    again = compute_features(bad, tmp_path / "f", CONFIG, Silent(), audio=AudioFolder(tmp_path), on_bad="skip")
     assert again[1] == left_out
     with pytest.raises(UserError, match="2 of 4 utterances"):
         compute(bad, tmp_path)

@@ -15,7 +15,7 @@ from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import prepare_lhotse
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.lhotse_writing import write_part
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from roundelay.speech.data.manifest import Utterance
 from support.corpora import DICTIONARY, RATE, recorded, speechlike, utterance
 
@@ -264,12 +264,10 @@ def test_prepare(tmp_path: Path) -> None:
     def prepare(splits: dict[str, str], **options: Any) -> Any:
         return prepare_lhotse(
             tmp_path,
-            tmp_path / "data",
             tmp_path / "words.dic",
             splits,
+            Preparation(tmp_path / "data", "toy", options=PrepareOptions(**options)),
             Silent(),
-            options=PrepareOptions(**options),
-            name="toy",
         )
 
     with pytest.raises(UserError, match=r"none of the parts 'dev', 'tr' is named train; say which"):

@@ -13,7 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import prepare_kaldi
 from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from roundelay.speech.hmm.cepstra import all_cepstra
 from roundelay.speech.kaldi_io.archive import read_matrix
 from roundelay.speech.kaldi_io.locations import read_scp
@@ -60,12 +60,10 @@ def prepare(source: Path, data: Path, lexicon: str = "words.dic", **options: obj
     }
     return prepare_kaldi(
         source,
-        data,
         source / lexicon,
         splits,
+        Preparation(data, "toy", options=PrepareOptions(**options)),  # type: ignore[arg-type]
         Silent(),
-        options=PrepareOptions(**options),  # type: ignore[arg-type]
-        name="toy",
     )
 
 

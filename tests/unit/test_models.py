@@ -94,7 +94,8 @@ def test_every_model_has_a_tiny_one_that_is_tested() -> None:
 def test_the_output_layer_has_the_name_that_the_model_says(name: str) -> None:
     network = tiny(name)
     layer = network.get_submodule(network.output_layer)
-    assert (type(layer), layer.out_features) == (torch.nn.Linear, toy()[3])
+    assert isinstance(layer, torch.nn.Linear)
+    assert layer.out_features == toy()[3]
 
 
 @pytest.mark.parametrize("name", TINY)

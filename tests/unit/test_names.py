@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
-SHELL = ("commands", "compare", "recipes", "report", "cli.py", "terminal.py", "__init__.py", "__main__.py")
+SHELL = ("claims", "commands", "compare", "recipes", "report", "cli.py", "terminal.py", "__init__.py", "__main__.py")
 JOINED = ("acoustic.py", "realignment.py", "recognise.py")
 """The modules where the wings meet count as shell."""
 

@@ -11,7 +11,7 @@ from roundelay.core.progress import Silent
 from roundelay.speech.audio.pipes import Failed, Pipes, run_pipes
 from roundelay.speech.corpus.build import prepare_kaldi
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 
@@ -49,12 +49,10 @@ def test_prepared_once_nothing_runs_again(tmp_path: Path) -> None:
     def prepare() -> Path:
         made = prepare_kaldi(
             corpus,
-            tmp_path / "data",
             corpus / "lang" / "words.dic",
             {"train": "train"},
+            Preparation(tmp_path / "data", "toy", options=PrepareOptions(allow_pipes=True)),
             Silent(),
-            options=PrepareOptions(allow_pipes=True),
-            name="toy",
         )
         return Path(made.splits["train"][0].path)
 

@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.build import prepare_kaldi
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, recorded, write_lines
 from support.damage import forget_checksums
@@ -26,13 +26,10 @@ TEXTS = {
 def prepare(source: Path, data: Path, **options: object) -> Corpus:
     return prepare_kaldi(
         source,
-        data,
         source / "lang" / "words.dic",
         SPLITS,
+        Preparation(data, "toy", "none needed", PrepareOptions(**{"max_bad_share": 1.0} | options)),  # type: ignore[arg-type]
         Silent(),
-        options=PrepareOptions(**{"max_bad_share": 1.0} | options),  # type: ignore[arg-type]
-        name="toy",
-        licence="none needed",
     )
 
 
@@ -213,14 +210,13 @@ def test_ids_are_unique_over_splits(source: Path, data: Path) -> None:
 
 
 def test_a_source_that_is_not_there(source: Path, data: Path, tmp_path: Path) -> None:
+    lexicon = source / "lang" / "words.dic"
     with pytest.raises(UserError, match="none: no such folder; `--source`"):
         prepare(tmp_path / "none", data)
     with pytest.raises(UserError, match=r"A split's name becomes a file's: 'a/b'"):
-        prepare_kaldi(
-            source, data, source / "lang" / "words.dic", {"train": "train", "a/b": "dev"}, Silent(), name="toy"
-        )
+        prepare_kaldi(source, lexicon, {"train": "train", "a/b": "dev"}, Preparation(data, "toy"), Silent())
     with pytest.raises(UserError, match="needs a split named `train`"):
-        prepare_kaldi(source, data, source / "lang" / "words.dic", {"dev": "dev"}, Silent(), name="toy")
+        prepare_kaldi(source, lexicon, {"dev": "dev"}, Preparation(data, "toy"), Silent())
 
 
 def test_an_interrupted_prepare_is_not_a_prepared_folder(

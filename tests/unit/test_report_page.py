@@ -18,6 +18,7 @@ from roundelay.core.files import write_text
 from roundelay.core.records import Evaluation, Segment, Staleness, to_line
 from roundelay.report import load_run, load_runs, render_html, write_report
 from roundelay.report.charts import (
+    ChartAxes,
     ColumnBar,
     Dot,
     DotRow,
@@ -280,11 +281,11 @@ def test_lines_are_drawn_whatever_the_numbers(lines: list[list[tuple[float, floa
     made = [Line(i, tuple(Point(x, y, "<&>", i % 2 == 1) for x, y in line)) for i, line in enumerate(lines)]
     banded = [dataclasses.replace(line, band=tuple((p.y - 1, ceiling) for p in line.points)) for line in made]
     for width in (330.0, 560.0):
-        drawn(line_chart(made, width, 'a "label" & <more>', "x", "y"))
-        drawn(line_chart(made, width, "label", "x", "y", ceiling=ceiling))
-        drawn(line_chart(banded, width, "label", "x", "y", ceiling=ceiling, from_zero=True))
+        drawn(line_chart(made, width, 'a "label" & <more>', ChartAxes("x", "y")))
+        drawn(line_chart(made, width, "label", ChartAxes("x", "y", ceiling=ceiling)))
+        drawn(line_chart(banded, width, "label", ChartAxes("x", "y", ceiling=ceiling, from_zero=True)))
         ideal = Reference((1.0, 1.0), (8.0, 8.0))
-        drawn(line_chart(made, width, "label", "x", "y", x_ticks=(1.0, 2.0, 8.0), reference=ideal))
+        drawn(line_chart(made, width, "label", ChartAxes("x", "y", x_ticks=(1.0, 2.0, 8.0)), ideal))
 
 
 @given(st.lists(st.tuples(st.lists(NUMBERS, max_size=3), NUMBERS, NUMBERS, NUMBERS), max_size=4), st.booleans())

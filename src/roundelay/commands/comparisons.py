@@ -134,23 +134,21 @@ def _stability(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from roundelay.recipes.known import check_recipe, check_strategy
+    from roundelay.compare.axes import check_axes, read_axes
 
     strategies = [text for text in options.strategies if not _is_override(text)]
     overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    check_recipe(options.recipe, overrides)  # names a slip before torch is loaded
-    for text in strategies:
-        check_strategy(text)
+    check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
     from roundelay.compare.grid import parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
     from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
-    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp)
+    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp, options.tune)
     told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
-    console.print(f"{len(grid.cells)} trainings in {grid.folder}{told}", markup=False)
+    console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
     with stopping(interrupt):
         outcomes = run_grid(
@@ -256,7 +254,13 @@ def _add_costs(sub: argparse.ArgumentParser) -> None:
 
 def _add_compare(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
+    sub.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        help="section.key=value, for every training; with several values, as training.minibatch=256,1024 or "
+        "strategy.period=5,20, each of them is trained",
+    )
     sub.add_argument(
         "--strategies",
         nargs="+",
@@ -272,6 +276,13 @@ def _add_compare(sub: argparse.ArgumentParser) -> None:
         help=f"numbers of learners; 1 is the baseline, sgd, and always there (default: 1,{DEFAULT_LEARNERS})",
     )
     sub.add_argument("--seeds", type=count, default=3, help="how many seeds, counted up from the recipe's (default: 3)")
+    sub.add_argument(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="KEY=V,V,...",
+        help="choose a value for every strategy, on dev under one seed, and judge it under others; may be repeated",
+    )
     sub.add_argument(
         "--straggler",
         type=straggler,

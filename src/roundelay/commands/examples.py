@@ -10,6 +10,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
     "realign": ("roundelay realign exp/an4/dnn --out exp/an4/realigned",),
+    "adapt": (
+        "roundelay adapt an4",
+        "roundelay adapt an4 adapt.passes=1 decode.order=1",
+        "roundelay adapt an4 --corpus data/mine --out exp/mine/adaptation",
+    ),
     "import-alignment": (
         "roundelay import-alignment kaldi --ali exp/tri3_ali --corpus data/mine --out exp/mine/alignment",
         "roundelay import-alignment textgrid --grids aligned --corpus data/mine --out exp/mine/alignment",
@@ -41,7 +46,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compare": (
         "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
+        "roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune schedule.learning_rate=0.01,0.02",
     ),
+    "claims": ("roundelay claims", "roundelay claims run stragglers", "roundelay claims write"),
     "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
     "doctor": (
         "roundelay doctor",

@@ -48,8 +48,8 @@ def _list(options: argparse.Namespace) -> None:
     elif options.what == "corpora":
         print_table(["corpus", "about"], list(corpora().items()), left=2)
     elif options.what == "codecs":
-        columns = ["codec", "about", "bits", "largest error of an element"]
-        print_table(columns, [(name, *facts) for name, facts in codecs().items()], left=4)
+        forms = [(name, *facts) for name, facts in codecs().items()]
+        print_table(["codec", "about", "bits", "largest error of an element"], forms, left=4)
     elif options.what == "topologies":
         rows = [(name, about, ", ".join(users)) for name, about, users in topologies()]
         print_table(["topology", "who talks to whom", "strategies"], rows, left=3)

@@ -1,69 +1,55 @@
-"""The runs to compare: one learner and every strategy with every number of learners, under every seed.
+"""The runs to compare: one learner and every strategy with every number of learners, for every value of every axis,
+under every seed.
 
-FOLDER/<label>-<learners>[-straggler]-seed<k> is a run directory like any other: `train`, `decode` and `report` work on
-it. Its name depends on the cell alone, so that a grid that grew finds what is there.
+FOLDER/<label>-<learners>[-straggler][-<key>-<value>...]-seed<k> is a run directory like any other: `train`, `decode`
+and `report` work on it. Its name depends on the cell alone, and says of an axis only what differs from the recipe, so
+that a grid that grew finds what is there; a run that an earlier grid called otherwise is known by its recipe.
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roundelay.acoustic import parse_straggler
+from roundelay.compare.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
+from roundelay.compare.cells import Cell, Configuration, Directories, stem
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import Recipe, load_recipe
-from roundelay.report.series import configuration_name
 from roundelay.strategies import make_strategy
-from roundelay.strategies.base import Strategy
 from roundelay.strategies.sgd import SerialSgd
 
 OURS = ("strategy", "options", "learners", "seed", "stragglers")  # of section `training`: the grid sets them
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training of the grid."""
+class Tuning:
+    """A configuration of which some options are tuned: `trials` try all their values under one seed, and the best of
+    them is judged under others."""
 
-    exp: Path
-    strategy: Strategy
-    learners: int
-    stragglers: tuple[str, ...]
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Name without the seed, as the report calls it."""
-        return configuration_name(self.strategy.label, self.learners, self.stragglers)
-
-    def recipe(self, base: Recipe) -> Recipe:
-        """The recipe `base` changed for this cell; of a virtual cluster its first learners take part.
-
-        Raises:
-            UserError: the recipe, or its virtual cluster, does not allow so many learners.
-        """
-        training = dataclasses.replace(
-            base.training,
-            strategy=self.strategy.name,
-            options=plain(self.strategy),
-            learners=self.learners,
-            seed=self.seed,
-            stragglers=self.stragglers,
-        )
-        cost = base.cost
-        if cost.cluster is not None and training.runtime == "sim":
-            cost = dataclasses.replace(cost, cluster=cost.cluster.first(self.learners))
-        return dataclasses.replace(base, training=training, cost=cost)
+    configuration: Configuration  # without values of what is tuned
+    keys: tuple[str, ...]  # of what is tuned
+    trials: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """`cells` are in the order they are trained, seed by seed, so that a grid cut short still compares."""
+    """`cells` are in the order they are trained, seed by seed, so that a grid cut short still compares. Those of
+    configurations that are tuned first are not among them: which they are, their trials say."""
 
     base: Recipe
     folder: Path
     cells: tuple[Cell, ...]
+    tunings: tuple[Tuning, ...] = ()
+    seeds: tuple[int, ...] = ()  # that judge
+    axes: tuple[str, ...] = ()  # keys that tell cells apart, those of what is tuned last
+
+    @property
+    def size(self) -> int:
+        """Number of trainings."""
+        return len(self.cells) + sum(len(tuning.trials) + len(self.seeds) for tuning in self.tunings)
 
     @property
     def about_time(self) -> str:
@@ -77,10 +63,13 @@ class Grid:
 
     @property
     def about_minibatch(self) -> str:
-        """Text that says of what size minibatches are, and whose."""
-        size = self.base.training.size
-        whose = "for every learner" if size.per_learner else "a round, over all learners"
-        return f"{size.number:,} {size.unit} {whose}"
+        """Text that says of what sizes minibatches are, and whose."""
+        cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
+        found: dict[str, dict[str, None]] = {}
+        for size in (cell.configuration.base.training.size for cell in cells):
+            whose = "for every learner" if size.per_learner else "a round, over all learners"
+            found.setdefault(f"{size.unit} {whose}", {})[f"{size.number:,}"] = None
+        return "; ".join(f"{' or '.join(numbers)} {what}" for what, numbers in found.items())
 
 
 def plan(
@@ -91,8 +80,12 @@ def plan(
     seeds: int,
     stragglers: Sequence[str] = (),
     folder: Path | None = None,
+    tune: Sequence[str] = (),
 ) -> Grid:
     """The grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
+
+    An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
+    the other axes, under the recipe's seed; the seeds that judge then come after it.
 
     In the simulator a gradient costs in proportion to its frames, unless the recipe says for how many frames
     `cost.gradient` is: one learner's minibatch then.
@@ -100,7 +93,8 @@ def plan(
     Raises:
         UserError: no such recipe, strategy or option; an override of what the grid sets; numbers that are no grid.
     """
-    if taken := [text for text in overrides if text.partition("=")[0] in {f"training.{key}" for key in OURS}]:
+    ours = {f"training.{key}" for key in OURS}
+    if taken := [text for text in (*overrides, *tune) if text.partition("=")[0] in ours]:
         raise UserError(
             f"override {taken[0]!r}: a comparison sets it itself; use --strategies, --learners, --seeds or --straggler."
         )
@@ -108,23 +102,102 @@ def plan(
         raise UserError("a comparison needs at least one seed, and one learner or more in every cell.")
     for text in stragglers:
         parse_straggler(text)
-    base = load_recipe(source, overrides)
+    axes = read_axes(overrides, tune)
+    check_axes(source, axes, strategies)
+    base = load_recipe(source, axes.overrides)
     if base.training.runtime == "sim":
         base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
-    where = folder if folder is not None else Path("exp") / base.name / "compare"
-    chosen: list[Strategy] = []
-    for strategy in map(make_strategy, strategies):
-        if strategy not in chosen and not isinstance(strategy, SerialSgd):
-            chosen.append(strategy)
+    chosen = [text for text in dict.fromkeys(strategies) if not isinstance(make_strategy(text), SerialSgd)]
     if not chosen:
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
-    variants = [(), tuple(stragglers)] if stragglers else [()]
-    cells = []
-    for seed in range(base.training.seed, base.training.seed + seeds):
-        cells.append(_cell(where, SerialSgd(), 1, (), seed))
-        for count in dict.fromkeys(n for n in learners if n > 1):
-            cells += [_cell(where, s, count, slow, seed) for s in chosen for slow in variants]
-    return Grid(base, where, tuple(cells))
+    first = base.training.seed + bool(tune)
+    maker = _Maker(source, axes, base, folder if folder is not None else Path("exp") / base.name / "compare")
+    return maker.grid(
+        chosen,
+        tuple(dict.fromkeys(n for n in learners if n > 1)),
+        [(), tuple(stragglers)] if stragglers else [()],
+        tuple(range(first, first + seeds)),
+    )
+
+
+class _Maker:
+    """Makes the cells of one grid."""
+
+    def __init__(self, source: str, axes: Axes, base: Recipe, folder: Path) -> None:
+        self.source, self.axes, self.base = source, axes, base
+        self.directories = Directories(folder)
+        self._recipes: dict[tuple[str, ...], Recipe] = {}
+        self._named: dict[str, Configuration] = {}
+
+    def grid(
+        self,
+        strategies: Sequence[str],
+        learners: Sequence[int],
+        variants: Sequence[tuple[str, ...]],
+        seeds: tuple[int, ...],
+    ) -> Grid:
+        fixed: dict[str, Configuration] = {}
+        tunings: dict[str, Tuning] = {}
+        whole: list[tuple[str, int, tuple[str, ...]]] = [(SerialSgd.name, 1, ())]
+        whole += [(text, count, slow) for count in learners for text in strategies for slow in variants]
+        for text, count, slow in whole:
+            mine = self.axes.of(text)
+            for point in points(mine.compared):
+                row = self._configuration(text, count, slow, point)
+                if not mine.tuned:
+                    fixed[row.stem] = self._known(row)
+                    continue
+                tried = (self._configuration(text, count, slow, (*point, *at)) for at in points(mine.tuned))
+                trials = {trial.stem: self._known(trial) for trial in tried}
+                cells = (self.directories.cell(trial, self.base.training.seed) for trial in trials.values())
+                tunings.setdefault(row.stem, Tuning(row, tuple(a.key for a in mine.tuned), tuple(cells)))
+        judging = [self.directories.cell(row, seed) for seed in seeds for row in fixed.values()]
+        shown = [axis.key for axis in (*self.axes.compared, *self.axes.tuned) if len(axis.values) > 1]
+        return Grid(self.base, self.directories.folder, tuple(judging), tuple(tunings.values()), seeds, tuple(shown))
+
+    def _configuration(self, text: str, learners: int, stragglers: tuple[str, ...], point: Point) -> Configuration:
+        strategy = make_strategy(text + strategy_part(point))
+        recipe, given = self._recipe(tuple(recipe_part(point))), dict(point)
+        still_open = {axis.key for axis in self.axes.of(text).tuned} - set(given)
+        values, apart = [], {}
+        for axis in (*self.axes.compared, *self.axes.tuned):
+            here = None
+            if axis.option is not None:
+                here = None if axis.key in still_open else getattr(strategy, axis.option, None)
+            elif axis.key in given:
+                here = _value(recipe, axis.key, given[axis.key])
+                if here != _value(self.base, axis.key, None):
+                    apart[axis.key] = here
+            values.append((axis.key, here))
+        name = stem(strategy, learners, stragglers, apart)
+        return Configuration(strategy, learners, stragglers, tuple(values), recipe, name)
+
+    def _known(self, row: Configuration) -> Configuration:
+        """The configuration; a UserError where another one would have the same directories."""
+        other = self._named.setdefault(row.stem, row)
+        if (other.strategy, other.base) != (row.strategy, row.base):
+            raise UserError(
+                f"{other.whole_name} and {row.whole_name} would have directories of the same name, {row.stem}: compare "
+                "them in two folders (--exp)."
+            )
+        return other
+
+    def _recipe(self, overrides: tuple[str, ...]) -> Recipe:
+        """The recipe at these values, with the price of a gradient that the whole grid has."""
+        if overrides not in self._recipes:
+            recipe = load_recipe(self.source, [*self.axes.overrides, *overrides])
+            if recipe.training.runtime == "sim":
+                recipe = dataclasses.replace(recipe, cost=recipe.cost.per_minibatch(self.base.training.size))
+            self._recipes[overrides] = recipe
+        return self._recipes[overrides]
+
+
+def _value(recipe: Recipe, key: str, written: str | None) -> Any:
+    """The value of an option; of a whole section as it was written."""
+    value = plain(recipe)
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return written if isinstance(value, dict) else value
 
 
 def parse_learners(text: str, option: str = "--learners") -> list[int]:
@@ -137,22 +210,3 @@ def parse_learners(text: str, option: str = "--learners") -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} {text!r}: write numbers with commas, for example 1,4.") from None
-
-
-def _cell(folder: Path, strategy: Strategy, learners: int, stragglers: tuple[str, ...], seed: int) -> Cell:
-    name = f"{directory_label(strategy)}-{learners}{'-straggler' * bool(stragglers)}-seed{seed}"
-    return Cell(folder / name, strategy, learners, stragglers, seed)
-
-
-def directory_label(strategy: Strategy) -> str:
-    """A strategy's label as part of a file name, followed by options it was given that the label does not name.
-
-    It depends on the strategy alone, not on what else is compared, so that a directory is found again.
-    """
-    words, usual = strategy.label.split(), plain(make_strategy(strategy.name))
-    parts = [strategy.label]
-    for option, value in plain(strategy).items():
-        told = option in words or (isinstance(value, str) and value in words)
-        if value != usual[option] and not told:
-            parts.append(f"{option} {value}")
-    return re.sub(r"[^A-Za-z0-9._]+", "-", " ".join(parts)).strip("-")

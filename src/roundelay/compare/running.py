@@ -1,42 +1,26 @@
 """Training and decoding the cells of a grid, one after the other; what is there already is only read."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.acoustic import make_job
-from roundelay.compare.grid import Cell, Grid
+from roundelay.compare.cells import Cell, Directories
+from roundelay.compare.grid import Grid
+from roundelay.compare.results import CellState, Outcome, diverged, tuned
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
 from roundelay.job import Interrupt
-from roundelay.recipes.recipe import Recipe, complete
+from roundelay.recipes.recipe import complete
 from roundelay.recognise import recognise
+from roundelay.report import load_run
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
 from roundelay.training import train
 
-
-class CellState(Enum):
-    """State of a cell when its run ended."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    WAITING = "not begun"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a cell: state, and the error if it failed."""
-
-    cell: Cell
-    state: CellState
-    trained: bool  # its results are there, also if decoding failed or has not begun
-    error: str = ""  # what a user can mend
+__all__ = ["CellState", "Outcome", "run_grid"]
 
 
 def run_grid(
@@ -44,41 +28,87 @@ def run_grid(
 ) -> list[Outcome]:
     """Train, or go on with, every cell; decode if asked to. Once `interrupt` asks, the rest is left for the next call.
 
-    `announce` gets a line for every cell. A cell that fails with a UserError does not stop the others.
+    Values to choose from are tried first, and never decoded. `announce` gets a line for every cell and every choice. A
+    cell that fails does not stop the others.
     """
-    outcomes: list[Outcome] = []
-    worked: list[float] = []
-    total = len(grid.cells)
-    for number, cell in enumerate(grid.cells, 1):
-        if interrupt.asked:
-            outcomes.append(Outcome(cell, CellState.WAITING, trained=False))
-            continue
-        what, started = f"{number}/{total} {cell.name}, seed {cell.seed}", wall_clock()
-        work = _Work(cell, grid.base, decode, _Prefixed(progress, what), interrupt)
+    work = _GridWork(grid, progress, announce, interrupt)
+    for tuning in grid.tunings:
+        for cell in tuning.trials:
+            work.add(cell, decode=False)
+        if (choice := tuned(tuning, work.outcomes)).complete:
+            announce(choice.said())
+    for one in list(_judged(grid, work.outcomes)):
+        if isinstance(one, Outcome):
+            work.outcomes.append(one)
+        else:
+            work.add(one, decode=decode)
+    return work.outcomes
+
+
+def _judged(grid: Grid, outcomes: Iterable[Outcome]) -> Iterator[Cell | Outcome]:
+    """The cells that count, seed by seed; the outcome of one of which no value is chosen."""
+    directories = Directories(grid.folder)
+    choices = [tuned(tuning, [*outcomes]) for tuning in grid.tunings]
+    for seed in grid.seeds:
+        yield from (cell for cell in grid.cells if cell.seed == seed)
+        for choice in choices:
+            if choice.best is not None:
+                yield directories.cell(choice.best, seed)
+                continue
+            cell = directories.cell(choice.tuning.configuration, seed)
+            if choice.complete:
+                yield Outcome(cell, CellState.FAILED, trained=False, error=choice.said())
+            else:
+                yield Outcome(cell, CellState.WAITING, trained=False)
+
+
+class _GridWork:
+    """Works through cells, and says how far it has come."""
+
+    def __init__(self, grid: Grid, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt) -> None:
+        self.total, self.progress, self.announce, self.interrupt = grid.size, progress, announce, interrupt
+        self.outcomes: list[Outcome] = []
+        self._worked: list[float] = []  # seconds of each cell that was not there already
+
+    def add(self, cell: Cell, *, decode: bool) -> None:
+        if self.interrupt.asked:
+            self.outcomes.append(Outcome(cell, CellState.WAITING, trained=False))
+            return
+        what, started = f"{len(self.outcomes) + 1}/{self.total} {cell.name}", wall_clock()
+        work = _CellWork(cell, decode, _Prefixed(self.progress, what), self.interrupt)
         try:
             finished = work.go()
-        except UserError as error:
-            outcomes.append(Outcome(cell, CellState.FAILED, work.trained, str(error)))
-            announce(f"{what}: failed. {error}")
-            continue
-        outcomes.append(Outcome(cell, CellState.FINISHED if finished else CellState.INTERRUPTED, work.trained))
+        except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
+            said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            self.outcomes.append(Outcome(cell, CellState.FAILED, work.trained, said))
+            self.announce(f"{what}: failed. {said}{self._left()}")
+            return
+        self.outcomes.append(Outcome(cell, CellState.FINISHED if finished else CellState.INTERRUPTED, work.trained))
         if finished:
-            worked += [wall_clock() - started] if work.new else []
-            announce(f"{what}: {_said(cell)}{_to_go(worked, total - number) if work.new else ', there already'}")
-    return outcomes
+            self._worked += [wall_clock() - started] if work.new else []
+            self.announce(f"{what}: {_said(cell)}{self._left() if work.new else ', there already'}")
+
+    def _left(self) -> str:
+        """`; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained now."""
+        left, failed = self.total - len(self.outcomes), sum(o.state is CellState.FAILED for o in self.outcomes)
+        parts = [f"{left} left"] if left else []
+        parts += [f"{failed} failed"] if failed else []
+        if left and self._worked:
+            parts.append(f"about {seconds(left * sum(self._worked) / len(self._worked))} to go")
+        return f"; {', '.join(parts)}" if parts else ""
 
 
-class _Work:
+class _CellWork:
     """One cell; `trained` and `new` say how far it came, also after an error."""
 
-    def __init__(self, cell: Cell, base: Recipe, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
-        self.cell, self.base, self.decode = cell, base, decode
+    def __init__(self, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
+        self.cell, self.decode = cell, decode
         self.progress, self.interrupt = progress, interrupt
         self.trained = self.new = False
 
     def go(self) -> bool:
         """True when nothing is left to do; False if interrupted."""
-        recipe = self.cell.recipe(self.base)
+        recipe = self.cell.recipe()
         if (self.cell.exp / Results.FILE).exists():  # no corpus is needed to read it
             claim_directory(self.cell.exp, plain(recipe), complete)
         else:
@@ -90,8 +120,9 @@ class _Work:
             return True
         if self.interrupt.asked:
             return False
-        self.new = True
-        recognise(self.cell.exp, recipe, self.progress)
+        if not diverged(load_run(self.cell.exp)):  # else there is nothing to decode with
+            self.new = True
+            recognise(self.cell.exp, recipe, self.progress)
         return True
 
 
@@ -101,15 +132,19 @@ def _results(cell: Cell) -> Results:
 
 def _said(cell: Cell) -> str:
     results = _results(cell)
-    parts = [f"{split} loss {loss:.4f}" for split, loss in results.frame_cross_entropy.items()]
+    parts = ["diverged"] if _diverged(cell) else []
+    parts += [f"{split} loss {loss:.4f}" for split, loss in results.frame_cross_entropy.items()]
     parts += [f"{split} WER {errors.wer:.2f} %" for split, errors in results.wer.items()]
     virtual = results.virtual_seconds
     parts.append(seconds(results.wall_seconds) if virtual is None else f"{seconds(virtual)} virtual")
     return ", ".join(parts)
 
 
-def _to_go(worked: Sequence[float], cells: int) -> str:
-    return f"; about {seconds(cells * sum(worked) / len(worked))} to go" if worked and cells else ""
+def _diverged(cell: Cell) -> bool:
+    try:
+        return diverged(load_run(cell.exp))
+    except UserError:  # which whoever needs the file's numbers will say
+        return False
 
 
 class _Prefixed:

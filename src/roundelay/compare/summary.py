@@ -1,20 +1,24 @@
-"""Results of a grid: a table for the terminal, compare.json for machines, compare.html for everybody."""
+"""Results of a grid: tables for the terminal, compare.json for machines, compare.html for everybody."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from roundelay.compare.cells import Configuration, shown
 from roundelay.compare.grid import Grid
-from roundelay.compare.running import CellState, Outcome
+from roundelay.compare.results import CellRecord, CellState, Outcome, Tuned, diverged, judged, tunings
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
 from roundelay.report import load_run, render_html
 from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
-from roundelay.report.numbers import MISSING
+from roundelay.report.numbers import MISSING, percent
+from roundelay.report.numbers import plain as digits
+from roundelay.report.page import PageTable
 from roundelay.report.runs import Run
 from roundelay.report.series import Series, scored, shortened
-from roundelay.report.table import as_text, means_table, packed
+from roundelay.report.table import as_text, means, means_table, packed
 
 NOTE = (
     "Means over seeds ± standard deviation of one run. Speedup (frames per second) and times sooner are against sgd, "
@@ -28,27 +32,34 @@ SCHEMA = 1
 class Compared:
     """A grid after its trainings: text for a terminal, the rest in files."""
 
-    table: str
+    table: str  # and what was tuned before
     failed: tuple[str, ...]  # a sentence each
     files: str  # where the rest is
 
 
 def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, width: int) -> Compared:
     """Compare the finished cells; write compare.json and compare.html."""
-    runs, outcomes = _load(outcomes)
-    failed = tuple(f"{o.cell.name}, seed {o.cell.seed}, failed: {o.error}" for o in outcomes if o.error)
+    choices = tunings(grid, outcomes)
+    runs, outcomes = _load(judged(grid, outcomes))
+    failed = [f"{o.cell.name}, failed: {o.error}" for o in outcomes if o.error]
+    failed += [_failed_trial(record, choice) for choice in choices for record in choice.tried if record.error]
     waiting = sum(o.state in (CellState.INTERRUPTED, CellState.WAITING) for o in outcomes)
-    notes = [*failed, *([f"{waiting} of {len(outcomes)} trainings are not finished."] if waiting else [])]
+    edges = [sentence for choice in choices for sentence in choice.warnings()]
+    notes = [*failed, *edges, *([f"{waiting} of {len(outcomes)} trainings are not finished."] if waiting else [])]
     comparison = compare_runs(runs, target)
     written = [grid.folder / JSON]
-    write_json(written[0], _to_json(grid, outcomes, comparison))
+    write_json(written[0], _to_json(grid, outcomes, comparison, choices))
+    rows, tried = table_rows(grid, outcomes, comparison), tuning_rows(choices)
     if runs:
         written.append(grid.folder / HTML)
-        write_text(written[1], render_html(runs, target, notes))
-    rows = table_rows(outcomes, comparison)
-    numbers = [False] + [True] * (len(rows[0]) - 1)
-    table = as_text(packed(rows, numbers, width))
-    return Compared(f"{table}\n\n{NOTE}", failed, f"written: {', '.join(map(str, written))}")
+        tables = [_means_page(grid, rows, comparison), *([_tuning_page(tried)] if choices else [])]
+        write_text(written[1], render_html(runs, target, notes, tables))
+    parts = [_text(rows, width)]
+    if choices:
+        parts = [f"Tried on dev, under seed {grid.base.training.seed}:", _text(tried, width), *parts, *edges]
+    return Compared(
+        "\n\n".join([*parts, f"{NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
+    )
 
 
 def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
@@ -63,38 +74,110 @@ def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
     return runs, found
 
 
-def table_rows(outcomes: Sequence[Outcome], comparison: Comparison) -> list[list[str]]:
-    """Titles, then a row for every configuration of the grid; failed seeds are counted beside the others."""
+def _files(written: Sequence[object]) -> str:
+    return f"written: {', '.join(map(str, written))}"
+
+
+def _failed_trial(record: CellRecord, choice: Tuned) -> str:
+    return f"{choice.name}, tried with {choice.values(record)}, failed: {record.error}"
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def table_rows(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) -> list[list[str]]:
+    """Titles, then a row for every configuration of the grid: its name, its values of the axes, means over seeds.
+
+    Seeds that failed or diverged are counted beside the others.
+    """
     titles, *found = means_table(comparison, always=True)
     cells_of = {id(s): row for s, row in zip(comparison.series, found, strict=True)}
-    table = [titles]
+    table = [[titles[0], *map(_title, grid.axes), *titles[1:]]]
     for cells in _configurations(outcomes):
-        failed = sum(o.state is CellState.FAILED for o in cells)
         folders = {o.cell.exp for o in cells}
+        what = cells[0].cell.configuration
+        head = [what.name, *(shown(dict(what.axes)[key]) for key in grid.axes)]
         mine = [s for s in comparison.series if any(run.folder in folders for run in s.runs)]
         for series in mine:
             _, seeds, *rest = cells_of[id(series)]
-            table.append([series.name, seeds + (f" ({failed} failed)" if failed else ""), *rest])
+            table.append([*head, seeds + _broken(cells, series), *rest])
         if not mine:
             worst = min(
                 (o.state for o in cells), key=[CellState.FAILED, CellState.INTERRUPTED, CellState.WAITING].index
             )
-            table.append([cells[0].cell.name, worst.value, *[MISSING] * (len(titles) - 2)])
+            table.append([*head, worst.value, *[MISSING] * (len(titles) - 2)])
     names = shortened([row[0] for row in table])
     return [[name, *row[1:]] for name, row in zip(names, table, strict=True)]
+
+
+def _broken(cells: Sequence[Outcome], series: Series) -> str:
+    counts = {
+        "failed": sum(o.state is CellState.FAILED for o in cells),
+        "diverged": sum(map(diverged, series.runs)),
+    }
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f" ({said})" if said else ""
+
+
+def tuning_rows(choices: Sequence[Tuned]) -> list[list[str]]:
+    """Titles, then a row for every value that was tried."""
+    keys = list(dict.fromkeys(key for choice in choices for key in choice.tuning.keys))
+    others = list(dict.fromkeys(key for c in choices for key, _ in c.tuning.configuration.axes if key not in keys))
+    table = [["strategy", *map(_title, (*others, *keys)), "dev loss", "dev accuracy", "chosen"]]
+    for choice in choices:
+        for record in choice.tried:
+            values = [shown(record.axes[key]) for key in (*others, *keys)]
+            state = "diverged" if record.diverged else record.state.value
+            mark = "" if record.learned else state
+            if choice.chosen is not None and record.directory == choice.chosen.directory:
+                mark = "chosen, at the edge" if choice.edges else "chosen"
+            numbers = [digits(record.dev_cross_entropy), percent(record.dev_accuracy)]
+            table.append([choice.tuning.configuration.name, *values, *numbers, mark])
+    return table
+
+
+def _title(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _text(rows: Sequence[Sequence[str]], width: int) -> str:
+    return as_text(packed(rows, [False] + [True] * (len(rows[0]) - 1), width))
+
+
+def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> PageTable:
+    meanings = [
+        "who talks to whom, and how many learners",
+        *grid.axes,
+        *(column.meaning for column in means(comparison)),
+    ]
+    caption = f"Means over seeds ± standard deviation of one run. Minibatch: {grid.about_minibatch}."
+    return PageTable(caption, rows, meanings)
+
+
+def _tuning_page(rows: list[list[str]]) -> PageTable:
+    loss = "frame cross-entropy on dev, nats per frame, by which the value was chosen"
+    axes = rows[0][1:-3]
+    meanings = ["the configuration", *(f"value of {key}" for key in axes), loss, "frames right on dev", "the best"]
+    return PageTable("Values tried on dev, under a seed that judges nothing", rows, meanings)
 
 
 def _configurations(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """Cells that differ in the seed alone, together."""
     found: dict[str, list[Outcome]] = {}
     for o in outcomes:
-        found.setdefault(o.cell.exp.name.removesuffix(f"-seed{o.cell.seed}"), []).append(o)
+        found.setdefault(o.cell.configuration.stem, []).append(o)
     return list(found.values())
 
 
-def _to_json(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) -> dict[str, Any]:
+# compare.json ---------------------------------------------------------------------------------------------------------
+
+
+def _to_json(
+    grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison, choices: Sequence[Tuned]
+) -> dict[str, Any]:
     runs = {run.folder: run for run, _ in comparison.figures}
     first = next(iter(runs.values()), None)
+    by_folder = {o.cell.exp: o.cell.configuration for o in outcomes}
     return {
         "schema": SCHEMA,
         "recipe": grid.base.name,
@@ -106,20 +189,23 @@ def _to_json(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) ->
         "target_loss": comparison.target,
         "target_given": comparison.given,
         "behind_target": [run.name for run in comparison.behind],
+        "axes": list(grid.axes),
+        "tuning": [_choice_json(choice) for choice in choices],
         "cells": [_cell_json(o, runs.get(o.cell.exp), comparison) for o in outcomes],
-        "aggregates": [_aggregate_json(s, comparison) for s in comparison.series],
+        "aggregates": [_aggregate_json(s, comparison, by_folder) for s in comparison.series],
     }
 
 
 def _cell_json(outcome: Outcome, run: Run | None, comparison: Comparison) -> dict[str, Any]:
-    cell = outcome.cell
+    cell, what = outcome.cell, outcome.cell.configuration
     value: dict[str, Any] = {
         "directory": cell.exp.name,
-        "strategy": cell.strategy.name,
-        "options": plain(cell.strategy),
-        "label": cell.strategy.label,
-        "learners": cell.learners,
-        "stragglers": list(cell.stragglers),
+        "strategy": what.strategy.name,
+        "options": plain(what.strategy),
+        "label": what.strategy.label,
+        "learners": what.learners,
+        "stragglers": list(what.stragglers),
+        "axes": dict(what.axes),
         "seed": cell.seed,
         "state": outcome.state.value,
         "error": outcome.error or None,
@@ -134,10 +220,38 @@ def _cell_json(outcome: Outcome, run: Run | None, comparison: Comparison) -> dic
         "epochs": results.epochs,
         "frames": results.frames_seen,
         "stopped": results.stopped,
+        "diverged": diverged(run),
     }
 
 
-def _aggregate_json(series: Series, comparison: Comparison) -> dict[str, Any]:
+def _choice_json(choice: Tuned) -> dict[str, Any]:
+    what = choice.tuning.configuration
+    tried = [
+        {
+            "directory": record.directory.name,
+            "values": {key: record.axes[key] for key in choice.tuning.keys},
+            "state": record.state.value,
+            "diverged": record.diverged,
+            "dev_cross_entropy": record.dev_cross_entropy,
+            "dev_accuracy": record.dev_accuracy,
+            "error": record.error or None,
+        }
+        for record in choice.tried
+    ]
+    return {
+        "strategy": what.strategy.name,
+        "label": what.strategy.label,
+        "learners": what.learners,
+        "stragglers": list(what.stragglers),
+        "axes": {key: value for key, value in what.axes if key not in choice.tuning.keys},
+        "seed": choice.tried[0].seed,
+        "tried": tried,
+        "chosen": {key: choice.chosen.axes[key] for key in choice.tuning.keys} if choice.chosen else None,
+        "at_the_edge": list(choice.edges),
+    }
+
+
+def _aggregate_json(series: Series, comparison: Comparison, of: Mapping[Path, Configuration]) -> dict[str, Any]:
     run = series.runs[0]
     spreads = {name: spread(figure(one, comparison.of(one)) for one in series.runs) for name, figure in FIGURES.items()}
     for split in ("dev", "test"):
@@ -147,6 +261,7 @@ def _aggregate_json(series: Series, comparison: Comparison) -> dict[str, Any]:
         "label": run.results.label,
         "learners": run.results.learners,
         "stragglers": list(run.stragglers),
+        "axes": dict(of[run.folder].axes),
         "seeds": [one.results.seed for one in series.runs],
         "figures": {
             name: {

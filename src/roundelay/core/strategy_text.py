@@ -43,7 +43,7 @@ def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         UserError: no name, an option without a value or given twice; shows how to write it.
     """
-    head, *assignments = _split_outside_brackets(text)
+    head, *assignments = split_outside_brackets(text)
     name, colon, topology = head.partition(":")
     how = f"strategy {text!r}: write NAME, NAME:TOPOLOGY or NAME,KEY=VALUE, for example bmuf,period=20,nesterov=true"
     if not name or (colon and not topology):
@@ -62,12 +62,17 @@ def parse_strategy(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _split_outside_brackets(text: str) -> list[str]:
-    """Split at commas that stand outside [...] and {...}."""
-    parts, depth = [""], 0
+def split_outside_brackets(text: str) -> list[str]:
+    """Split at commas that stand outside [...], {...} and quotes."""
+    parts, depth, quote = [""], 0, ""
     for character in text:
-        depth += (character in "[{") - (character in "]}")
-        if character == "," and depth == 0:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0 and not quote:
             parts.append("")
         else:
             parts[-1] += character

@@ -11,19 +11,19 @@ from roundelay.core.errors import UserError
 class FirstPhase:
     """A first phase: one learner trains by `sgd` at a fixed rate. Runs beside each other share it.
 
-    epochs          of it
+    epochs          of it; 0: there is none
     learning_rate   null: schedule.learning_rate
     minibatch       in training.minibatch_unit; null: that of one learner under training.minibatch_per_learner, or
                     training.minibatch
     """
 
-    epochs: int = 1
+    epochs: int = 0
     learning_rate: float | None = None
     minibatch: int | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise UserError(f"init.first.epochs is {self.epochs}: give 1 or more, or leave init.first out.")
+        if self.epochs < 0:
+            raise UserError(f"init.first.epochs is {self.epochs}: give 1 or more, or 0 for no first phase.")
         if self.learning_rate is not None and not self.learning_rate >= 0:
             raise UserError(f"init.first.learning_rate is {self.learning_rate}: it cannot be negative.")
         if self.minibatch is not None and self.minibatch < 1:
@@ -32,7 +32,7 @@ class FirstPhase:
 
 @dataclass(frozen=True)
 class Init:
-    """The model that a run starts from; with neither `model` nor `first` its own, drawn by training.seed.
+    """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed.
 
     model           a run directory, a model.safetensors with its model.json, or the JSON of a checkpoint
     which           of a run directory: its final model, or its best checkpoint so far
@@ -43,8 +43,9 @@ class Init:
     model: Path | None = None
     which: Literal["final", "best"] = "final"
     output: Literal["keep", "new"] = "keep"
-    first: FirstPhase | None = None
+    first: FirstPhase = FirstPhase()
 
     def __post_init__(self) -> None:
-        if self.model is not None and self.first is not None:
-            raise UserError(f"init.model is {self.model}, and init.first is given too: a run starts from one of them.")
+        if self.model is not None and self.first.epochs:
+            first = f"init.first.epochs is {self.first.epochs}"
+            raise UserError(f"init.model is {self.model}, and {first}: a run starts from one of them.")

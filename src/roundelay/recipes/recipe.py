@@ -17,6 +17,7 @@ from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.schedule import Anneal, Newbob
+from roundelay.speech.adapt.config import AdaptConfig
 from roundelay.speech.decode.graphs import AnyGraph, HmmGraph
 from roundelay.speech.decode.lattice import LATTICE_BEAM
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
@@ -198,6 +199,7 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
 
+    adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
     init        the model that the run starts from (init.py)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
@@ -215,6 +217,13 @@ class Recipe:
     schedule: Newbob | Anneal = Newbob()
     decode: Decoding = Decoding()
     cost: CostModel = CostModel()
+    adapt: AdaptConfig = AdaptConfig()
+    adaptation: Path | None = None
+
+    @property
+    def adaptation_folder(self) -> Path:
+        """The folder of speakers' transforms and vectors."""
+        return self.alignment.parent / "adaptation" if self.adaptation is None else self.adaptation
 
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:

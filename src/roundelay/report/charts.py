@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import final
 
 from roundelay.report.numbers import short
 from roundelay.report.svg import (
@@ -86,24 +87,41 @@ def empty_chart(width: float, message: str) -> str:
     return svg(width, 120, message, text(clip(message, width - 20), width / 2, 64, class_="unit", anchor="middle"))
 
 
+LINES_HEIGHT = 340.0
+"""Units of the drawing."""
+
+
+@final
+@dataclass(frozen=True)
+class ChartAxes:
+    """Both axes of a chart of lines.
+
+    Attributes:
+        x, y: their titles.
+        ceiling: largest value that is drawn.
+        from_zero: does the y axis begin at zero?
+        x_ticks: the only values that the x axis names; none: round ones.
+    """
+
+    x: str
+    y: str
+    ceiling: float = math.inf
+    from_zero: bool = False
+    x_ticks: Sequence[float] = ()
+
+
 def line_chart(
     lines: Sequence[Line],
     width: float,
     label: str,
-    x_title: str,
-    y_title: str,
-    *,
-    ceiling: float = math.inf,
-    height: float = 340,
-    from_zero: bool = False,
-    x_ticks: Sequence[float] = (),
+    axes: ChartAxes,
     reference: Reference | None = None,
 ) -> str:
-    """Lines over an x axis from zero; the y axis covers what is there and not above `ceiling`.
+    """Lines over an x axis from zero; the y axis covers what is there and not above its ceiling.
 
-    A point that is not finite breaks its line; what lies above the ceiling is cut off there. `from_zero` is of the y
-    axis; `x_ticks` are the only values the x axis names.
+    A point that is not finite breaks its line; what lies above the ceiling is cut off there.
     """
+    ceiling, height = axes.ceiling, LINES_HEIGHT
     points = [p for line in lines for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     if not points:
         return empty_chart(width, "nothing measured yet")
@@ -111,12 +129,13 @@ def line_chart(
     heights = [p.y for p in points if p.y <= ceiling] or [p.y for p in points]
     heights += [v for line in lines for pair in line.band for v in pair if math.isfinite(v) and v <= ceiling]
     heights += [reference.start[1], reference.end[1]] if reference else []
-    y = axis(heights, bottom, top, from_zero=from_zero)
+    y = axis(heights, bottom, top, from_zero=axes.from_zero)
     left, right = left_margin(y), width - 14.0
     xs = [p.x for p in points] + ([reference.start[0], reference.end[0]] if reference else [])
     x = axis(xs, left, right, from_zero=True, about=6 if width > 400 else 4)
-    if x_ticks:
-        x = dataclasses.replace(x, low=0.0, high=max(*xs, *x_ticks), ticks=_roomy(x_ticks, left, right), label=short)
+    if axes.x_ticks:
+        ticks = _roomy(axes.x_ticks, left, right)
+        x = dataclasses.replace(x, low=0.0, high=max(*xs, *axes.x_ticks), ticks=ticks, label=short)
     size = 3.5 if sum(len(line.points) for line in lines if not line.quiet) <= 60 else 2.6
     drawn = [_band(line, x, y) for line in lines] + [_reference(reference, x, y)]
     drawn += [_line(line, x, y, size) for line in sorted(lines, key=lambda line: not line.quiet)]
@@ -126,7 +145,7 @@ def line_chart(
     window = element(
         "svg", *drawn, x=box[0], y=box[1], width=box[2], height=box[3], viewBox=" ".join(f"{v:.2f}" for v in box)
     )
-    return svg(width, height, label, y_axis(y, left, right, y_title), x_axis(x, bottom, x_title), window)
+    return svg(width, height, label, y_axis(y, left, right, axes.y), x_axis(x, bottom, axes.x), window)
 
 
 def _roomy(ticks: Sequence[float], left: float, right: float) -> tuple[float, ...]:

@@ -125,7 +125,8 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 
 def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The undisturbed one-learner run of the same seed and clock; of several the nearest in minibatch, `sgd` first."""
+    """The undisturbed one-learner run of the same seed and clock; of several the one whose recipe differs least, then
+    the nearest in minibatch, `sgd` first."""
     found = [
         other
         for other in runs
@@ -145,9 +146,11 @@ def _alike(a: Run, b: Run) -> bool:
     )
 
 
-def _distance(baseline: Run, run: Run) -> tuple[float, bool]:
+def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
+    here, there = baseline.settings, run.settings
+    differing = sum(here.get(key) != there.get(key) for key in {*here, *there})
     mine = run.results.minibatch_frames // (run.results.learners if run.results.minibatch_per_learner else 1)
-    return abs(baseline.results.minibatch_frames - mine), baseline.results.strategy != "sgd"
+    return differing, abs(baseline.results.minibatch_frames - mine), baseline.results.strategy != "sgd"
 
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:

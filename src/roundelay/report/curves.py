@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from roundelay.core.records import Evaluation
-from roundelay.report.charts import Line, Point, line_chart
+from roundelay.report.charts import ChartAxes, Line, Point, line_chart
 from roundelay.report.numbers import percent, plain, seconds, short
 from roundelay.report.panels import figure, legend, twice
 from roundelay.report.runs import Run
@@ -66,7 +66,9 @@ def curves(series: Sequence[Series], over: str) -> str:
         note,
         legend(series)
         + twice(
-            lambda width: line_chart(lines, width, f"{title}. {ends}", below.title, "nats per frame", ceiling=ceiling)
+            lambda width: line_chart(
+                lines, width, f"{title}. {ends}", ChartAxes(below.title, "nats per frame", ceiling=ceiling)
+            )
         ),
     )
 
@@ -92,7 +94,9 @@ def consensus(series: Sequence[Series]) -> str:
         note + _band_note(lines) + _clock_note(apart, "seconds") + same,
         legend(apart)
         + twice(
-            lambda width: line_chart(lines, width, f"{title}. {ends}", below.title, "root mean square, per parameter")
+            lambda width: line_chart(
+                lines, width, f"{title}. {ends}", ChartAxes(below.title, "root mean square, per parameter")
+            )
         ),
     )
 

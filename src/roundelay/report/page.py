@@ -6,6 +6,7 @@ It asks nobody for anything: style, script and charts are in it, and the letters
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -39,8 +40,23 @@ def write_report(folders: Sequence[Path], out: Path, target: float | None = None
     return out
 
 
-def render_html(runs: Sequence[Run], target: float | None = None, warnings: Sequence[str] = ()) -> str:
-    """The page. Equal runs give an equal page, byte for byte."""
+@dataclass(frozen=True)
+class PageTable:
+    """A table for the page: titles and rows of equally many cells, and the meaning of each column."""
+
+    caption: str
+    rows: Sequence[Sequence[str]]  # the first are the titles
+    meanings: Sequence[str]
+
+
+def render_html(
+    runs: Sequence[Run],
+    target: float | None = None,
+    warnings: Sequence[str] = (),
+    tables: Sequence[PageTable] = (),
+) -> str:
+    """The page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte for
+    byte."""
     comparison = compare_runs(runs, target)
     series = comparison.series
     corpora = list(dict.fromkeys(run.results.corpus for run in runs if run.results.corpus))
@@ -65,7 +81,7 @@ def render_html(runs: Sequence[Run], target: float | None = None, warnings: Sequ
         "main",
         header,
         _section("Result", _two(first), hidden=True),
-        _tables(runs, comparison),
+        _tables(runs, comparison, tables),
         _section("Learning", _two(learning)),
         _section("Speed", _two(scaling)) if scaling else "",
         _section("Talking", _two(talking), who) if talking and not alone else "",
@@ -83,7 +99,7 @@ def _section(title: str, *body: str, hidden: bool = False) -> str:
     return element("section", element("h2", esc(title), **({"class_": "unseen"} if hidden else {})), *body)
 
 
-def _tables(runs: Sequence[Run], comparison: Comparison) -> str:
+def _tables(runs: Sequence[Run], comparison: Comparison, given: Sequence[PageTable]) -> str:
     titles, *rows = summary_table(runs)
     shown = columns(runs)
     below = [table("All runs", titles, rows, [c.number for c in shown], [c.meaning for c in shown])]
@@ -94,13 +110,19 @@ def _tables(runs: Sequence[Run], comparison: Comparison) -> str:
         parts = [element("div", *below, class_="wide"), element("div", beside, class_="narrow")]
     else:
         parts = below
-    over_seeds = means_table(comparison)
-    if over_seeds:
-        meanings = ["who talks to whom, and how many learners", *(column.meaning for column in means(comparison))]
-        caption = "Means over seeds ± standard deviation of one run"
-        numbers = [False] + [True] * (len(meanings) - 1)
-        parts.insert(0, table(caption, over_seeds[0], over_seeds[1:], numbers, meanings))
+    parts[:0] = [
+        table(one.caption, one.rows[0], one.rows[1:], [False] + [True] * (len(one.meanings) - 1), one.meanings)
+        for one in (given or _over_seeds(comparison))
+    ]
     return _section("Runs", *parts)
+
+
+def _over_seeds(comparison: Comparison) -> list[PageTable]:
+    rows = means_table(comparison)
+    if not rows:
+        return []
+    meanings = ["who talks to whom, and how many learners", *(column.meaning for column in means(comparison))]
+    return [PageTable("Means over seeds ± standard deviation of one run", rows, meanings)]
 
 
 def _document(title: str, main: str) -> str:

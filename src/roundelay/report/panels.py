@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.report.charts import Dot, DotRow, Line, Point, Reference, dot_chart, line_chart
+from roundelay.report.charts import ChartAxes, Dot, DotRow, Line, Point, Reference, dot_chart, line_chart
 from roundelay.report.comparison import Comparison, Spread
 from roundelay.report.headline import scored_split, shared_cores
 from roundelay.report.numbers import MISSING, plain, seconds, short
@@ -281,11 +281,8 @@ def speedup(comparison: Comparison) -> str:
                 lines,
                 width,
                 f"Speedup over one learner. {said}",
-                "learners",
-                "times one learner",
-                from_zero=True,
-                x_ticks=ticks,
-                reference=Reference((1.0, 1.0), (float(most), float(most))),
+                ChartAxes("learners", "times one learner", from_zero=True, x_ticks=ticks),
+                Reference((1.0, 1.0), (float(most), float(most))),
             )
         ),
     )

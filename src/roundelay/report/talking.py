@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from roundelay.report.charts import Line, Point, line_chart
+from roundelay.report.charts import ChartAxes, Line, Point, line_chart
 from roundelay.report.mixing import counted, exchange_map, formula, gap_note
 from roundelay.report.numbers import percent, plain
 from roundelay.report.panels import figure, legend, twice
@@ -39,7 +39,9 @@ def staleness(series: Sequence[Series]) -> str:
         note,
         legend(spread_out)
         + twice(
-            lambda width: line_chart(lines, width, f"{title}. {said}", "versions", "% of gradients", from_zero=True)
+            lambda width: line_chart(
+                lines, width, f"{title}. {said}", ChartAxes("versions", "% of gradients", from_zero=True)
+            )
         ),
     )
 

@@ -4,6 +4,8 @@ Legend: P parameters, L learners.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,45 +22,80 @@ from roundelay.runtime.rows import Row, RowExchange
 from roundelay.runtime.trace import Kind
 
 
+@final
+@dataclass(frozen=True)
+class LearnerPlace:
+    """The place of a learner in its run."""
+
+    rank: int
+    learners: int
+    seed: int
+    minibatches_a_round: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class LearnerVectors:
+    """Vectors of a learner, wherever they lie, (P,) each.
+
+    Attributes:
+        snapshot: where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`).
+        memory: by name, of its strategy and its optimizer.
+    """
+
+    row: Row
+    gradient: Tensor
+    snapshot: Tensor | None
+    memory: Mapping[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class LearnerTables:
+    """Small tables that a learner writes.
+
+    Attributes:
+        steps: of all learners, (L,).
+        counts: of the segment, of all learners.
+        scalars: of this learner's optimizer.
+    """
+
+    steps: NDArray[np.int64]
+    counts: Counts
+    scalars: NDArray[np.float64]
+
+
 class LearnerState(Me):
     """Implements `core.state.Me` over a row, wherever the row lives.
 
     Args:
-        snapshot: where snapshots are copied to, (P,); None: they are the row itself (`SnapshotBuffer`).
         update: updates the row as a whole in place of the optimizer (`WholeStep`).
         deferred: the exchange that the next step is to do along with its update, if there is one.
     """
 
     def __init__(
         self,
-        rank: int,
-        learners: int,
-        seed: int,
-        row: Row,
-        snapshot: Tensor | None,
-        gradient: Tensor,
+        place: LearnerPlace,
+        vectors: LearnerVectors,
         optimizer: LocalOptimizer,
-        memory: Mapping[str, Tensor],
-        steps: NDArray[np.int64],
-        counts: Counts,
-        scalars: NDArray[np.float64],
-        minibatches_a_round: int = 1,
+        tables: LearnerTables,
         update: Callable[[Gradient], bool] | None = None,
         deferred: Deferred | None = None,
     ) -> None:
-        self.rank, self.learners, self.seed = rank, learners, seed
-        self._optimizer, self._minibatches_a_round = optimizer, minibatches_a_round
-        self.row, self.gradient_buffer, self.counts = row, gradient, counts
+        row, memory = vectors.row, vectors.memory
+        self.rank, self.learners, self.seed = place.rank, place.learners, place.seed
+        self._optimizer, self._minibatches_a_round = optimizer, place.minibatches_a_round
+        self.row, self.gradient_buffer, self.counts = row, vectors.gradient, tables.counts
         self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
-        self._snapshot, self._snapshot_version = SnapshotBuffer(row, snapshot), -1
+        self._snapshot, self._snapshot_version = SnapshotBuffer(row, vectors.snapshot), -1
         kept = {name: slices(memory[name]) for name in optimizer.memory}
         memory_parts = [{name: kept[name][number] for name in kept} for number in range(len(row.parts))]
         self._step: LocalStep = (
             WholeStep(self._snapshot, update)
             if update is not None
-            else ChunkedStep(self._snapshot, optimizer.attach(row.parts, memory_parts, scalars))
+            else ChunkedStep(self._snapshot, optimizer.attach(row.parts, memory_parts, tables.scalars))
         )
-        self._steps, self._memory, self._deferred = steps, memory, deferred or Deferred()
+        self._steps, self._memory, self._deferred = tables.steps, memory, deferred or Deferred()
 
     @property
     def everyone(self) -> tuple[int, ...]:

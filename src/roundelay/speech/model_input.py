@@ -6,7 +6,7 @@ comes out is no speech. So both are compared before anything is decoded.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from roundelay.core.errors import UserError
@@ -27,6 +27,7 @@ class ModelInput:
         words: how many the lexicon had.
         lexicon: digest of its words and pronunciations.
         transcripts: digest of the training transcripts, which language models are estimated from.
+        made_by: by the name of a part, the identity of the models that made it (see `roundelay adapt`).
     """
 
     sampling_rate: int
@@ -37,6 +38,7 @@ class ModelInput:
     words: int
     lexicon: str
     transcripts: str
+    made_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, corpus: Corpus, store: FeatureStore) -> "ModelInput":
@@ -50,6 +52,7 @@ class ModelInput:
             len(corpus.lexicon.words),
             _digest([corpus.lexicon.to_text()]),
             _digest(corpus.transcripts(TRAIN)),
+            makers(store.config),
         )
 
     def changes(self, corpus: Corpus) -> str:
@@ -70,6 +73,12 @@ def filterbanks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(config)]
     parts = config.get("parts", ())
     return [dict(part["fbank"]) for part in parts if isinstance(part, Mapping) and isinstance(part.get("fbank"), dict)]
+
+
+def makers(config: Mapping[str, Any]) -> dict[str, str]:
+    """The identity of the models that made a part, by its name, as a store's configuration has it; where it has one."""
+    parts = [part for part in config.get("parts", ()) if isinstance(part, Mapping)]
+    return {str(part.get("name")): str(part["made_by"]) for part in parts if part.get("made_by")}
 
 
 def features_for(
@@ -140,6 +149,13 @@ def mismatches(store: FeatureStore, parts: Sequence[StoredPart], known: ModelInp
                 for name in sorted(mine.keys() & its.keys())
                 if mine[name] != its[name] and name != "num_bins"
             ]
+        made = makers(store.config)
+        found += [
+            f"{name} was made by other models ({made.get(name, 'unknown')[:12]}) than the model's ({its[:12]}): give "
+            "`roundelay adapt` the recipe whose models made these"
+            for name, its in known.made_by.items()
+            if made.get(name) != its
+        ]
     return found
 
 

@@ -4,7 +4,7 @@
 
 Source: the format is that of Kalamkar et al. 2019, arXiv 1905.12322. Sent: 2 bytes an element.
 
-Legend: C elements of a chunk, B bytes of one.
+Legend: C elements of a chunk.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,13 @@ class Bf16(Codec):
 
     name: ClassVar[str] = "bf16"
     error: ClassVar[float] = 2.0**-8
+    form: ClassVar[torch.dtype] = torch.bfloat16
 
     def bytes_of(self, elements: int) -> int:
         return 2 * elements
 
     def encode(self, x: Tensor, coded: Tensor) -> None:
-        coded.view(torch.bfloat16).copy_(x)
+        coded.copy_(x)
 
     def decode(self, coded: Tensor, x: Tensor) -> None:
-        x.copy_(coded.view(torch.bfloat16))
+        x.copy_(coded)

@@ -7,7 +7,7 @@ of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512; there a float of f
 Sent, of C elements: ceil(C / 1024) scales of 4 bytes, then ceil(C / 2) bytes: number i, of the first half, in the lower
 four bits, number i + ceil(C / 2) in the upper ones.
 
-Legend: C elements of a chunk, B bytes of one.
+Legend: C elements of a chunk, B bytes of a coded one.
 """
 
 from dataclasses import dataclass

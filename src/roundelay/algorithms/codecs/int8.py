@@ -4,7 +4,7 @@
 
 blocks.py derives it and names its sources. Sent, of C elements: ceil(C / 1024) scales of 4 bytes, then C numbers.
 
-Legend: C elements of a chunk, B bytes of one.
+Legend: C elements of a chunk, B bytes of a coded one.
 """
 
 from dataclasses import dataclass

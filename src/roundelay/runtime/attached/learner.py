@@ -39,7 +39,7 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -124,19 +124,12 @@ class AttachedLearner:
         if device is not None and not vectors.resident:
             pinned(snapshot)
             pinned(vectors.gradient)
+        tables = self.arena.optimizer
         self.me = LearnerState(
-            self.rank,
-            self.learners,
-            self._terms.seed,
-            vectors.row,
-            snapshot,
-            vectors.gradient,
+            LearnerPlace(self.rank, self.learners, self._terms.seed, minibatches_a_round=self.learners),
+            LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
             optimizer,
-            vectors.memory,
-            self.arena.optimizer.steps,
-            self.arena.counts,
-            self.arena.optimizer.scalars[self.rank],
-            minibatches_a_round=self.learners,
+            LearnerTables(tables.steps, self.arena.counts, tables.scalars[self.rank]),
             update=self._update,
             deferred=self._deferred,
         )

@@ -25,7 +25,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.heap import keep_freed
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
 from roundelay.runtime.procs.coordination.devices import device_of
@@ -189,17 +189,9 @@ def _state(
         pinned(vectors.row.vector if snapshot is None else snapshot)
         pinned(vectors.gradient)
     return LearnerState(
-        spec.rank,
-        spec.layout.learners,
-        cluster.seed,
-        vectors.row,
-        snapshot,
-        vectors.gradient,
+        LearnerPlace(spec.rank, spec.layout.learners, cluster.seed, cluster.minibatches_a_round),
+        LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
         cluster.optimizer,
-        vectors.memory,
-        arena.optimizer.steps,
-        arena.counts,
-        arena.optimizer.scalars[spec.rank],
-        cluster.minibatches_a_round,
+        LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[spec.rank]),
         deferred=deferred,
     )

@@ -31,7 +31,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.effects import VirtualEffects
@@ -108,18 +108,10 @@ class SimRuntime(Runtime):
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
-            rank,
-            self.cluster.learners,
-            self.cluster.seed,
-            self._rows[rank],
-            torch.zeros(self.parameters),
-            self._gradients.out[rank],
+            LearnerPlace(rank, self.cluster.learners, self.cluster.seed, self.cluster.minibatches_a_round),
+            LearnerVectors(self._rows[rank], self._gradients.out[rank], torch.zeros(self.parameters), memory),
             self.cluster.optimizer,
-            memory,
-            self._steps,
-            self._counts,
-            self._scalars[rank],
-            self.cluster.minibatches_a_round,
+            LearnerTables(self._steps, self._counts, self._scalars[rank]),
         )
 
     def _check_lives(self) -> None:

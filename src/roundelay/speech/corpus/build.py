@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
@@ -19,11 +21,11 @@ from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_wi
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.left_out import check_shares, note_left_out
-from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions, is_open
+from roundelay.speech.corpus.options import Preparation, PrepareOptions, is_open
 from roundelay.speech.corpus.words import CorpusWords, choose_words
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, listing
-from roundelay.speech.features.compute import compute_features
+from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
@@ -41,37 +43,51 @@ CORPUS_G2P_MODEL = "g2p.json.gz"
 GIVEN_FEATURES = "feats"  # the folder of features that were given
 
 
+@final
+@dataclass(frozen=True)
+class ReadUtterances:
+    """Utterances of a corpus as its files have them.
+
+    Attributes:
+        splits: utterances by split; paths are absolute, or relative to the folder that is to be written.
+        left_out: those that are left out already, with the reason, by split.
+        remarks: on the corpus, for whoever prepares it.
+        given: features and statistics that are there; None: they are computed from audio.
+    """
+
+    splits: Mapping[str, Sequence[Utterance]]
+    left_out: Mapping[str, Sequence[LeftOut]] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+    given: GivenFeatures | None = None
+
+    @classmethod
+    def of(cls, read: Mapping[str, tuple[Sequence[Utterance], Sequence[LeftOut]]]) -> "ReadUtterances":
+        """By split, its utterances and those left out."""
+        return cls(
+            {split: found for split, (found, _) in read.items()}, {split: out for split, (_, out) in read.items()}
+        )
+
+
 def prepare_kaldi(
-    source: Path,
-    data: Path,
-    lexicon: Path,
-    splits: Mapping[str, str],
-    progress: Progress,
-    *,
-    options: PrepareOptions = DEFAULTS,
-    name: str,
-    licence: str = "",
+    source: Path, lexicon: Path, splits: Mapping[str, str], preparation: Preparation, progress: Progress
 ) -> Corpus:
     """Prepare a corpus of Kaldi data directories.
 
     Args:
         source: the corpus folder; paths in `wav.scp` are relative to it.
-        data: the folder to write (see prepared).
         lexicon: file in CMU's format.
         splits: name of the split -> data directory, relative to `source`; one is named "train".
         progress: told of the long steps.
-        options: policies and features.
-        name: of the corpus.
-        licence: its licence, for the reader of corpus.json.
 
     Raises:
         UserError: anything wrong with the input, all problems of a kind together.
     """
+    options = preparation.options
     if not source.is_dir():
-        raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {name}.")
+        raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {preparation.name}.")
     reading = KaldiOptions(
         on_bad=options.on_bad,
-        pipes=Pipes(data / "piped", options.pipe_seconds) if options.allow_pipes else None,
+        pipes=Pipes(preparation.data / "piped", options.pipe_seconds) if options.allow_pipes else None,
         features=options.given_features,
         frame_shift_ms=options.frame_shift_ms,
         channel=options.channel,
@@ -89,30 +105,17 @@ def prepare_kaldi(
         odd = [split for split, one in read.items() if one.matrices is None]
         raise UserError(f"{source}: features are given (feats.scp), but not for {', '.join(odd)}; give all or none.")
     utterances = {split: one.utterances for split, one in read.items()}
-    return prepare_utterances(
-        data,
+    found = ReadUtterances(
         utterances,
-        _read_lexicon(lexicon, options, utterances),
-        progress,
-        options=options,
-        name=name,
-        licence=licence,
         left_out={split: one.left_out for split, one in read.items()},
         remarks=[remark for one in read.values() for remark in one.remarks],
         given=functools.reduce(operator.or_, given) if given else None,
     )
+    return prepare_utterances(found, _read_lexicon(lexicon, options, utterances), preparation, progress)
 
 
 def prepare_lhotse(
-    source: Path,
-    data: Path,
-    lexicon: Path,
-    splits: Mapping[str, str],
-    progress: Progress,
-    *,
-    options: PrepareOptions = DEFAULTS,
-    name: str,
-    licence: str = "",
+    source: Path, lexicon: Path, splits: Mapping[str, str], preparation: Preparation, progress: Progress
 ) -> Corpus:
     """Prepare a corpus of Lhotse manifests.
 
@@ -121,8 +124,8 @@ def prepare_lhotse(
     Raises:
         UserError: anything wrong with the input, all problems of a kind together.
     """
-    found = find_parts(source)
-    parts = {part: found[part] for part in sorted(found, key=lambda part: (part != TRAIN, part))}
+    options, there_are = preparation.options, find_parts(source)
+    parts = {part: there_are[part] for part in sorted(there_are, key=lambda part: (part != TRAIN, part))}
     there = ", ".join(repr(part) for part in parts)
     chosen = dict(splits) or ({TRAIN: ""} if list(parts) == [""] else {part: part for part in parts})
     if unknown := [part for part in chosen.values() if part not in parts]:
@@ -130,49 +133,24 @@ def prepare_lhotse(
     if TRAIN not in chosen:
         raise UserError(f"{source}: none of the parts {there} is named train; say which, e.g. `--split train=PART`.")
     read = {split: read_part(parts[part], source, options.on_bad) for split, part in chosen.items()}
-    chosen_utterances = {split: utterances for split, (utterances, _) in read.items()}
-    return prepare_utterances(
-        data,
-        chosen_utterances,
-        _read_lexicon(lexicon, options, chosen_utterances),
-        progress,
-        options=options,
-        name=name,
-        licence=licence,
-        left_out={split: left_out for split, (_, left_out) in read.items()},
-    )
+    found = ReadUtterances.of(read)
+    return prepare_utterances(found, _read_lexicon(lexicon, options, found.splits), preparation, progress)
 
 
-def prepare_utterances(
-    data: Path,
-    splits: Mapping[str, Sequence[Utterance]],
-    lexicon: Lexicon,
-    progress: Progress,
-    *,
-    options: PrepareOptions = DEFAULTS,
-    name: str,
-    licence: str = "",
-    left_out: Mapping[str, Sequence[LeftOut]] | None = None,
-    remarks: Sequence[str] = (),
-    given: GivenFeatures | None = None,
-) -> Corpus:
-    """Check utterances (paths absolute or relative to `data`), compute their features and write the prepared corpus.
-
-    Args:
-        left_out: utterances of the splits that whoever read them has left out already.
-        remarks: what whoever read them has to say of them.
-        given: features and statistics that are there; None: they are computed from audio.
+def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Preparation, progress: Progress) -> Corpus:
+    """Check utterances, compute their features and write the prepared corpus.
 
     Raises:
         UserError: anything wrong with the input, all problems of a kind together; more than the share of a split that
             may be left out would be.
     """
-    gone = {split: list((left_out or {}).get(split, ())) for split in splits}
+    data, options, splits, given = preparation.data, preparation.options, read.splits, read.given
+    gone = {split: list(read.left_out.get(split, ())) for split in splits}
     check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
     check_splits(splits)
     if given is not None and options.rate is not None:
         raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
-    rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, remarks)
+    rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, read.remarks)
     words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
     kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
@@ -183,11 +161,11 @@ def prepare_utterances(
     tolerant = is_open(options.vocabulary) and options.on_missing_words == "error"
     corpus = Corpus(
         folder=data,
-        name=name,
+        name=preparation.name,
         splits=kept,
         lexicon=words.lexicon,
         sampling_rate=rate,
-        licence=licence,
+        licence=preparation.licence,
         # An open vocabulary means: held-out words may be unknown; their utterances are then left out of alignment only.
         on_missing_words="skip" if tolerant else options.on_missing_words,
         map_to=options.map_to,
@@ -242,10 +220,9 @@ def _store(
         data / options.features.folder,
         options.features,
         progress,
-        audio_folder=data,
+        audio=AudioFolder(data, rate),
         workers=options.workers,
         on_bad=options.on_bad,
-        rate=rate,
     )
     note_left_out(bad, gone, splits)
     return store, options.features.folder
@@ -282,10 +259,9 @@ def change_features(
         data / features.folder,
         features,
         progress,
-        audio_folder=data,
+        audio=AudioFolder(data, corpus.sampling_rate if corpus.audio else None),
         workers=workers,
         on_bad=on_bad,
-        rate=corpus.sampling_rate if corpus.audio else None,
     )
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}

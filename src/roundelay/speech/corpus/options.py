@@ -2,7 +2,8 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, final
 
 from roundelay.speech.data.problems import BadPolicy
 from roundelay.speech.features.parts import FeatureConfig
@@ -39,6 +40,24 @@ class PrepareOptions:
 
 
 DEFAULTS = PrepareOptions()
+
+
+@final
+@dataclass(frozen=True)
+class Preparation:
+    """A corpus as it is to become.
+
+    Attributes:
+        data: the folder to write (see prepared).
+        licence: for the reader of corpus.json.
+    """
+
+    data: Path
+    name: str
+    licence: str = ""
+    options: PrepareOptions = DEFAULTS
+
+
 OPEN = PrepareOptions(vocabulary="open")
 
 

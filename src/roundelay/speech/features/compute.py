@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -114,16 +115,32 @@ def _workers(utterances: Sequence[Utterance], workers: int | None) -> int:
 # All of them ----------------------------------------------------------------------------------------------------------
 
 
+@final
+@dataclass(frozen=True)
+class AudioFolder:
+    """Audio of utterances.
+
+    Attributes:
+        path: what relative paths of utterances are relative to.
+        rate: to resample all audio to, in Hz; None: all has one rate.
+    """
+
+    path: Path = Path()
+    rate: int | None = None
+
+
+HERE = AudioFolder()
+
+
 def compute_features(
     utterances: Sequence[Utterance],
     folder: Path,
     config: FeatureConfig | FbankConfig,
     progress: Progress,
     *,
-    audio_folder: Path = Path(),
+    audio: AudioFolder = HERE,
     workers: int | None = None,
     on_bad: BadPolicy = "error",
-    rate: int | None = None,
 ) -> tuple[FeatureStore, list[LeftOut]]:
     """Compute the features of all utterances into `folder`, in their order, unless they are there already.
 
@@ -132,14 +149,12 @@ def compute_features(
     interrupted run has finished are not computed again, unless their files have changed.
 
     Args:
-        utterances: of all splits; all at one sampling rate, unless `rate` is given.
+        utterances: of all splits; all at one sampling rate, unless `audio` says one.
         folder: where to put the store.
         config: the parts; a FbankConfig alone is one filterbank.
         progress: told of every utterance.
-        audio_folder: what relative paths of utterances are relative to.
         workers: processes; None: as many as pay.
         on_bad: `error`, or `skip` utterances that cannot be read, are shorter than a frame, give NaN or lack a part.
-        rate: to resample all audio to, in Hz.
 
     Returns:
         The store, and the utterances left out (under `skip`) with the reason.
@@ -149,7 +164,7 @@ def compute_features(
             under `skip` when nothing is left. What was in the folder before stays.
     """
     config = only_fbank(config) if isinstance(config, FbankConfig) else config
-    rate = _sampling_rate(utterances, rate)
+    audio_folder, rate = audio.path, _sampling_rate(utterances, audio.rate)
     keys = _keys(utterances, audio_folder, config, rate)
     fingerprint = _digest([f"{u.id} {keys[u.id]}" for u in utterances])
     if (done := _complete(folder, fingerprint, on_bad)) is not None:

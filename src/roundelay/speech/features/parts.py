@@ -46,6 +46,7 @@ class External:
 
     Attributes:
         every: frames that a row stands for: 1; 10 as Kaldi's online i-vectors have; 0, one row for all of an utterance.
+        made_by: identity of the models that made them, if they have one: a network knows features by others for others.
     """
 
     kind: Literal["external"] = "external"
@@ -55,6 +56,7 @@ class External:
     deltas: int = 0
     normalise: Literal["speaker", "none"] = "none"
     spliced: bool = True
+    made_by: str = ""
 
 
 @dataclass(frozen=True)

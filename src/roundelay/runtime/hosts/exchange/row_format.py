@@ -104,7 +104,7 @@ class Buffer:
         return self.view[: codec.bytes_of(size)]
 
     def parts(self, size: int, codec: Codec) -> list[Tensor]:
-        """Coded chunks, (B,) each, of `size` elements."""
+        """Coded chunks of `size` elements."""
         return codec.parts(self.bytes, size)
 
     def vectors(self, size: int, at: int = 0) -> list[Tensor]:
@@ -193,7 +193,7 @@ def apply_reply(
     for number, (m, t) in enumerate(coded):
         own, x = [vector[number] for vector in vectors], rows[number]
         if codec.exact and untouched:
-            rule(x, t.view(torch.float32), *own)
+            rule(x, t, *own)
             continue
         before, after, theirs = scratch.take(len(x))
         codec.decode(m, before)

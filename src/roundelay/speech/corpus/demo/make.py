@@ -33,9 +33,9 @@ from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import audio_length
-from roundelay.speech.corpus.build import prepare_utterances
+from roundelay.speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay.speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
-from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.options import Preparation
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.hmm.boundaries import PHONE_TIMES
 from roundelay.speech.lexicon.lexicon import parse_lexicon
@@ -109,15 +109,8 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
         split: [_utterance(data, speaker, line) for speaker, some in per_speaker.items() for line in some]
         for split, per_speaker in script.items()
     }
-    return prepare_utterances(
-        data,
-        splits,
-        parse_lexicon(LEXICON, "demo lexicon"),
-        progress,
-        options=PrepareOptions(),
-        name="demo",
-        licence=LICENCE,
-    )
+    lexicon = parse_lexicon(LEXICON, "demo lexicon")
+    return prepare_utterances(ReadUtterances(splits), lexicon, Preparation(data, "demo", LICENCE), progress)
 
 
 def _script(split: str, seed: int, count: int) -> dict[Speaker, list[_Line]]:

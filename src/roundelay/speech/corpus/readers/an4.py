@@ -19,10 +19,10 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay.speech.audio.sphere import read_header
-from roundelay.speech.corpus.build import prepare_kaldi, prepare_utterances
+from roundelay.speech.corpus.build import ReadUtterances, prepare_kaldi, prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
+from roundelay.speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
@@ -45,23 +45,13 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
     Raises:
         UserError: anything wrong with the corpus, all problems of a kind together.
     """
+    preparation = Preparation(data, "an4", LICENCE, options)
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():
-        splits, left_out = _read_published(root, options.on_bad)
-        lexicon = read_lexicon(root / "etc" / "an4.dic")
-        return prepare_utterances(
-            data, splits, lexicon, progress, options=options, name="an4", licence=LICENCE, left_out=left_out
-        )
-    return prepare_kaldi(
-        source,
-        data,
-        source / "lang" / "an4.dic",
-        {"train": "train", "dev": "dev", "test": "test"},
-        progress,
-        options=options,
-        name="an4",
-        licence=LICENCE,
-    )
+        found = ReadUtterances(*_read_published(root, options.on_bad))
+        return prepare_utterances(found, read_lexicon(root / "etc" / "an4.dic"), preparation, progress)
+    splits = {"train": "train", "dev": "dev", "test": "test"}
+    return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress)
 
 
 def _read_published(root: Path, on_bad: BadPolicy) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions, Vocabulary
+from roundelay.speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
 from roundelay.speech.prepared import Corpus
 
 Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary"]
 """Options of the command that mean something for some corpora only."""
+Prepare = Callable[[Path, Path, Mapping[str, str], Preparation, Progress], Corpus]
+"""Reads a corpus: its folder, lexicon and the part of each split."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,24 @@ class Reader:
     vocabulary: Vocabulary | None = None
     data: str | None = None
     licence: str = ""
+
+    @classmethod
+    def of_format(
+        cls, name: str, about: str, prepare: Prepare, usual: Mapping[str, str] = MappingProxyType({})
+    ) -> "Reader":
+        """The reader of users' own corpora in a format.
+
+        Args:
+            usual: name of the split -> part of the corpus, where the user does not say.
+        """
+
+        def prepare_own(request: Request, progress: Progress) -> Corpus:
+            splits = {split: parts[-1] for split, parts in request.splits.items()} or usual
+            preparation = Preparation(request.data, request.data.name, options=request.options)
+            return prepare(request.folder, request.dictionary, splits, preparation, progress)
+
+        takes: frozenset[Takes] = frozenset({"--source", "--lexicon", "--split", "--vocabulary"})
+        return cls(name, about, prepare_own, takes, needs_lexicon=True)
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
         """The files that `--download` brings; `parts` of the corpus, where some are chosen.

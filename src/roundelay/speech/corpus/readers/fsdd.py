@@ -12,11 +12,11 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
-from roundelay.speech.corpus.build import prepare_utterances
+from roundelay.speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import Wanted
-from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
+from roundelay.speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, counted, listing
@@ -62,19 +62,11 @@ def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: Prepa
         )
     if (source / "train" / "wav.scp").is_file():
         read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
-        splits, left_out = {s: found for s, (found, _) in read.items()}, {s: gone for s, (_, gone) in read.items()}
+        found = ReadUtterances.of(read)
     else:
-        splits, left_out = _read_recordings(source, options)
-    return prepare_utterances(
-        data,
-        splits,
-        parse_lexicon(PRONUNCIATIONS, "lexicon of the digits"),
-        progress,
-        options=options,
-        name="fsdd",
-        licence=LICENCE,
-        left_out=left_out,
-    )
+        found = ReadUtterances(*_read_recordings(source, options))
+    lexicon = parse_lexicon(PRONUNCIATIONS, "lexicon of the digits")
+    return prepare_utterances(found, lexicon, Preparation(data, "fsdd", LICENCE, options), progress)
 
 
 def _read_recordings(

@@ -17,11 +17,11 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio
-from roundelay.speech.corpus.build import prepare_utterances
+from roundelay.speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay.speech.corpus.download import Remote
 from roundelay.speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay.speech.corpus.free import OPENSLR, Wanted, parts_of
-from roundelay.speech.corpus.options import DEFAULTS, OPEN, PrepareOptions
+from roundelay.speech.corpus.options import DEFAULTS, OPEN, Preparation, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
@@ -79,7 +79,8 @@ def prepare_librispeech(
         UserError: a part is missing; transcripts and audio do not belong together; all that `prepare_utterances` finds.
     """
     root = _root(source, PARTS)
-    return _prepare(root, data, lexicon, splits or _splits_found(root), progress, options, "librispeech")
+    preparation = Preparation(data, "librispeech", LICENCE, options)
+    return _prepare(root, lexicon, splits or _splits_found(root), preparation, progress)
 
 
 def prepare_mini_librispeech(
@@ -100,24 +101,18 @@ def prepare_mini_librispeech(
     Raises:
         UserError: as `prepare_librispeech`.
     """
+    preparation = Preparation(data, "mini-librispeech", LICENCE, options)
     if not (source / "train" / "wav.scp").is_file():
         root = _root(source, (MINI_TRAIN, MINI_DEV))
         wanted = splits or {TRAIN: [MINI_TRAIN], "dev": [MINI_DEV]}
-        return _prepare(root, data, lexicon, wanted, progress, options, "mini-librispeech", halve=splits is None)
+        return _prepare(root, lexicon, wanted, preparation, progress, halve=splits is None)
     if splits is not None:
         raise UserError(f"{source}: data directories train, dev and test are here, so --split has no meaning.")
     read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
     genders = _genders_of_table(source / "manifest.tsv")
-    return prepare_utterances(
-        data,
-        {split: [_with_gender(u, genders) for u in utterances] for split, (utterances, _) in read.items()},
-        read_lexicon(lexicon, strip_stress=True, case="upper"),
-        progress,
-        options=options,
-        name="mini-librispeech",
-        licence=LICENCE,
-        left_out={split: left_out for split, (_, left_out) in read.items()},
-    )
+    found = {split: ([_with_gender(u, genders) for u in some], left_out) for split, (some, left_out) in read.items()}
+    dictionary = read_lexicon(lexicon, strip_stress=True, case="upper")
+    return prepare_utterances(ReadUtterances.of(found), dictionary, preparation, progress)
 
 
 def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> tuple[list[Utterance], list[LeftOut]]:
@@ -173,12 +168,10 @@ def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> t
 
 def _prepare(
     root: Path,
-    data: Path,
     lexicon: Path,
     splits: Splits,
+    preparation: Preparation,
     progress: Progress,
-    options: PrepareOptions,
-    name: str,
     *,
     halve: bool = False,
 ) -> Corpus:
@@ -195,14 +188,12 @@ def _prepare(
     utterances: dict[str, list[Utterance]] = {}
     left_out: dict[str, list[LeftOut]] = {}
     for split, parts in splits.items():
-        read = [read_part(root, part, options.on_bad, progress) for part in parts]
+        read = [read_part(root, part, preparation.options.on_bad, progress) for part in parts]
         utterances[split] = [u for found, _ in read for u in found]
         left_out[split] = [one for _, gone in read for one in gone]
     if halve:
         utterances["dev"], utterances["test"] = _halves(utterances["dev"])
-    return prepare_utterances(
-        data, utterances, dictionary, progress, options=options, name=name, licence=LICENCE, left_out=left_out
-    )
+    return prepare_utterances(ReadUtterances(utterances, left_out), dictionary, preparation, progress)
 
 
 def _root(source: Path, parts: Sequence[str]) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.speech.corpus.build import prepare_utterances
-from roundelay.speech.corpus.options import OPEN, PrepareOptions
+from roundelay.speech.corpus.build import ReadUtterances, prepare_utterances
+from roundelay.speech.corpus.options import OPEN, Preparation, PrepareOptions
 from roundelay.speech.corpus.readers.base import Reader, Request
 from roundelay.speech.corpus.readers.calls import Segment, Told, find_files, read_lines, times, to_utterances
 from roundelay.speech.corpus.readers.fisher import KINDS as FISHER
@@ -88,16 +88,9 @@ def prepare_switchboard(
         _copy(reference, data / REFERENCE)
         if found["hub5_rules"]:
             _copy(next(iter(found["hub5_rules"].values())), data / RULES)
-    return prepare_utterances(
-        data,
-        splits,
-        lexicon_of(dictionary),
-        progress,
-        options=options,
-        name="switchboard",
-        licence=LICENCE,
-        left_out=left_out,
-    )
+    found_utterances = ReadUtterances(splits, left_out)
+    preparation = Preparation(data, "switchboard", LICENCE, options)
+    return prepare_utterances(found_utterances, lexicon_of(dictionary), preparation, progress)
 
 
 def read_switchboard(

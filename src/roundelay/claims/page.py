@@ -1,0 +1,174 @@
+"""`docs/claims.md`: every claim with its verdict, its rule and its numbers, made from catalogue and evidence alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from roundelay.claims.claim import Check, Claim, load_claims
+from roundelay.claims.evidence import Evidence, judged, load_evidence
+from roundelay.claims.experiment import Mixing, Printed, Scenarios
+from roundelay.claims.figure import draw
+from roundelay.claims.rule import Checked, Judgement, measured
+from roundelay.core.files import write_text
+from roundelay.report.numbers import seconds
+
+PAGE, DRAWN = "claims.md", "claims"
+
+HEAD = """\
+# What the papers claim, and what came out here
+
+Each claim is one file of [`src/roundelay/claims/catalogue/`](../src/roundelay/claims/catalogue): citation, experiment,
+and the rule that makes a verdict of its table. Both were fixed before the experiment was run, and evidence carries
+their fingerprint. `roundelay claims` prints the list below, `roundelay claims run NAME` runs one again and says whether
+it lands within the spread that its file states, and `roundelay claims write` makes this page of catalogue and evidence.
+A refuted claim is as good as a shown one. It says that something does not happen at this size, with these networks and
+this much speech, and no more. Numbers are means over seeds ± standard deviation of one run.
+"""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A claim with its evidence and the verdict."""
+
+    claim: Claim
+    evidence: Evidence | None
+    judgement: Judgement
+
+    @property
+    def short(self) -> str:
+        """The first check, and those that do not hold, with their numbers."""
+        told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
+        return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
+
+
+def settled() -> list[Settled]:
+    """All claims, by number."""
+    found = []
+    for claim in load_claims():
+        evidence = load_evidence(claim)
+        found.append(Settled(claim, evidence, judged(claim, evidence)))
+    return found
+
+
+def write_page(folder: Path) -> list[Path]:
+    """Write the page and its figures below `folder`; the files written."""
+    all_claims = settled()
+    written = [folder / PAGE]
+    write_text(written[0], page(all_claims))
+    for one in all_claims:
+        if one.evidence is not None and (svg := draw(one.claim, one.evidence)):
+            written.append(folder / DRAWN / f"{one.claim.name}.svg")
+            write_text(written[-1], svg)
+    return written
+
+
+def page(all_claims: Sequence[Settled]) -> str:
+    """The page's text."""
+    rows = ["| | claim | verdict | in short | seconds |", "|---|---|---|---|---|"]
+    for one in all_claims:
+        claim, verdict = one.claim, one.judgement.verdict.value
+        took = seconds(one.evidence.seconds) if one.evidence else ""
+        rows.append(
+            f"| {claim.number} | [{claim.title}](#{claim.number}-{claim.name}) | **{verdict}** | {one.short} | {took} |"
+        )
+    return "\n".join([HEAD, *rows, "", *(_section(one) for one in all_claims)])
+
+
+def shown(value: float) -> str:
+    """A number of a table; what is no number diverged."""
+    return f"{value:.4g}" if isfinite(value) else "diverged"
+
+
+def _section(one: Settled) -> str:
+    claim, cited = one.claim, one.claim.citation
+    lines = [f"## {claim.number} {claim.name}", "", f"**{claim.title}: {one.judgement.verdict.value}.**", ""]
+    lines += [f"{cited.says.strip()} ({cited.paper}, {cited.place})", ""]
+    if claim.experiment is not None:
+        lines += [f"**Experiment.** {_about(claim)}", ""]
+        lines += ["**Rule.** Shown if all of these hold:", "", *_bounds(claim, one.judgement.shown, shown=True), ""]
+        lines += [
+            "Refuted if one of these holds, else partly:",
+            "",
+            *_bounds(claim, one.judgement.refuted, shown=False),
+            "",
+        ]
+    if one.evidence is None:
+        lines += [f"**Open.** {claim.open.strip() or 'Not run yet.'}", ""]
+    else:
+        lines += [*_table(one.evidence), ""]
+        if claim.figure is not None:
+            lines += [f"![{claim.title}]({DRAWN}/{claim.name}.svg)", ""]
+        landing = "; ".join(
+            f"`{a.column}` within {100 * a.within:g} %" + (f" (above {a.broken:g}: equal)" if a.broken else "")
+            for a in claim.landing
+        )
+        lines += [
+            f"`{one.evidence.command}`: {seconds(one.evidence.seconds)} on {one.evidence.machine}, commit "
+            f"{one.evidence.commit}. A rerun lands, configuration by configuration, with {landing}.",
+            "",
+        ]
+        lines += [f"**What it would take to say more.** {claim.open.strip()}", ""] if claim.open else []
+    if claim.limits:
+        lines += [f"**What this does not say.** {claim.limits.strip()}", ""]
+    return "\n".join(lines)
+
+
+def _about(claim: Claim) -> str:
+    match claim.experiment:
+        case Printed() as e:
+            return f"Printed numbers beside those of the simulator (`roundelay simulate --published {e.what}`)."
+        case Scenarios() as e:
+            return (
+                f"Simulator: {e.rounds} minibatches a learner, gradient {e.gradient:g} s (jitter {e.jitter:g}), "
+                f"exchange {e.exchange:g} s, allreduce of two {e.allreduce:g} s; learner 1 slower by `factor`; "
+                f"seeds {_list(e.seeds)}."
+            )
+        case Mixing() as e:
+            return f"Simulator: rows that gradient noise alone moves, {e.rounds} rounds; seeds {_list(e.seeds)}."
+    raise AssertionError(claim.name)
+
+
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _bounds(claim: Claim, found: Sequence[Checked], *, shown: bool) -> list[str]:
+    assert claim.rule is not None
+    checks = claim.rule.shown if shown else claim.rule.refuted
+    values = {one.check.says: one for one in found}
+    return [f"- {_bound(check)}{_found(values.get(check.says))}" for check in checks]
+
+
+def _bound(check: Check) -> str:
+    bound = f"at most {check.at_most:g}" if check.at_most is not None else f"at least {check.at_least:g}"
+    over = f", divided by that of {_selection(check.over)}" if check.over else ""
+    which = {"every": "each", "any": "one", "median": "the median"}[check.take]
+    return f"{check.says}: `{check.column}` of {_selection(check.rows)}{over}: {which} {bound}"
+
+
+def _selection(rows: object) -> str:
+    assert isinstance(rows, dict)
+    words = [f"{k} {' or '.join(map(str, v)) if isinstance(v, list) else v}" for k, v in rows.items()]
+    return f"({', '.join(words)})" if words else "all"
+
+
+def _found(one: Checked | None) -> str:
+    return "" if one is None else f" → **{shown(one.value)}**, {'holds' if one.holds else 'does not hold'}"
+
+
+def _table(evidence: Evidence) -> list[str]:
+    keys = evidence.keys
+    columns = list(dict.fromkeys(k for row in evidence.rows for k in row if k not in (*keys, "seed")))
+    table: dict[tuple[object, ...], list[str]] = {}
+    for column in columns:
+        for one in measured(evidence.rows, keys, column, {}):
+            values = dict(one.configuration)
+            cells = table.setdefault(tuple(values.get(key, "") for key in keys), [])
+            having = [
+                row for row in evidence.rows if all(row.get(k) == v for k, v in one.configuration) and column in row
+            ]
+            spread = f" ± {one.sd:.2g}" if one.sd else ""
+            cells.append(f"{shown(one.mean)}{spread}" if having else "")
+    lines = [f"| {' | '.join((*keys, *columns))} |", "|" + "---|" * (len(keys) + len(columns))]
+    return lines + [f"| {' | '.join((*map(str, key), *cells))} |" for key, cells in table.items()]

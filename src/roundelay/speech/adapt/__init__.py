@@ -1,0 +1,1 @@
+"""Adaptation to speakers: transforms of their features, and vectors that describe them."""

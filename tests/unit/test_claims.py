@@ -1,0 +1,216 @@
+"""Claims: every file is one, a verdict follows from rule and table alone, and the page says what the evidence says."""
+
+from pathlib import Path
+
+import pytest
+
+from roundelay.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
+from roundelay.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
+from roundelay.claims.experiment import Row
+from roundelay.claims.figure import draw
+from roundelay.claims.page import DRAWN, PAGE, page, settled
+from roundelay.claims.piece import Piece
+from roundelay.claims.rule import Verdict, judge, landings, measured
+from roundelay.claims.running import Kept, Ways, run_claim
+from roundelay.claims.simulations import mixing_pieces, settled_on_paper
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.job import Interrupt
+from roundelay.runtime.base import wall_clock
+from roundelay.strategies import make_strategy
+
+ROOT = Path(__file__).parents[2]
+KEYS = ("strategy", "learners")
+
+SMALL = """
+number: 99
+title: Slow learners
+citation: {paper: A paper, place: its end, says: A ring copes.}
+experiment: {kind: scenarios, strategies: [ssgd, adpsgd], learners: [4], factors: [1, 10], seeds: [1, 2], rounds: 40}
+rule:
+  shown:
+    - {says: it copes, column: seconds, rows: {strategy: adpsgd, factor: 10}, over: {factor: 1}, same: [strategy],
+       at_most: 2}
+  refuted:
+    - {says: it does not, column: seconds, rows: {strategy: adpsgd, factor: 10}, over: {factor: 1}, same: [strategy],
+       at_least: 5}
+landing: [{column: seconds, within: 0.01}]
+figure: {x: factor, y: seconds, lines: [strategy]}
+"""
+
+
+def table(**losses: list[float | None]) -> list[Row]:
+    """A row for each strategy and seed."""
+    return [
+        {"strategy": name, "learners": 4, "seed": seed, "dev": loss}
+        for name, values in losses.items()
+        for seed, loss in enumerate(values)
+    ]
+
+
+def check(**options: object) -> Check:
+    return Check(**{"says": "it is so", "column": "dev", "rows": {"strategy": "bmuf"}, **options})  # type: ignore[arg-type]
+
+
+# The catalogue --------------------------------------------------------------------------------------------------------
+
+
+def test_every_claim_has_a_number_and_a_name_of_its_own() -> None:
+    claims = load_claims()
+    assert len({claim.number for claim in claims}) == len({claim.name for claim in claims}) == len(claims)
+    assert find_claim(claims[0].name) == find_claim(str(claims[0].number)) == claims[0]
+
+
+def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None:
+    """The verdict in the file is the one that rule and table come to; and a table is whole."""
+    names = {claim.name for claim in load_claims()}
+    files = (ROOT / "src" / "roundelay" / "claims" / "evidence").glob("*.json")
+    assert {path.stem for path in files} <= names
+    for claim in load_claims():
+        evidence = load_evidence(claim)
+        if evidence is not None:
+            assert evidence.claim == claim.name
+            assert judged(claim, evidence).verdict.value == evidence.verdict
+            assert claim.experiment is not None
+            assert evidence.keys == claim.experiment.keys
+
+
+def test_the_page_says_what_catalogue_and_evidence_say() -> None:
+    """`roundelay claims write` makes it."""
+    found = settled()
+    assert (ROOT / "docs" / PAGE).read_text() == page(found)
+    drawn = {one.claim.name: draw(one.claim, one.evidence) for one in found if one.evidence is not None}
+    for name, svg in drawn.items():
+        if svg:
+            assert (ROOT / "docs" / DRAWN / f"{name}.svg").read_text() == svg
+    assert {p.stem for p in (ROOT / "docs" / DRAWN).glob("*.svg")} == {name for name, svg in drawn.items() if svg}
+
+
+def test_the_list_shows_every_claim(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["claims"]) == 0
+    said = capsys.readouterr().out
+    for claim in load_claims():
+        assert claim.name in said
+        assert claim.title in said
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("at_most: 2", "at_mostly: 2"), "rule.shown\\[0\\].at_mostly"),
+        (("at_most: 2", "at_most: 2, at_least: 1"), "one of at_most and at_least"),
+        (("landing: ", "# "), "how near a rerun must come"),
+        (("kind: scenarios", "kind: guesses"), "experiment.kind"),
+    ],
+)
+def test_a_fault_in_a_file_is_named(change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        read_claim("small", SMALL.replace(*change))
+
+
+def test_evidence_of_another_experiment_does_not_count() -> None:
+    claim = read_claim("small", SMALL)
+    evidence = Evidence("small", claim.definition, "shown", "", 0.0, "", "", ("strategy",), ())
+    with pytest.raises(UserError, match="another experiment or rule"):
+        judged(read_claim("small", SMALL.replace("rounds: 40", "rounds: 50")), evidence)
+    reworded = read_claim("small", SMALL.replace("it copes", "it copes well"))
+    assert reworded.definition == claim.definition
+
+
+# Verdicts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(2.05, "shown"), (2.15, "partly"), (2.3, "refuted"), (None, "refuted")])
+def test_a_verdict_by_the_mean_of_ratios_to_the_same_seed(loss: float | None, verdict: str) -> None:
+    rows = table(sgd=[2.0, 1.0], bmuf=[loss, 1.0])
+    over = {"strategy": "sgd"}
+    rule = Rule(shown=(check(over=over, at_most=1.03),), refuted=(check(over=over, at_least=1.05),))
+    assert judge(rule, rows, KEYS).verdict.value == verdict
+
+
+@pytest.mark.parametrize(("take", "at_most", "value"), [("every", 1.0, 3.0), ("any", 1.0, 1.0), ("median", 2.0, 2.0)])
+def test_each_or_one_or_the_middle_configuration_keeps_a_bound(take: str, at_most: float, value: float) -> None:
+    rows = table(a=[1.0, 1.0], b=[2.0, 2.0], c=[2.0, 4.0])
+    asked = check(rows={}, take=take, at_most=at_most)
+    (found,) = judge(Rule((asked,), ()), rows, KEYS).shown
+    assert (found.value, found.holds, found.count) == (value, value <= at_most, 3)
+
+
+def test_a_divisor_is_one_row() -> None:
+    rows = table(sgd=[2.0], bmuf=[2.0])
+    with pytest.raises(UserError, match="0 rows have"):
+        measured(rows, KEYS, "dev", {"strategy": "bmuf"}, {"strategy": "bsp"})
+    with pytest.raises(UserError, match="2 rows have"):
+        measured(rows, KEYS, "dev", {"strategy": "bmuf"}, {"learners": 4})
+
+
+def test_a_rerun_lands_within_the_stated_spread_or_is_told_where_it_does_not() -> None:
+    claim = Claim(99, "", None, open="not here", landing=(Landing("dev", 0.03, broken=6.0),))  # type: ignore[arg-type]
+    before = table(sgd=[2.0], bmuf=[2.1], asgd=[6.2])
+    assert landings(claim, before, table(sgd=[2.05], bmuf=[2.1], asgd=[None]), KEYS) == []
+    (told,) = landings(claim, before, table(sgd=[2.0], bmuf=[2.2], asgd=[9.0]), KEYS)
+    assert "bmuf" in told
+    assert len(landings(claim, before, table(sgd=[2.0], asgd=[2.0]), KEYS)) == 2  # one is missing, one mended
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
+    """Interrupted after two rows it goes on with the third, and comes to the rows of a run in one go."""
+    claim, told = read_claim("small", SMALL), []
+    interrupt = Interrupt()
+
+    def say(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            interrupt.asked = True
+
+    halves, whole = tmp_path / "halves", tmp_path / "whole"
+    assert run_claim(claim, halves, Ways(Silent(), say, interrupt)) is None
+    assert len(told) == 2
+    evidence = run_claim(claim, halves, Ways(Silent(), told.append, Interrupt()))
+    assert len(told) == 8
+    again = run_claim(claim, whole, Ways(Silent(), lambda _: None, Interrupt()))
+    assert evidence is not None
+    assert again is not None
+    assert evidence.rows == again.rows
+    assert evidence.verdict == Verdict.SHOWN.value
+    assert read_evidence(tmp_path / "whole" / "small" / "evidence.json") == again
+    assert "<svg" in draw(claim, evidence)
+
+
+def test_rows_of_another_definition_are_not_mixed_in(tmp_path: Path) -> None:
+    Kept(tmp_path / "rows.json", "one").keep({"strategy": "sgd"}, {"dev": 1.0}, wall_clock())
+    with pytest.raises(UserError, match="as it was defined before"):
+        Kept(tmp_path / "rows.json", "two")
+
+
+def test_evidence_survives_its_file(tmp_path: Path) -> None:
+    rows = tuple(table(sgd=[2.0, None]))
+    evidence = Evidence("a", "b", "shown", "roundelay claims run a", 1.5, "c", "d", KEYS, rows)
+    write_evidence(evidence, tmp_path / "a.json")
+    assert read_evidence(tmp_path / "a.json") == evidence
+
+
+# Simulated experiments ------------------------------------------------------------------------------------------------
+
+
+def test_distances_on_paper() -> None:
+    """Four learners on a ring: eigenvalues 1/3, 1/3, -1/3; delay-by-one: 0 three times."""
+    assert settled_on_paper(make_strategy("delay-by-one"), 4) == pytest.approx((1.0, (3 / 4) ** 0.5))
+    gap, distance = settled_on_paper(make_strategy("dpsgd:ring,order=consensus"), 4) or (0, 0)
+    assert gap == pytest.approx(2 / 3)
+    assert distance == pytest.approx((3 * (1 / (1 - 1 / 9)) / 4) ** 0.5)
+    assert settled_on_paper(make_strategy("adpsgd"), 4) is None
+
+
+def test_distances_measured_are_those_on_paper() -> None:
+    claim = find_claim("spectral-gap")
+    assert claim.experiment is not None
+    pieces: list[Piece] = [p for p in mixing_pieces(claim.experiment) if p.key["learners"] == 4][:7:3]  # type: ignore[arg-type]
+    for piece in pieces:
+        row = piece.work(Silent())
+        assert row is not None
+        assert row["ratio"] == pytest.approx(1, abs=0.1)
