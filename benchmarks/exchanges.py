@@ -28,7 +28,7 @@ from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.hosts.transport.wire import Address, LinkOptions
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
@@ -59,7 +59,7 @@ def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> N
     torch.set_num_threads(1)
     shared, path = arena(parameters)
     server = ExchangeServer(ExchangeClient(path, shared.layout, HostNetwork(1, (0, 1), secret), RowLeases()))
-    listener = Listener(("127.0.0.1", 0), secret, identity(1), encrypts=encrypts)
+    listener = Listener(("127.0.0.1", 0), secret, identity(1), options=LinkOptions(encrypts))
 
     def welcome() -> None:
         while link := listener.accept(None):

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.seal import KEY_BYTES, RECORD_BYTES, TAG_BYTES, Sealer, cut
-from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.hosts.transport.wire import Link, LinkOptions
 
 GIGABIT = 119e6
 """Bytes a second of payload: 1448 of 1514 of every frame of Ethernet, and its gaps."""
@@ -121,8 +121,8 @@ def bare() -> Both:
 
 def link(encrypts: bool, largest: int) -> Both:
     """A link of ours."""
-    listener = Listener(("127.0.0.1", 0), SECRET, encrypts=encrypts)
-    near = Link.connect(listener.address, SECRET, {}, 60.0, largest=largest, encrypts=encrypts)
+    listener = Listener(("127.0.0.1", 0), SECRET, options=LinkOptions(encrypts))
+    near = Link.connect(listener.address, SECRET, {}, 60.0, LinkOptions(encrypts, largest))
     far = listener.accept(60.0)
     assert far is not None
     far.largest = largest

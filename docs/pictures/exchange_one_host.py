@@ -14,7 +14,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
 from roundelay.report.svg import element, text
-from roundelay.runtime.rows import Row, exchange
+from roundelay.runtime.rows import Row, reach
 
 LOW, HIGH = 1, 3
 """Ranks of the two learners. The one of the higher rank begins."""
@@ -97,13 +97,13 @@ def happened() -> list[Note]:
         if number == 1:
             notes.learner = LOW
             try:
-                exchange(rows[LOW], rows[HIGH], Exchange(HIGH, pair_average_))
+                reach(rows[LOW], rows[HIGH], Exchange(HIGH, pair_average_))
             except Waits:
                 notes.learner = HIGH
 
-    exchange(rows[HIGH], rows[LOW], Exchange(LOW, rule))
+    reach(rows[HIGH], rows[LOW], Exchange(LOW, rule))
     notes.learner = LOW
-    exchange(rows[LOW], rows[HIGH], Exchange(HIGH, pair_average_))
+    reach(rows[LOW], rows[HIGH], Exchange(HIGH, pair_average_))
     return notes.list
 
 

@@ -48,6 +48,16 @@ from roundelay.speech.scoring.summary import Summary
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
+_NO_MATTER = (
+    "graph",
+    "splits",
+    "workers",
+    "nbest",
+    "lattice",
+    "lattice_beam",
+    "ctm",
+)  # options of decoding, for passes
+
 
 @dataclass(frozen=True)
 class Adapted:
@@ -111,6 +121,9 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
             raise UserError("Another corpus needs a folder of its own for its transforms and vectors: give --out DIR.")
         _check_frames(store, own.features(), corpus, own)
         earlier, folder = Adapted.read(folder), out
+        files.there_already(earlier.folder, files.MODELS, {"alignment": file_checksum(alignment.folder / SUMMARY)})
+        if recipe.adapt.ivector_dimension:
+            files.load_vectors(earlier.folder)  # before hours of decoding
     stage = _Adaptation(recipe, own, corpus, store, alignment, folder, earlier)
     made_from = stage.made_from()
     if files.there_already(folder, files.DONE, made_from):
@@ -173,16 +186,8 @@ class _Adaptation:
         late = [key for key in config if key.startswith("ivector") or key == "passes"]
         found |= {f"adapt.{key}": value for key, value in config.items() if later or key not in late}
         if later:
-            decode = self.recipe.decode
-            found["words and language model"] = files.digest(
-                [
-                    decode.order,
-                    decode.method,
-                    str(decode.arpa),
-                    [str(path) for path in decode.text],
-                    str(decode.lexicon),
-                ]
-            )
+            decode = {key: value for key, value in plain(self.recipe.decode).items() if key not in _NO_MATTER}
+            found["words, language model and search"] = files.digest([decode])
         if self.earlier is not None:
             found["models"] = files.identity(self.earlier.folder, files.MODELS)
         return found
@@ -227,12 +232,9 @@ class _Adaptation:
             return files.load_models(self.folder)
         labels = Labels.empty(len(self.store.array))
         for utterance in self.training:
-            rows, ali = slice(*self._rows(utterance)), self.alignment
-            labels.pdf[rows], labels.phones[rows], labels.states[rows] = (
-                ali.pdf[rows],
-                ali.phones[rows],
-                ali.states[rows],
-            )
+            rows, known = slice(*self._rows(utterance)), self.alignment
+            labels.pdf[rows], labels.phones[rows] = known.pdf[rows], known.phones[rows]
+            labels.states[rows] = known.states[rows]
         training = SpeakerTraining(
             Task.of(self.corpus, self.store, "adaptation", {}),
             self.alignment.tree,
@@ -269,10 +271,8 @@ class _Adaptation:
                     scores = MixtureScores(models.adapted, mapped, store)
                 if number < 2:  # later passes have the second one's
                     settings.append(decoder.settings(scores, kept[number] if kept else None))
-                out = self.folder / f"pass{number + 1}"
-                for split, one in zip(
-                    self.unknown, decoder.decode(scores, settings[-1], self.unknown, pdfs, out), strict=True
-                ):
+                heard = decoder.decode(scores, settings[-1], self.unknown, pdfs, self.folder / f"pass{number + 1}")
+                for split, one in zip(self.unknown, heard, strict=True):
                     summaries[split].append(one)
         told = {
             "version": files.ADAPTATION_VERSION,

@@ -16,7 +16,12 @@ from roundelay.core.progress import Progress
 from roundelay.recipes.kept import kept_recipe
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import SUMMARY, Alignment, AlignSummary
-from roundelay.speech.hmm.realign import REALIGN_SCALE, RealignConfig, realign
+from roundelay.speech.hmm.realign import (
+    REALIGN_SCALE,
+    ModelScores,
+    RealignConfig,
+    realign,
+)
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.prepared import load_corpus
 from roundelay.starting import MODEL
@@ -52,14 +57,17 @@ def realign_with(
                 "Realign with runs whose alignments come from one tree."
             )
     stores = [model.features(corpus, exp) for exp, model in zip(runs, models, strict=True)]
+    scores = ModelScores(
+        lambda name: averaged([_scores(model, its, name) for model, its in zip(models, stores, strict=True)]),
+        made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
+    )
     return realign(
         corpus,
         stores[0],
         alignments[0],
-        lambda name: averaged([_scores(model, its, name) for model, its in zip(models, stores, strict=True)]),
+        scores,
         out=out,
         progress=progress,
-        made_by=" + ".join(f"{exp} ({_digest(exp / MODEL)})" for exp in runs),
         config=RealignConfig(
             scale=scale,
             silence_probability=recipes[0].align.silence_probability,

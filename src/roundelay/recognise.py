@@ -29,7 +29,9 @@ from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.estimate import Estimator
+from roundelay.speech.decode.lm.given import expected, load_model
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay.speech.decode.rescore import Rescorer, rescorer_of
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
 from roundelay.speech.features.external import Matrices
@@ -61,6 +63,7 @@ class Recognised:
     search: Search  # its settings
     real_time_factor: float  # seconds of one core per second of speech, of the search alone
     unfinished: int  # utterances whose best path was no whole sentence
+    rescoring_factor: float  # seconds of one core per second of speech that rescoring takes
     unknown: int  # reference words that the graph cannot recognise
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
@@ -116,7 +119,7 @@ def recognise(
     graph = decoding_graph(recipe, own, columns, progress, said)
     pronouncing = _pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
-    with decoders(graph, config.workers, pronouncing) as run:
+    with decoders(graph, config.workers, pronouncing, _rescorer(graph, config.rescore, progress)) as run:
         options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
         words = set(read_lexicon(graph / LEXICON_FILE).words)
         for split in config.splits:
@@ -182,8 +185,14 @@ def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: P
     transcripts = tuple(corpus.transcripts("train"))
     # The cost of words is put on when the graph is loaded: one graph serves all of them.
     job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns)
+
+    def say(large: str) -> None:
+        progress.advance(0, f"of {large}")
+        progress.finish()  # what it takes is seen before it is done
+        progress.start("building the decoding graph")
+
     progress.start("building the decoding graph")
-    folder, new = find_or_make(job, recipe.alignment / GRAPHS)
+    folder, new = find_or_make(job, recipe.alignment / GRAPHS, say)
     info = read_json(folder / GRAPH_FILE)
     note = (
         f"{info['words']:,} words, {info['states']:,} states, {info['arcs']:,} arcs, {info['build_seconds']:.1f} s ("
@@ -192,6 +201,22 @@ def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: P
     progress.advance(0, said + (note if new else "") + info["left_out"])
     progress.finish()
     return folder
+
+
+def _rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
+    """The rescorer of the graph's lattices with the model in a file, if there is one; says first what reading takes."""
+    if model is None:
+        return None
+    progress.start(f"rescoring with {expected(model)}")
+    progress.finish()  # what it takes is seen before it is done
+    progress.start(f"reading {model.name}")
+    rescorer = rescorer_of(graph, load_model(model))
+    if lacking := rescorer.unknown:
+        more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
+        said = ", ".join(lacking[:10])
+        progress.advance(0, f"{len(lacking)} words are not in {model.name} and cannot be recognised: {said}{more}.")
+    progress.finish()
+    return rescorer
 
 
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
@@ -268,6 +293,7 @@ def recognise_split(
         options,
         batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
+        batch.rescoring_seconds / source.seconds(utterances, frames),
         sum(word not in words for ref in refs.values() for word in ref),
         summarise(result),
         summarise_subsets(result, utterances),
@@ -296,6 +322,7 @@ def _write(
             **_shown(found.search),
             "real_time_factor": found.real_time_factor,
             "unfinished_utterances": found.unfinished,
+            **_rescoring(found, batch, config),
             "words": found.score.errors.ref,
             "unknown_words": found.unknown,
             **source.told(),
@@ -311,6 +338,17 @@ def _write(
             ],
         },
     )
+
+
+def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, float | str]:
+    """Facts of rescoring, where there was any."""
+    if config.rescore is None:
+        return {}
+    return {
+        "rescored_with": config.rescore.name,
+        "rescoring_real_time_factor": found.rescoring_factor,
+        "not_rescored_utterances": batch.kept_as_found,
+    }
 
 
 def _shown(search: Search) -> dict[str, float]:

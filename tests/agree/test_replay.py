@@ -4,6 +4,7 @@ not."""
 import json
 import os
 import signal
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,10 +27,11 @@ from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, S
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import Kind
+from roundelay.runtime.trace import Kind, read_events
 from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
 from support.coded import Pairs, Together
+from support.overwriting import Overwriting
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,31 @@ def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device
     recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
     assert_same(again(made, tmp_path), recorded)
     assert recorded.vectors[strategy.memory[0]].any() == getattr(strategy, "remembers", True)
+
+
+def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_path: Path) -> None:
+    made = replace(cluster("adpsgd", 3, Quadratic(parameters=CHUNK + 7)), strategy=Overwriting())
+    recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
+    assert_same(again(made, tmp_path), recorded)
+    kinds = [event.kind for event in read_events(tmp_path, 0)]
+    assert kinds.count(Kind.REACH) > 10
+
+
+def test_an_effect_on_another_row_than_was_recorded_is_named(tmp_path: Path) -> None:
+    made = replace(cluster("adpsgd", 3), strategy=Overwriting())
+    record(made, [plan(6, 3)], tmp_path)
+    path = tmp_path / "rank-0.bin"
+    events = [[*event] for event in struct.iter_unpack("<iiqqd", path.read_bytes())]
+    first = next(event for event in events if event[0] == Kind.REACH)
+    first[1] = 2
+    path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
+    difference = again(made, tmp_path).difference
+    assert "recorded: effect on row 2 at version" in difference
+    assert "now: overwrite of row 1" in difference
+    first[4] = 99.0  # an access that there is not
+    path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
+    with pytest.raises(UserError, match=r"rank-0\.bin: event \d+ is of unknown kind 11"):
+        again(made, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd", "ssgd"])

@@ -140,3 +140,11 @@ def test_speakers_with_little_speech_are_named(there: Path, capsys: pytest.Captu
     utterance = load_corpus(Path("new")).splits["dev"][0].id
     assert np.isfinite(Matrices.open(Path("little/fmllr.scp")).get(utterance)).all()
     assert not Path("little/ivector.scp").exists()
+
+
+def test_models_of_another_alignment_are_refused(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["realign", "net", "--out", "again", "--workers", "1"]) == 0
+    run = ["adapt", "recipe.yaml", "--corpus", "new", "--out", "later", "alignment=again", "adaptation=adaptation"]
+    assert main(run) == 2
+    assert "differs in alignment" in " ".join(capsys.readouterr().err.split())
+    assert not Path("later").exists()

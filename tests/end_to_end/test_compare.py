@@ -9,7 +9,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.compare import running
 from roundelay.compare.cells import directory_label
-from roundelay.compare.grid import Grid, plan
+from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.compare.running import CellState, Outcome, run_grid
 from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json
@@ -110,7 +110,7 @@ class StopAt(Silent):
 
 def two_by_two(folder: Path) -> Grid:
     overrides = ["training.runtime=sim", "schedule.max_epochs=2", "training.minibatch=256"]
-    return plan("recipe.yaml", overrides, ["ssgd", "bmuf,period=5"], [2], 1, folder=folder)
+    return plan("recipe.yaml", overrides, Contenders(["ssgd", "bmuf,period=5"], [2], 1), folder)
 
 
 def states(outcomes: list[Outcome]) -> list[CellState]:
@@ -232,7 +232,7 @@ def test_a_directory_is_named_after_all_that_was_chosen(text: str, name: str) ->
 
 def test_two_ways_to_write_a_strategy_are_one_cell(inside: Path) -> None:
     written = ["adpsgd", "adpsgd:random-ring", "adpsgd,topology=random-ring", "sgd"]
-    cells = plan("recipe.yaml", [], written, [1, 4, 4], 2).cells
+    cells = plan("recipe.yaml", [], Contenders(written, [1, 4, 4], 2)).cells
     assert [cell.exp.as_posix() for cell in cells] == [
         f"exp/beeps/compare/{name}-seed{seed}" for seed in (0, 1) for name in ("sgd-1", "adpsgd-random-ring-4")
     ]

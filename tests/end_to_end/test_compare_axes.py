@@ -7,7 +7,7 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.compare import running
-from roundelay.compare.grid import Grid, plan
+from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.compare.results import CellState, cell_records, tunings
 from roundelay.compare.running import run_grid
 from roundelay.compare.summary import summarise
@@ -95,7 +95,7 @@ class Stop(Silent):
 
 def small(folder: str, tune: str, *overrides: str) -> Grid:
     quick = ["training.runtime=sim", "schedule.max_epochs=1", *overrides]
-    return plan("recipe.yaml", quick, ["ssgd"], [2], 1, folder=Path(folder), tune=[tune])
+    return plan("recipe.yaml", quick, Contenders(["ssgd"], [2], 1, tune=[tune]), Path(folder))
 
 
 def test_what_is_not_tried_yet_is_not_judged(inside: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_crash_in_one_cell_leaves_the_others(inside: Path, monkeypatch: pytest
 
     monkeypatch.setattr(running, "train", crash_once)
     quick = ["training.runtime=sim", "schedule.max_epochs=1"]
-    grid = plan("recipe.yaml", quick, ["ssgd"], [2], 1, folder=Path("crash"))
+    grid = plan("recipe.yaml", quick, Contenders(["ssgd"], [2], 1), Path("crash"))
     said: list[str] = []
     records = cell_records(grid, run_grid(grid, False, Silent(), said.append, Interrupt()))
     assert [record.state for record in records] == [CellState.FAILED, CellState.FINISHED]

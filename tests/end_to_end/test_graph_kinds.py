@@ -12,6 +12,8 @@ import yaml
 
 from roundelay.cli import main
 from roundelay.core.streams import stream
+from roundelay.speech.decode.lm.arpa_file import write_arpa
+from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.kaldi_io.writing import write_archive
 from roundelay.speech.prepared import load_corpus
@@ -61,6 +63,38 @@ def test_phones_and_a_blank(exp: Path, tmp_path: Path) -> None:
     said = {u.id: u.text.split() for u in load_corpus(Path("data")).splits["test"]}
     units = [line.split() for line in (tmp_path / "out/decode/test/units.txt").read_text().splitlines()]
     assert units == [[name, *(unit for word in words for unit in WORDS[word])] for name, words in said.items()]
+
+
+def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bigram, once as the grammar of the graph and once as the model that a unigram's lattices are rescored with."""
+    corpus = load_corpus(Path("data"))
+    bigram = estimate([text.split() for text in corpus.transcripts("train")], corpus.lexicon.words, 2)
+    write_arpa(tmp_path / "bigram.arpa.gz", bigram)
+    columns = ["<blk>", *Alignment.load(Path("alignment")).tying.phones[1:]]
+    write_scores(tmp_path / "scores.ark", columns, WORDS.__getitem__)
+    common = ["decode.graph=ctc", "decode.scale=0.5", "decode.beam=20", "decode.lattice_beam=7", "decode.nbest=1"]
+    found = {}
+    for name, options in (
+        ("one", ["decode.arpa=bigram.arpa.gz"]),
+        ("two", ["decode.order=1", "decode.rescore=bigram.arpa.gz", "decode.lattice=true"]),
+        ("alone", ["decode.order=1"]),
+        ("pruned", ["decode.arpa=bigram.arpa.gz", "decode.prune=0.5"]),
+    ):
+        out, given = tmp_path / name, [option.replace("bigram", str(tmp_path / "bigram")) for option in options]
+        arguments = ["decode", str(exp), "--scores", str(tmp_path / "scores.ark"), "--out", str(out), "--set"]
+        assert main([*arguments, *common, *given]) == 0
+        folder = out / "decode/test"
+        found[name] = [line.split() for line in (folder / "nbest.txt").read_text().splitlines()]
+    told = json.loads((tmp_path / "two/decode/test/decode.json").read_text())
+    assert told["rescored_with"] == "bigram.arpa.gz"
+    assert told["not_rescored_utterances"] == 0
+    assert "rescoring with bigram.arpa.gz" in capsys.readouterr().out.replace("\n", " ")
+    assert [line[3:] for line in found["two"]] == [line[3:] for line in found["one"]]
+    for one, two in zip(found["one"], found["two"], strict=True):
+        assert float(two[2]) == pytest.approx(float(one[2]), abs=2e-3)
+    assert [line[2] for line in found["alone"]] != [line[2] for line in found["two"]]
+    # Nothing but 1-grams is worth half of the perplexity.
+    assert [line[3:] for line in found["pruned"]] == [line[3:] for line in found["alone"]]
 
 
 def test_characters_and_a_boundary(exp: Path, tmp_path: Path) -> None:

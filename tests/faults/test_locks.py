@@ -14,7 +14,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.rows import NoLock, Row, exchange
+from roundelay.runtime.rows import NoLock, Row, reach
 
 HOLDER = """
 import os, sys
@@ -78,7 +78,7 @@ def test_a_row_left_half_written_is_noticed_and_the_next_writer_mends_its_versio
     rows = [Row(rank, torch.full((4,), float(rank)), versions, NoLock()) for rank in range(2)]
     rows[0].begin()  # and the writer dies
     torn = [rows[0].torn]
-    exchange(rows[1], rows[0], Exchange(0, pair_average_))
+    reach(rows[1], rows[0], Exchange(0, pair_average_))
     torn.append(rows[0].torn)
     assert torn == [True, False]
     assert [row.version for row in rows] == [2, 1]

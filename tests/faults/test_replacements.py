@@ -86,7 +86,7 @@ def test_rows_on_devices_outlive_their_learners(name: str, victim: int) -> None:
         initial = runtime.consensus()
         outcome = runtime.segment(plan(ENDLESS, 3), complete(runtime, (victim,)))
         arena = Arena(os.dup(runtime.arena.descriptor), runtime.layout, Patience(-1, 1.0))
-        assert not any(row.any() for row in arena.rows())
+        assert not any(row.vector.any() for row in arena.rows())
         arena.close()
         assert [lost.rank for lost in outcome.lost] == [joined.rank for joined in outcome.joined] == [victim]
         learner, state, end = made.task.build(), runtime.state(), runtime.consensus()

@@ -63,7 +63,7 @@ def test_asynchronous_strategies_learn(name: str) -> None:
 def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> None:
     made = cluster(name, 2, BlobTask("cuda"), momentum=0.9)
     with ProcsRuntime(made, threads=1) as runtime:
-        assert all(row.device.type == "cuda" for row in runtime.arena.rows())
+        assert all(row.vector.device.type == "cuda" for row in runtime.arena.rows())
         runtime.segment(plan(9, 2))
         state = runtime.state()
         assert all(vector.device.type == "cpu" for vector in state.vectors.values())

@@ -17,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK, chunks
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.rows import NoLock, Row, exchange
+from roundelay.runtime.rows import NoLock, Row, reach
 from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.driver import SimRuntime
@@ -207,7 +207,7 @@ def test_both_rows_remember_what_the_rule_has_not_seen_of_them(codec: Codec, rem
 
         for row in rows:
             truth[row.rank] += row.vector
-        exchange(rows[asker], rows[1 - asker], Exchange(1 - asker, look_and_average, codec=chosen))
+        reach(rows[asker], rows[1 - asker], Exchange(1 - asker, look_and_average, codec=chosen))
     rest = torch.stack([row.memory["left"].double() for row in rows])
     off = float((seen + rest - truth).abs().max())
     assert rest.any() == remembers
@@ -217,7 +217,7 @@ def test_both_rows_remember_what_the_rule_has_not_seen_of_them(codec: Codec, rem
 def test_private_vectors_and_ages_go_with_rows_in_full_precision() -> None:
     rows = [Row(rank, vector(5), np.zeros(2, np.int64), NoLock()) for rank in range(2)]
     with pytest.raises(ValueError, match="nothing but the two rows"):
-        exchange(rows[0], rows[1], Exchange(1, pair_average_, since=0, codec=CODECS["int8"]))
+        reach(rows[0], rows[1], Exchange(1, pair_average_, since=0, codec=CODECS["int8"]))
     assert rows[0].version == rows[1].version == 0
     assert not rows[0].torn
 
@@ -238,7 +238,7 @@ def test_the_simulator_takes_the_bytes_of_the_codec(codec: Codec) -> None:
     """As much as a model of so many bytes, whatever talks."""
     elements = 1_000_000
     of_row, of_bytes = Prices(SLOW, 4, 4.0 * elements), Prices(SLOW, 4, float(codec.bytes_of(elements)))
-    assert of_row.exchange_ns(0, 1, codec) == of_bytes.exchange_ns(0, 1)
+    assert of_row.reach_ns(0, 1, codec, codec) == of_bytes.reach_ns(0, 1)
     assert of_row.mix_ns(0, [1, 3], codec) == of_bytes.mix_ns(0, [1, 3])
     for _ in range(2):  # the second time from memory
         assert of_row.mean_ns((0, 1, 2), codec) == of_bytes.mean_ns((0, 1, 2))

@@ -1,27 +1,33 @@
 """The rules of effects, held to a backend that only takes notes and a clock that is turned by hand."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from roundelay.algorithms.averaging import pair_average_
-from roundelay.algorithms.local_update import Sgd
-from roundelay.core.effects import LABELS, Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
-from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
-from roundelay.learner.quadratic import Quadratic
-from roundelay.runtime.base import Cluster
+from roundelay.core.effects import (
+    LABELS,
+    Begin,
+    Draw,
+    Effect,
+    Exchange,
+    Fetch,
+    Grad,
+    GradMean,
+    Handle,
+    Mean,
+    Mix,
+    Reach,
+    Wait,
+)
+from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.sim.cost import CostModel
-from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.strategies.base import Strategy, Traits
-from support.noting_backend import BATCH, PLAN, VECTOR, Notes, P
+from roundelay.runtime.rows import REACH_RULES
+from support.noting_backend import BATCH, VECTOR, Notes, P
 
 Role = Coroutine[Effect[Any], Any, None]
 
@@ -35,7 +41,7 @@ class Elsewhere:
     def takes(self, row: int) -> bool:
         return row in self._ranks
 
-    def ask(self, effect: Exchange | Fetch) -> None:
+    def ask(self, effect: Reach) -> None:
         self.through = False
         self._notes.said(f"ask {effect.peer}")
 
@@ -152,7 +158,7 @@ def test_nothing_happens_with_a_peer_that_is_gone(when: str) -> None:
             me.step(gradient(notes))
         assert mixing.done == (when != "in the wait")
         assert await Wait(mixing) is None
-        assert await Fetch(2, VECTOR) is None
+        assert await Fetch(2, torch.empty(P)) is None
 
     run(notes, role)
     assert notes.log == ["note gone", "note gone"]
@@ -252,7 +258,7 @@ def test_seconds_are_those_of_the_kind_of_effect_they_were_spent_on() -> None:
         await GradMean(Snapshot(VECTOR, 0), BATCH, (0, 1))  # 4 s and 2 s
         await Wait(mean)  # 1 s
         await Exchange(1, pair_average_)  # 1 s
-        await Wait(await Begin(Fetch(1, VECTOR)))  # 1 s
+        await Wait(await Begin(Fetch(1, torch.empty(P))))  # 1 s
 
     run(notes, role)
     found = {name: float(getattr(notes.counts, name)[0]) for name in ("update_s", "gradient_s", "mean_s", "exchange_s")}
@@ -268,7 +274,7 @@ def test_a_request_to_another_host_goes_on_meanwhile_and_one_waits_for_the_one_b
         first = await Begin(Exchange(1, pair_average_))
         await Draw()
         done = [first.done]
-        second = await Begin(Fetch(2, VECTOR))
+        second = await Begin(Fetch(2, torch.empty(P)))
         assert [*done, first.done] == [False, True]
         assert await Wait(first) == 11
         elsewhere.through = True
@@ -311,79 +317,20 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
         Mean((0,), VECTOR),
         Mix(((0, 1.0),), (), VECTOR),
         Exchange(1, pair_average_),
-        Fetch(1, VECTOR),
+        Fetch(1, torch.empty(P)),
         Wait(handle),
     ]
     assert {type(effect) for effect in every} == set(LABELS), "one of each here, and a name for each there"
     assert all(engine.perform(effect) is not None for effect in every)
-    assert {*Effect.__subclasses__()} == {*LABELS, Begin}
+    ours = {
+        kind for kind in (*Effect.__subclasses__(), *Reach.__subclasses__()) if kind.__module__ == Effect.__module__
+    }
+    assert ours == {*LABELS, Begin, Reach}
+    assert {kind for kind in ours if issubclass(kind, Reach)} == {*REACH_RULES, Reach} & ours, (
+        "a rule for each that reaches a row"
+    )
     with pytest.raises(TypeError, match="Effect is not an effect"):
         engine.perform(Effect())
 
 
 # The simulator's rules ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Story(Strategy):
-    """Learner 0 does what it is told, and waits for all that it has begun; the others do nothing."""
-
-    name: ClassVar[str] = "story"
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
-    told: tuple[tuple[str, int], ...] = ()
-    replies: list[object] = field(default_factory=list)
-
-    async def learn(self, me: Me) -> None:
-        if me.rank == 0:
-            while await Draw():
-                pass
-            await self.tell(me)
-
-    async def tell(self, me: Me) -> None:
-        """The story alone."""
-        begun: list[Handle[Any]] = []
-        for what, peer in self.told:
-            exchanging, mean = Exchange(peer, pair_average_), Mean((0,), torch.full((P,), float(peer)), 2.0)
-            match what:
-                case "exchange":
-                    self.replies.append(await exchanging is not None)
-                case "begin exchange":
-                    begun.append(await Begin(exchanging))
-                case "mean":
-                    self.replies.append((await mean).tolist())
-                case "begin mean":
-                    begun.append(await Begin(mean))
-                case "step":
-                    me.step(Gradient(VECTOR, me.snapshot().version, Statistics()))
-                case "wait" if begun:
-                    self.replies.append(_plain(await Wait(begun.pop(peer % len(begun)))))
-        for handle in begun:
-            self.replies.append(_plain(await Wait(handle)))
-
-
-def _plain(reply: Tensor | int | None) -> object:
-    """A mean, or whether an exchange was done: at which version depends on when."""
-    return reply.tolist() if isinstance(reply, Tensor) else reply is not None
-
-
-WHAT = st.sampled_from(["exchange", "begin exchange", "mean", "begin mean", "step", "wait"])
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(WHAT, st.integers(1, 2)), max_size=12), st.booleans())
-def test_the_simulator_s_rules_are_the_engine_s(told: list[tuple[str, int]], background: bool) -> None:
-    """Same replies, versions, counts and sum of rows, in whatever order exchanges are done that were begun."""
-    notes, here, there = Notes(), Story(tuple(told)), Story(tuple(told))
-    run(notes, here.tell)
-    cluster = Cluster(there, Quadratic(parameters=P), Sgd(), 3)
-    runtime = SimRuntime(cluster, CostModel(cluster=replace(CostModel().virtual(3), background=background)))
-    state = runtime.state()
-    state.vectors["row"][:] = torch.arange(3.0)[:, None]
-    runtime.load(state)
-    counts = runtime.segment(PLAN).counts
-    assert here.replies == there.replies
-    assert [row.version for row in notes.rows] == [n // 2 for n in runtime.state().integers["versions"]]
-    assert notes.counts.exchanges[0].tolist() == counts.exchanges[0].tolist()
-    assert notes.counts.steps[0] == counts.steps[0]
-    rows = torch.stack([row.vector for row in notes.rows])
-    torch.testing.assert_close(rows.sum(0), runtime.rows().sum(0))

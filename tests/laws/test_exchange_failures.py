@@ -16,9 +16,10 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
+from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkOptions
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import plan
+from support.overwriting import Overwrite
 from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start, train
 from support.until import until
 
@@ -256,7 +257,7 @@ def test_a_request_that_makes_no_sense_closes_its_link_and_changes_nothing(
 ) -> None:
     hello = {"what": "exchange", "host": 0, "rank": 0, "life": "x"}
     with hosts([0, 1]) as (zero, one):
-        link = Link.connect(one.listener.address, SECRET, hello, 60.0, largest=9 * LONG)
+        link = Link.connect(one.listener.address, SECRET, hello, 60.0, LinkOptions(largest=9 * LONG))
         with suppress(LinkClosed):  # a frame that is too large is not read to its end
             link.send(kind, {**GOOD, **changed}, [bytes(size)])
         with pytest.raises(LinkClosed):
@@ -297,6 +298,8 @@ def test_what_another_host_cannot_do_is_said() -> None:
         worker, elsewhere = one.workers[1], torch.zeros(LONG)
         with pytest.raises(UserError, match="only use vectors that the strategy has declared"):
             ask(worker, Fetch(2, elsewhere))
+        with pytest.raises(UserError, match="Overwrite with row 2, of another host: only Exchange and Fetch"):
+            ask(worker, Overwrite(2, elsewhere))
         with pytest.raises(UserError, match="is not known by name"):
             ask(worker, Exchange(2, lambda mine, theirs: None))
 

@@ -13,7 +13,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans
+from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
@@ -51,9 +51,8 @@ def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
     for rank, link in enumerate((answered, dialled)):
         arena = Arena(create_file(with_one), with_one, Patience(rank, 60))
         arena.liveness.alive[:] = 1
-        host = HostMeans(
-            arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append, codec if rank == 0 else FP32
-        )
+        links = MeanLinks([[0], [1]], rank, {1 - rank: link}, {})
+        host = HostMeans(arena, links, 0, failures.append, codec if rank == 0 else FP32)
         sides.append(Side(arena, Means(arena, rank, Patience(rank, 60), [rank]), host, link))
     for side in sides:
         side.host.start()

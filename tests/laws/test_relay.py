@@ -19,10 +19,11 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.visits import VisitServer, measure
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, RejectedConnections, UnknownPeer
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, LinkTimeout, UnknownPeer
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
@@ -42,9 +43,10 @@ def through(
 ) -> Iterator[tuple[Link, Link, Relay, RejectedConnections]]:
     """Both ends of a link that goes through somebody else, and what is counted at both."""
     rejected = RejectedConnections()
-    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host"}, PATIENCE, rejected=rejected, encrypts=encrypts)
+    options = LinkOptions(encrypts, rejected=rejected)
+    listener = Listener(("127.0.0.1", 0), SECRET, {"what": "host"}, PATIENCE, options=options)
     with relay(listener.address, what, forward) as between:
-        near = Link.connect(between.address, SECRET, {"host": 1}, PATIENCE, rejected, encrypts=encrypts)
+        near = Link.connect(between.address, SECRET, {"host": 1}, PATIENCE, options)
         far = listener.accept(PATIENCE)
         assert far is not None
         try:
@@ -177,7 +179,7 @@ def test_means(what: str, forward: bool) -> None:
             link.largest = 4 * size
             arena = Arena(create_file(layout), layout, Patience(rank, 1))
             arena.liveness.alive[:] = 1
-            host = HostMeans(arena, [[0], [1]], rank, 0, {1 - rank: link}, {}, failures.append)
+            host = HostMeans(arena, MeanLinks([[0], [1]], rank, {1 - rank: link}, {}), 0, failures.append)
             sides.append((arena, Means(arena, rank, Patience(rank, 1), [rank]), host))
             host.start()
         exact = torch.full((size,), 1.5)

@@ -21,7 +21,7 @@ from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
@@ -72,7 +72,7 @@ def test_a_store_into_a_table_is_seen_by_other_processes_in_that_table_and_in_no
 ) -> None:
     mine, theirs = (arrays(arena) for arena in arenas)
     vectors = [arenas[0].vector(name, rank) for name in LAYOUT.vectors for rank in range(3)]
-    for number, vector in enumerate([*vectors, arenas[0].rows()[-1]]):
+    for number, vector in enumerate([*vectors, arenas[0].rows()[-1].vector]):
         vector.fill_(-number)
     for number, table in enumerate(mine.values(), 1):
         table[...] = number
@@ -212,7 +212,7 @@ def means_of_two_hosts() -> None:
         chain, mixes = ({1 - rank: link} for link in (links[0][rank], links[1][rank]))
         arena = Arena(create_file(layout), layout, Patience(rank, 60))
         arena.liveness.mark((0, 1), True)
-        host = HostMeans(arena, [[0], [1]], rank, 0, chain, mixes, failures.append)
+        host = HostMeans(arena, MeanLinks([[0], [1]], rank, chain, mixes), 0, failures.append)
         sides.append((arena, host, Means(arena, rank, Patience(rank, 60), [rank], forwards=True)))
         host.start()
 

@@ -8,17 +8,17 @@ from typing import Any
 
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.seal import TAG_BYTES, cut
-from roundelay.runtime.hosts.transport.wire import (
-    Link,
-)
+from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link, LinkOptions
 
 SECRET = b"a secret of this run, 32 bytes .."
 HERE = ("127.0.0.1", 0)
 
 
 @contextmanager
-def listening(**options: Any) -> Iterator[Listener]:
-    listener = Listener(HERE, SECRET, {"host": 0}, **{"handshake_seconds": 60.0, **options})
+def listening(
+    options: LinkOptions = USUAL_LINKS, patience: float = 10.0, handshake_seconds: float = 60.0
+) -> Iterator[Listener]:
+    listener = Listener(HERE, SECRET, {"host": 0}, patience, handshake_seconds, options)
     try:
         yield listener
     finally:
@@ -26,14 +26,15 @@ def listening(**options: Any) -> Iterator[Listener]:
 
 
 @contextmanager
-def pair(**options: Any) -> Iterator[tuple[Link, Link, Listener]]:
+def pair(
+    *, largest: int = 30_000_000, encrypts: bool = True, patience: float = 10.0
+) -> Iterator[tuple[Link, Link, Listener]]:
     """Two ends of a link: of who connected, and of who listens."""
-    with listening(**options) as listener:
-        largest, encrypts = options.get("largest", 30_000_000), options.get("encrypts", True)
-        near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0, largest=largest, encrypts=encrypts)
+    options = LinkOptions(encrypts, largest)
+    with listening(options, patience) as listener:
+        near = Link.connect(listener.address, SECRET, {"host": 1}, 60.0, options)
         far = listener.accept(60.0)
         assert far is not None
-        far.largest = largest
         try:
             yield near, far, listener
         finally:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.effects import Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
@@ -15,7 +15,7 @@ from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
-from roundelay.runtime.rows import Row, exchange
+from roundelay.runtime.rows import Row, reach
 from roundelay.runtime.trace import Kind
 
 P = 4
@@ -109,13 +109,9 @@ class Notes(Backend):
     def lives(self, peer: int) -> bool:
         return peer not in self.dead
 
-    def exchange(self, effect: Exchange) -> int | None:
-        self.said(f"exchange {effect.peer}")
-        return exchange(self.rows[0], self.rows[effect.peer], effect)
-
-    def fetch(self, effect: Fetch) -> int | None:
-        self.said(f"fetch {effect.peer}")
-        return 7
+    def reach(self, effect: Reach) -> int | None:
+        self.said(f"{type(effect).__name__.lower()} {effect.peer}")
+        return reach(self.rows[0], self.rows[effect.peer], effect)
 
     def deferrable(self, peer: int) -> Row | None:
         return self.rows[peer]

@@ -19,13 +19,13 @@ from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.stream import Stream
-from roundelay.runtime.hosts.transport.wire import Address, Link, RejectedConnections
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
-from roundelay.runtime.rows import Row
 from support.clusters import cluster
 
 SECRET = b"of these tests"
@@ -55,12 +55,13 @@ class Host:
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))
         self.arena.liveness.alive[:] = 1
-        vectors, versions, locks = self.arena.rows(), self.arena.row_versions.versions, self.arena.row_locks
-        self.rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
+        self.rows = self.arena.rows()
         for rank, row in enumerate(self.rows):
             row.vector.copy_(start(rank, parameters))
         self.rejected = RejectedConnections()
-        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, rejected=self.rejected)
+        self.listener = Listener(
+            ("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, options=LinkOptions(rejected=self.rejected)
+        )
         network = HostNetwork(number, homes, SECRET, patience=patience, rejected=self.rejected)
         self.client = ExchangeClient(self.path, self.layout, network, RowLeases(), row_format)
         self.server = ExchangeServer(self.client, PATIENCE)
@@ -151,7 +152,7 @@ class Impostor:
     """Knows the secret, takes itself for the host of learner 1, and treats every link as it is told to."""
 
     def __init__(self, behave: Callable[[Link], None]) -> None:
-        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(1), PATIENCE, largest=1 << 30)
+        self.listener = Listener(("127.0.0.1", 0), SECRET, identity(1), PATIENCE, options=LinkOptions(largest=1 << 30))
         self.address, self.met, self._behave = self.listener.address, 0, behave
         self._links: list[Link] = []
         self._threads = [threading.Thread(target=self._welcome)]

@@ -45,7 +45,7 @@ def test_a_host_that_is_well_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_too_little_of_everything_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_available", lambda: 1e9)
+    monkeypatch.setattr(host, "available_bytes", lambda: 1e9)
     found = by_about(examine(Asked(learners=1000, parameters=10**9, folder=tmp_path)))
     assert found["memory"].verdict is Verdict.BAD
     assert found["cores"].change.startswith("Start at most")

@@ -14,7 +14,11 @@ from roundelay.speech.decode.search import Float32
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment, AlignSummary
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.realign import RealignConfig, realign
+from roundelay.speech.hmm.realign import (
+    ModelScores,
+    RealignConfig,
+    realign,
+)
 from roundelay.speech.hmm.task import scratch_folder
 from roundelay.speech.hmm.tree import windows
 from roundelay.speech.prepared import Corpus
@@ -132,7 +136,7 @@ def test_realignment_with_the_truth_is_the_truth(
         return scores
 
     summary = realign(
-        corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="truth", config=ALONE
+        corpus, store, alignment, ModelScores(loglikes_of, "truth"), out=tmp_path, progress=Silent(), config=ALONE
     )
     again = Alignment.load(tmp_path)
     labels = np.concatenate([truth[name] for name in store.utterance_ids])
@@ -140,8 +144,9 @@ def test_realignment_with_the_truth_is_the_truth(
     assert summary.made_by == "truth"
     assert summary.changed_share == pytest.approx(float((again.pdf != alignment.pdf).mean()))
     assert again.tree == alignment.tree
+    others = ModelScores(loglikes_of, "other")
     with pytest.raises(UserError, match=r"differs in models \(made by truth\)"):
-        realign(corpus, store, alignment, loglikes_of, out=tmp_path, progress=Silent(), made_by="other", config=ALONE)
+        realign(corpus, store, alignment, others, out=tmp_path, progress=Silent(), config=ALONE)
 
 
 def test_unusable_loglikes_name_the_utterance(
@@ -153,10 +158,9 @@ def test_unusable_loglikes_name_the_utterance(
         (np.full((store.frames("train-0"), alignment.num_pdfs), np.nan, np.float32), "train-0: .*NaN"),
     ]:
         given: dict[str, Float32] = dict.fromkeys(store.utterance_ids, scores)
+        scores_of = ModelScores(given.__getitem__, "x")
         with pytest.raises(UserError, match=message):
-            realign(
-                corpus, store, alignment, given.__getitem__, out=tmp_path, progress=Silent(), made_by="x", config=ALONE
-            )
+            realign(corpus, store, alignment, scores_of, out=tmp_path, progress=Silent(), config=ALONE)
 
 
 def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
@@ -215,10 +219,9 @@ def test_words_that_were_not_said_are_named_and_left_out(
             corpus,
             store,
             alignment,
-            loglikes_of,
+            ModelScores(loglikes_of, "silence"),
             out=tmp_path / folder,
             progress=Silent(),
-            made_by="silence",
             config=dataclasses.replace(ALONE, failure_share=share),
         )
 

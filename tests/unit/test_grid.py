@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roundelay.compare.axes import GridAxis, read_axes
-from roundelay.compare.grid import Grid, plan
+from roundelay.compare.axes import GridAxis, is_override, read_axes
+from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 
@@ -51,6 +51,15 @@ def test_commas_outside_brackets_and_quotes_part_values(text: str, values: tuple
     assert read_axes([text]).compared == (GridAxis(text.partition("=")[0], values),)
 
 
+def test_what_stands_behind_strategies_is_told_from_them() -> None:
+    assert [
+        *filter(is_override, ["bmuf,period=5", "corpus=data/a", "adpsgd:fixed-ring,order=alternate", "ssgd", "a.b=c,d"])
+    ] == [
+        "corpus=data/a",
+        "a.b=c,d",
+    ]
+
+
 @pytest.mark.parametrize("text", ["decode.word_costs=[0, 1]", "corpus='data/a,b'", "training.minibatch=5"])
 def test_one_value_is_no_axis(text: str) -> None:
     assert read_axes([text]).overrides == (text,)
@@ -59,7 +68,7 @@ def test_one_value_is_no_axis(text: str) -> None:
 def test_every_value_of_every_axis_is_trained_by_whom_it_concerns(recipe: str) -> None:
     """Two minibatches; two periods of `bmuf`, none of `ssgd` and `sgd`; `easgd` has the one it names."""
     given = ["training.minibatch=256,512", "strategy.period=5,20"]
-    grid = plan(recipe, given, ["ssgd", "bmuf", "easgd,period=64"], [2], 1)
+    grid = plan(recipe, given, Contenders(["ssgd", "bmuf", "easgd,period=64"], [2], 1))
     assert grid.axes == ("training.minibatch", "strategy.period")
     found = [(c.configuration.strategy.name, *dict(c.configuration.axes).values()) for c in grid.cells]
     once = [("sgd", None), ("ssgd", None), ("bmuf", 5), ("bmuf", 20), ("easgd", 64)]
@@ -73,16 +82,16 @@ def test_every_value_of_every_axis_is_trained_by_whom_it_concerns(recipe: str) -
 
 
 def test_values_that_are_equal_are_one(recipe: str) -> None:
-    assert len(plan(recipe, ["schedule.learning_rate=0.02,2e-2,0.020,0.03"], ["ssgd"], [2], 1).cells) == 4
+    assert len(plan(recipe, ["schedule.learning_rate=0.02,2e-2,0.020,0.03"], Contenders(["ssgd"], [2], 1)).cells) == 4
 
 
 def test_a_grid_that_changed_finds_what_is_there(recipe: str) -> None:
     folder = Path("grid")
 
     def made(*given: str, strategies: tuple[str, ...] = ("ssgd",)) -> set[str]:
-        return set(names(plan(recipe, [*given], strategies, [2], 1, folder=folder)))
+        return set(names(plan(recipe, [*given], Contenders(strategies, [2], 1), folder)))
 
-    first = plan(recipe, ["training.minibatch=256,512"], ["ssgd"], [2], 1, folder=folder)
+    first = plan(recipe, ["training.minibatch=256,512"], Contenders(["ssgd"], [2], 1), folder)
     begin(first)
     there = set(names(first))
     assert made("training.minibatch=128,256,512", strategies=("ssgd", "bsp")) > there  # it grew
@@ -94,25 +103,27 @@ def test_a_grid_that_changed_finds_what_is_there(recipe: str) -> None:
 
 def test_another_recipe_under_the_same_name_is_not_taken_for_it(recipe: str) -> None:
     """Its directory is that of its name: whoever trains there is told whose it is."""
-    begin(plan(recipe, [], ["ssgd"], [2], 1, folder=Path("grid")))
-    other = plan(recipe, ["optimizer.momentum=0.5"], ["ssgd"], [2], 1, folder=Path("grid"))
+    begin(plan(recipe, [], Contenders(["ssgd"], [2], 1), Path("grid")))
+    other = plan(recipe, ["optimizer.momentum=0.5"], Contenders(["ssgd"], [2], 1), Path("grid"))
     assert names(other) == ["sgd-1-seed0", "ssgd-2-seed0"]
-    assert other.cells[1].recipe().optimizer != plan(recipe, [], ["ssgd"], [2], 1).cells[1].recipe().optimizer
+    assert (
+        other.cells[1].recipe().optimizer != plan(recipe, [], Contenders(["ssgd"], [2], 1)).cells[1].recipe().optimizer
+    )
 
 
 def test_values_whose_names_are_the_same_are_refused(recipe: str) -> None:
     with pytest.raises(UserError, match="directories of the same name"):
-        plan(recipe, ["corpus=data/a,data-a"], ["ssgd"], [2], 1)
+        plan(recipe, ["corpus=data/a,data-a"], Contenders(["ssgd"], [2], 1))
 
 
 def test_a_minus_stays_in_the_name(recipe: str) -> None:
-    grid = plan(recipe, ["decode.word_cost=1.0,-1.0"], ["ssgd"], [2], 1)
+    grid = plan(recipe, ["decode.word_cost=1.0,-1.0"], Contenders(["ssgd"], [2], 1))
     assert names(grid)[2:] == ["ssgd-2-decode.word_cost-1.0-seed0", "ssgd-2-decode.word_cost-minus-1.0-seed0"]
 
 
 def test_the_seed_that_tunes_judges_nothing(recipe: str) -> None:
     tune = ["schedule.learning_rate=0.02,0.04", "strategy.period=5,20"]
-    grid = plan(recipe, ["training.minibatch=256,512"], ["bmuf", "ssgd"], [2], 3, tune=tune)
+    grid = plan(recipe, ["training.minibatch=256,512"], Contenders(["bmuf", "ssgd"], [2], 3, tune=tune))
     assert grid.seeds == (1, 2, 3)
     assert grid.cells == ()
     assert {cell.seed for tuning in grid.tunings for cell in tuning.trials} == {0}
@@ -124,20 +135,20 @@ def test_the_seed_that_tunes_judges_nothing(recipe: str) -> None:
 
 
 def test_who_is_not_tuned_is_judged_by_the_same_seeds(recipe: str) -> None:
-    grid = plan(recipe, [], ["bmuf", "ssgd"], [2], 2, tune=["strategy.period=5,20"])
+    grid = plan(recipe, [], Contenders(["bmuf", "ssgd"], [2], 2, tune=["strategy.period=5,20"]))
     assert names(grid) == ["sgd-1-seed1", "ssgd-2-seed1", "sgd-1-seed2", "ssgd-2-seed2"]
     assert [t.configuration.strategy.name for t in grid.tunings] == ["bmuf"]
 
 
 def test_all_gradients_of_a_grid_are_priced_alike(recipe: str) -> None:
     """Else four times the minibatch would take as long."""
-    grid = plan(recipe, ["training.runtime=sim", "training.minibatch=256,1024"], ["ssgd"], [2], 1)
+    grid = plan(recipe, ["training.runtime=sim", "training.minibatch=256,1024"], Contenders(["ssgd"], [2], 1))
     assert {cell.recipe().cost.frames_per_gradient for cell in grid.cells} == {256}
 
 
 def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
     """It takes the place of the recipe's total; the baseline has the same for its one learner."""
-    grid = plan(recipe, ["training.minibatch_per_learner=64,128"], ["ssgd"], [4], 1)
+    grid = plan(recipe, ["training.minibatch_per_learner=64,128"], Contenders(["ssgd"], [4], 1))
     found = [
         (cell.configuration.learners, cell.recipe().training.size.a_round(cell.configuration.learners))
         for cell in grid.cells
@@ -166,4 +177,4 @@ def test_what_is_no_axis_is_named(
     recipe: str, given: list[str], tune: list[str], strategies: list[str], said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        plan(recipe, given, strategies, [2], 1, tune=tune)
+        plan(recipe, given, Contenders(strategies, [2], 1, tune=tune))

@@ -10,11 +10,7 @@ import pytest
 
 from roundelay.runtime.hosts.transport import listener as listener_room
 from roundelay.runtime.hosts.transport.handshake import ANSWER, GREETING, PROTOCOL_VERSION, VERDICT
-from roundelay.runtime.hosts.transport.wire import (
-    Link,
-    LinkTimeout,
-    UnknownPeer,
-)
+from roundelay.runtime.hosts.transport.wire import Link, LinkOptions, LinkTimeout, UnknownPeer
 from support.links import HERE, SECRET, drain, listening, pump, raw, still_open_to_ours
 from support.until import until
 
@@ -126,9 +122,9 @@ def test_of_a_crowd_those_who_came_first_are_sent_away(monkeypatch: pytest.Monke
 
 def test_both_ends_say_that_one_encrypts_and_the_other_does_not() -> None:
     for here in (True, False):
-        with listening(encrypts=here) as listener:
+        with listening(LinkOptions(here)) as listener:
             with pytest.raises(UnknownPeer, match=r"training\.encrypt"):
-                Link.connect(listener.address, SECRET, {}, 60.0, encrypts=not here)
+                Link.connect(listener.address, SECRET, {}, 60.0, LinkOptions(not here))
             until(lambda: listener.rejected.strangers == 1)
             assert "training.encrypt" in listener.rejected.reasons[-1]
 
@@ -152,7 +148,7 @@ def test_who_asks_for_less_than_the_secret_allows_is_noticed() -> None:
         thread = threading.Thread(target=relay)
         thread.start()
         with pytest.raises(UnknownPeer):
-            Link.connect(tap.getsockname(), SECRET, {}, 60.0, encrypts=False)
+            Link.connect(tap.getsockname(), SECRET, {}, 60.0, LinkOptions(False))
         thread.join()
         until(lambda: listener.rejected.strangers == 1)
         assert listener.accept(0.0) is None

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import _parse
+from roundelay.compare.axes import check_axes, is_override, read_axes
 from roundelay.recipes.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "recipes"
+FOLDERS = {"an4", "mini_librispeech", "librispeech", "switchboard", "li2017", "ibm-blstm-small"}
 STUB = """\
 #!/usr/bin/env bash
 # Writes its arguments down and leaves what the command would leave.
@@ -40,10 +42,14 @@ def check_order(commands: list[list[str]]) -> None:
         options = _parse(words)
         if words[0] == "prepare":
             there.add(options.data or Path("data") / options.corpus)
-        elif words[0] in ("align", "train"):
-            recipe = load_recipe(options.recipe, options.overrides)
+        elif words[0] in ("align", "train", "compare"):
+            given = list(filter(is_override, getattr(options, "strategies", [])))
+            axes = read_axes([*options.overrides, *given])
+            recipe = load_recipe(options.recipe, axes.overrides)
             assert recipe.corpus in there
             assert words[0] == "align" or recipe.alignment in there
+            if words[0] == "compare":
+                check_axes(options.recipe, axes, [text for text in options.strategies if text not in given])
             there.add(recipe.alignment if words[0] == "align" else options.exp)
         elif words[0] in ("realign", "decode"):
             assert there.issuperset(options.exp)
@@ -58,6 +64,10 @@ def check_order(commands: list[list[str]]) -> None:
         ("mini_librispeech", ["DIR", "words.dict", "books.txt", "0 1"], 5),
         ("librispeech", ["."], 1),
         ("switchboard", ["A", "B", "C", "D"], 1),
+        ("li2017", ["an4", "DIR"], 1),
+        ("li2017", ["mini-librispeech", "DIR", "words.dict", "schedule.max_epochs=2"], 1),
+        ("li2017", ["librispeech", "DIR"], 1),
+        ("ibm-blstm-small", ["DIR"], 1),
     ],
 )
 def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list[str], trained: int) -> None:
@@ -74,21 +84,26 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     assert first.returncode == 0, first.stderr
     commands = [shlex.split(line) for line in (tmp_path / "log").read_text().splitlines()]
     check_order(commands)
-    assert [words[0] for words in commands[:3]] == ["prepare", "align", "train"]
-    assert sum(words[0] == "train" for words in commands) == trained
+    trains = ("train", "compare")
+    assert [words[0] if words[0] not in trains else "train" for words in commands[:3]] == ["prepare", "align", "train"]
+    assert sum(words[0] in trains for words in commands) == trained
     # The last thing printed is what was to be found out.
-    if name != "switchboard":
-        assert "%WER" in first.stdout.splitlines()[-1]
-    else:
+    if name == "switchboard":
         assert commands[-1][:2] == ["score", "--stm"]
+    elif commands[-1][0] != "compare":  # which prints its table
+        assert "%WER" in first.stdout.splitlines()[-1]
     # Run again, it prepares, aligns and realigns nothing anew (train and decode see for themselves).
     subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, timeout=100, check=True)
     again = (tmp_path / "log").read_text().splitlines()[len(commands) :]
-    assert {line.split()[0] for line in again} <= {"train", "decode", "score"}
+    assert {line.split()[0] for line in again} <= {"train", "compare", "decode", "score"}
 
 
-@pytest.mark.parametrize("name", ["an4", "mini_librispeech", "librispeech", "switchboard"])
+def test_every_folder_of_scripts_is_tested() -> None:
+    assert {folder.name for folder in SCRIPTS.iterdir()} == FOLDERS
+
+
+@pytest.mark.parametrize("name", sorted(FOLDERS))
 def test_results_are_told_or_it_is_said_that_there_are_none(name: str) -> None:
     results = (SCRIPTS / name / "RESULTS.md").read_text()
-    assert load_recipe(name).name == name
+    assert name == "li2017" or load_recipe(name).name == name
     assert "%WER" in results or "not been run" in results

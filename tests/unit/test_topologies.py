@@ -21,7 +21,11 @@ from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.realign import RealignConfig, realign
+from roundelay.speech.hmm.realign import (
+    ModelScores,
+    RealignConfig,
+    realign,
+)
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay.speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
 from roundelay.speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
@@ -295,10 +299,9 @@ def test_from_a_flat_start_and_again(tmp_path: Path) -> None:
         corpus,
         store,
         alignment,
-        loglikes_of,
+        ModelScores(loglikes_of, "itself"),
         out=out,
         progress=Silent(),
-        made_by="itself",
         config=RealignConfig(workers=1),
     )
     assert again.changed_share is not None

@@ -146,7 +146,7 @@ def test_the_four_numbers_of_a_recipe_mean_what_they_meant() -> None:
     for learners in (1, 2, 5):
         cost = prices(CostModel(gradient=0.2, exchange=0.01, allreduce=0.04).virtual(learners))
         assert cost.gradient_ns(0, 32, 0) == 200_000_000
-        assert cost.exchange_ns(0, 1) == 10_000_000
+        assert cost.reach_ns(0, 1) == 10_000_000
         assert cost.mean_ns(tuple(range(learners))) == round(0.04 * 2 * (learners - 1) / learners * 1e9)
     nodes_of_two = prices(CostModel(allreduce=0.04, inside=0.01).virtual(5, node=2))
     assert [nodes_of_two.mean_ns(group) for group in ((0, 1), (4,), (1, 2))] == [10_000_000, 0, 40_000_000]
@@ -239,14 +239,14 @@ def test_stragglers_of_the_run_are_slow_all_the_time() -> None:
 
 def test_an_exchange_is_one_row_there_and_one_back() -> None:
     cost = prices(nodes(2, 2))
-    assert cost.exchange_ns(0, 1) == cost.exchange_ns(1, 0) == round(2 * (1e-6 + SIZE / 10e9) * 1e9)
-    assert cost.exchange_ns(1, 2) == round(2 * (1e-4 + SIZE / 1e9) * 1e9)
+    assert cost.reach_ns(0, 1) == cost.reach_ns(1, 0) == round(2 * (1e-6 + SIZE / 10e9) * 1e9)
+    assert cost.reach_ns(1, 2) == round(2 * (1e-4 + SIZE / 1e9) * 1e9)
 
 
 def test_the_centre_is_near_those_on_its_node() -> None:
     cost = prices(nodes(2, 2, centre_node=1))
-    assert cost.exchange_ns(3, cost.centre) == cost.exchange_ns(0, 1)
-    assert cost.exchange_ns(0, cost.centre) == cost.exchange_ns(0, 3)
+    assert cost.reach_ns(3, cost.centre) == cost.reach_ns(0, 1)
+    assert cost.reach_ns(0, cost.centre) == cost.reach_ns(0, 3)
 
 
 def test_exchanges_keep_rows_busy_and_links_where_they_are_shared() -> None:
@@ -313,4 +313,4 @@ def test_measured_means_are_met_and_joined_by_lines() -> None:
 
 def test_the_cost_section_may_hold_a_whole_cluster() -> None:
     cost = build(CostModel, {"cluster": {"nodes": [{"learners": 3}], "exchange": 0.5}})
-    assert prices(cost.virtual(3)).exchange_ns(0, 2) == 500_000_000
+    assert prices(cost.virtual(3)).reach_ns(0, 2) == 500_000_000

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import (
-    Link,
-    LinkClosed,
-    LinkTimeout,
-)
+from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkTimeout
 from support.links import HERE, SECRET, drain, listening, pair, put, raw, sealed
 
 # Good frames ----------------------------------------------------------------------------------------------------------

@@ -9,24 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.seal import RECORD_BYTES
-from roundelay.runtime.hosts.transport.wire import (
-    BadFrame,
-    Link,
-    LinkClosed,
-    RejectedConnections,
-    Tampered,
-)
-from support.links import (
-    SECRET,
-    listening,
-    pair,
-    put,
-    raw,
-    sealed,
-    sealed_payload,
-    still_open_to_ours,
-)
+from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, Tampered
+from support.links import SECRET, listening, pair, put, raw, sealed, sealed_payload, still_open_to_ours
 from support.until import until
 
 DEEP = b"[" * 200_000 + b"]" * 200_000

@@ -134,19 +134,24 @@ def _stability(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from roundelay.compare.axes import check_axes, read_axes
+    from roundelay.compare.axes import check_axes, is_override, read_axes
 
-    strategies = [text for text in options.strategies if not _is_override(text)]
-    overrides = [*options.overrides, *(text for text in options.strategies if _is_override(text))]
+    strategies = [text for text in options.strategies if not is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
     check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
-    from roundelay.compare.grid import parse_learners, plan
+    from roundelay.compare.grid import Contenders, parse_learners, plan
     from roundelay.compare.running import run_grid
     from roundelay.compare.summary import summarise
     from roundelay.job import Interrupt
 
     learners, stragglers = parse_learners(options.learners), options.straggler
-    grid = plan(options.recipe, overrides, strategies, learners, options.seeds, stragglers, options.exp, options.tune)
+    grid = plan(
+        options.recipe,
+        overrides,
+        Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
+        options.exp,
+    )
     told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
     console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
@@ -162,11 +167,6 @@ def _compare(options: argparse.Namespace) -> int:
         complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
         return status(interrupt.why)
     return 1 if compared.failed else 0
-
-
-def _is_override(text: str) -> bool:
-    """`section.key=value` that stands right behind the strategies: none of them has a dot before its first `=`."""
-    return "." in text.partition("=")[0] and "=" in text
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -100,6 +100,12 @@ def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
     return Axes(tuple(plain), tuple(compared), tuple(tuned))
 
 
+def is_override(text: str) -> bool:
+    """True for `key=value` that stands right behind strategies: those have a name before their first `=`."""
+    key, equals, _ = text.partition("=")
+    return bool(equals) and "," not in key and ":" not in key
+
+
 def check_axes(recipe: str, axes: Axes, given: Sequence[str]) -> None:
     """Check names and types of recipe, strategies and every value of every axis.
 

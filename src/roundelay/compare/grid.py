@@ -72,16 +72,22 @@ class Grid:
         return "; ".join(f"{' or '.join(numbers)} {what}" for what, numbers in found.items())
 
 
-def plan(
-    source: str,
-    overrides: Sequence[str],
-    strategies: Sequence[str],
-    learners: Sequence[int],
-    seeds: int,
-    stragglers: Sequence[str] = (),
-    folder: Path | None = None,
-    tune: Sequence[str] = (),
-) -> Grid:
+@dataclass(frozen=True)
+class Contenders:
+    """Trainings that are wanted of a recipe.
+
+    strategies beside `sgd`, each written as in the command line; learners, so many or so many; seeds that judge;
+    stragglers: with and without them; tune: `KEY=V,V,V`, options chosen on dev.
+    """
+
+    strategies: Sequence[str]
+    learners: Sequence[int]
+    seeds: int
+    stragglers: Sequence[str] = ()
+    tune: Sequence[str] = ()
+
+
+def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> Grid:
     """The grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
 
     An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
@@ -94,29 +100,29 @@ def plan(
         UserError: no such recipe, strategy or option; an override of what the grid sets; numbers that are no grid.
     """
     ours = {f"training.{key}" for key in OURS}
-    if taken := [text for text in (*overrides, *tune) if text.partition("=")[0] in ours]:
+    if taken := [text for text in (*overrides, *wanted.tune) if text.partition("=")[0] in ours]:
         raise UserError(
             f"override {taken[0]!r}: a comparison sets it itself; use --strategies, --learners, --seeds or --straggler."
         )
-    if seeds < 1 or not learners or min(learners) < 1:
+    if wanted.seeds < 1 or not wanted.learners or min(wanted.learners) < 1:
         raise UserError("a comparison needs at least one seed, and one learner or more in every cell.")
-    for text in stragglers:
+    for text in wanted.stragglers:
         parse_straggler(text)
-    axes = read_axes(overrides, tune)
-    check_axes(source, axes, strategies)
+    axes = read_axes(overrides, wanted.tune)
+    check_axes(source, axes, wanted.strategies)
     base = load_recipe(source, axes.overrides)
     if base.training.runtime == "sim":
         base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
-    chosen = [text for text in dict.fromkeys(strategies) if not isinstance(make_strategy(text), SerialSgd)]
+    chosen = [text for text in dict.fromkeys(wanted.strategies) if not isinstance(make_strategy(text), SerialSgd)]
     if not chosen:
         raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
-    first = base.training.seed + bool(tune)
+    first = base.training.seed + bool(wanted.tune)
     maker = _Maker(source, axes, base, folder if folder is not None else Path("exp") / base.name / "compare")
     return maker.grid(
         chosen,
-        tuple(dict.fromkeys(n for n in learners if n > 1)),
-        [(), tuple(stragglers)] if stragglers else [()],
-        tuple(range(first, first + seeds)),
+        tuple(dict.fromkeys(n for n in wanted.learners if n > 1)),
+        [(), tuple(wanted.stragglers)] if wanted.stragglers else [()],
+        tuple(range(first, first + wanted.seeds)),
     )
 
 

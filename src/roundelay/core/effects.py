@@ -96,19 +96,28 @@ class Mix(Effect[Tensor]):
 
 
 @dataclass(frozen=True)
-class Exchange(Effect[int | None]):
-    """Atomic and one-sided: apply `rule` to (my row, row `peer`); the peer's code takes no part.
+class Reach(Effect[int | None]):
+    """An effect on the row of another learner, or on the centre: atomic and one-sided, the peer's code takes no part.
+    Abstract; the rule of each kind, which all runtimes go by, is in runtime/rows.py.
+
+    The reply is the version of the peer's row after it, or None: the peer is dead, and nothing happened.
+    """
+
+    peer: int
+
+
+@dataclass(frozen=True)
+class Exchange(Reach):
+    """Apply `rule` to (my row, row `peer`).
 
     `private` are vectors (P,) of mine that the rule reads or writes along with the rows. With `since`, a version of the
-    peer's row, the rule is also told how many mutations that row has seen after it. The reply is the version of the
-    peer's row after the exchange, or None: the peer is dead, and nothing happened.
+    peer's row, the rule is also told how many mutations that row has seen after it.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
     does. Private vectors and ages belong to rows that go as they are (FP32).
     """
 
-    peer: int
     rule: Rule
     private: tuple[Tensor, ...] = ()
     since: int | None = None
@@ -116,11 +125,9 @@ class Exchange(Effect[int | None]):
 
 
 @dataclass(frozen=True)
-class Fetch(Effect[int | None]):
-    """Copy row `peer` into the private vector `into` (P,), atomically. The reply is the version read, or None: the peer
-    is dead."""
+class Fetch(Reach):
+    """Copy row `peer` into the private vector `into` (P,). The version in the reply is the one read."""
 
-    peer: int
     into: Tensor
 
 

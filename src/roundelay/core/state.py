@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 from torch import Tensor
-
-from roundelay.core.streams import stream
 
 
 @dataclass(frozen=True)
@@ -146,8 +143,3 @@ class Me(Protocol):
     def replace(self, vector: Tensor) -> None:
         """Overwrite the row by `vector` (P,). For synchronous strategies: nobody else may have written it meanwhile."""
         ...
-
-
-def role_stream(me: Me, role: str, *keys: int) -> np.random.Generator:
-    """The random stream of this learner for `role`."""
-    return stream(me.seed, role, me.rank, *keys)

@@ -22,7 +22,7 @@ from roundelay.recipes.recipe import Recipe, complete
 from roundelay.run_directory import RECIPE, Origin, read_origin
 
 NEEDED = ("corpus", "alignment")
-_OTHERS = ("arpa", "lexicon")  # of the section decode, whose `text` is a list
+_OTHERS = ("arpa", "rescore", "lexicon")  # of the section decode, whose `text` is a list
 
 
 def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -7,7 +7,7 @@ found in the time it takes to read a small file, before seconds are spent on loa
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cache
 from importlib import resources
@@ -73,10 +73,18 @@ def about_recipe(name: str) -> str:
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
 
+    A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and says what differs.
+
     Raises:
         UserError: no such recipe, not YAML, or an override that is none.
     """
-    path = Path(source)
+    mapping = _with_base(_file_of(source), ())
+    apply_overrides(mapping, overrides)
+    return mapping
+
+
+def _file_of(source: str, beside: Path = Path()) -> Path:
+    path = beside / source
     if not path.is_file():
         names = known_recipes()
         if source not in names:
@@ -84,9 +92,35 @@ def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
                 f"no recipe {source!r}: give a YAML file, or one of {', '.join(names)}.{did_you_mean(source, names)}"
             )
         path = Path(str(resources.files(__package__) / f"{source}.yaml"))
+    return path
+
+
+def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
     mapping = read_yaml(path)
-    apply_overrides(mapping, overrides)
-    return mapping
+    other = mapping.pop("base", None)
+    if other is None:
+        return mapping
+    if not isinstance(other, str) or path in begun:
+        raise UserError(
+            f"{path}: base is {other!r}: give the name or file of another recipe, which does not need this one."
+        )
+    made = _merged(_with_base(_file_of(other, path.parent), (*begun, path)), mapping)
+    for name, *two in ONE_OF_TWO:
+        _leave_one_of_two(made.get(name), two, mapping.get(name) or ())
+    return made
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes` in place of its own. A section that is of another kind (another `name` or
+    `rule`) is taken whole."""
+    made = {**base}
+    for key, value in changes.items():
+        old = base.get(key)
+        made[key] = value
+        if isinstance(old, dict) and isinstance(value, dict):
+            alike = all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("name", "rule"))
+            made[key] = _merged(old, value) if alike else value
+    return made
 
 
 def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -100,11 +134,15 @@ def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
         override(mapping, assignment)
     given = {tuple(text.partition("=")[0].split(".")[:2]) for text in overrides}
     for name, *two in ONE_OF_TWO:
-        section = mapping.get(name)
-        for one, other in (two, two[::-1]):
-            chosen = (name, one) in given and (name, other) not in given
-            if chosen and isinstance(section, dict) and section.get(one) is not None:
-                section.pop(other, None)
+        _leave_one_of_two(mapping.get(name), two, {key[1] for key in given if key[0] == name and key[1:]})
+
+
+def _leave_one_of_two(section: object, two: Sequence[str], given: Collection[str]) -> None:
+    """Drop the one of two options that another, given later, takes the place of."""
+    for one, other in (two, two[::-1]):
+        chosen = one in given and other not in given
+        if chosen and isinstance(section, dict) and section.get(one) is not None:
+            section.pop(other, None)
 
 
 def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:

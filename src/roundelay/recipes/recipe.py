@@ -143,7 +143,9 @@ class Decoding:
     order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
     text            files with a sentence a line, beside the training transcripts; `join` runs consecutive lines
                     together to so many words at least; each transcript counts `transcript_weight` times
-    arpa            a given model instead
+    arpa            a given model instead; `prune` applies to it too
+    rescore         another model of any size, an ARPA file or a binary one of KenLM: whatever the graph's own model
+                    found is rescored with it
 
     The words:
     vocabulary      so many of the most frequent words of the text, and all of the training transcripts; null: the
@@ -174,6 +176,7 @@ class Decoding:
     join: int = 0
     transcript_weight: int = 1
     arpa: Path | None = None
+    rescore: Path | None = None
     vocabulary: int | None = None
     lexicon: Path | None = None
     guess: bool = False

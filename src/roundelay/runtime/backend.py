@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor
 
-from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.effects import Effect, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.rows import Row
@@ -69,12 +69,9 @@ class Backend(ABC):
         """True for the centre and for peers that are not known to be dead."""
 
     @abstractmethod
-    def exchange(self, effect: Exchange) -> int | None:
-        """Do it, with a row of this runtime; the version of the peer's row, or None: one of the rows is taken."""
-
-    @abstractmethod
-    def fetch(self, effect: Fetch) -> int | None:
-        """Do it; the version read."""
+    def reach(self, effect: Reach) -> int | None:
+        """Do it, with a row of this runtime, by its rule in `rows.py`; the version of the peer's row, or None: one of
+        the rows is taken."""
 
     def deferrable(self, peer: int) -> Row | None:
         """The row of `peer` if an exchange with it may wait for the next step, else None."""
@@ -82,13 +79,13 @@ class Backend(ABC):
 
 
 class RemoteRows(Protocol):
-    """Exchanges with rows of other hosts: one request at a time, which goes on while the learner computes."""
+    """Effects on rows of other hosts: one request at a time, which goes on while the learner computes."""
 
     def takes(self, row: int) -> bool:
         """True for rows of other hosts."""
         ...
 
-    def ask(self, effect: Exchange | Fetch) -> None:
+    def ask(self, effect: Reach) -> None:
         """Make a request."""
         ...
 
@@ -110,7 +107,7 @@ class NoRemoteRows:
     def takes(self, row: int) -> bool:
         return False
 
-    def ask(self, effect: Exchange | Fetch) -> None:
+    def ask(self, effect: Reach) -> None:
         raise AssertionError("there are no other hosts")
 
     def wait(self, peer: int) -> int | None:

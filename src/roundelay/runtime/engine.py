@@ -7,10 +7,11 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
     Grad            its minibatch is settled (trained, never to be drawn again) when the coroutine has gone on past it
     GradMean        announce, gradient, publish, collect; settled like Grad
     Mean, Mix       publish, collect
-    Exchange        with a dead peer nothing happens, and the reply is None; else it is counted
-    Fetch           likewise, but not counted
+    Exchange, Fetch and any other Reach
+                    with a dead peer nothing happens, and the reply is None; else it is done by its rule (`rows.py`). An
+                    Exchange is counted
     Begin(Mean), Begin(Mix)     publish now, collect in the wait
-    Begin(Exchange), Begin(Fetch) with a row of another host
+    Begin(Reach) with a row of another host
                     ask now; over when the coroutine goes on after the reply has come, at the latest in the wait. One at
                     a time: the next waits for it first
     Begin(Exchange) with a living learner of this host
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, Later, RemoteRows
@@ -170,7 +171,7 @@ class Engine:
                 return self._gradient_mean(effect)
             case Mean() | Mix():
                 return self._backend.collect(effect, self._backend.publish(effect))
-            case Exchange() | Fetch():
+            case Reach():
                 return self._reach(effect)
             case Begin(begun):
                 return self._begin(begun)
@@ -208,7 +209,7 @@ class Engine:
         self._trained = own.statistics
         return Gradient(mean, own.version, own.statistics, own.weight)
 
-    def _reach(self, effect: Exchange | Fetch) -> int | None:
+    def _reach(self, effect: Reach) -> int | None:
         """Reach the row of another learner, or the centre, and wait for it."""
         if self._remote.takes(effect.peer):
             handle: Handle[int | None] = Handle()
@@ -219,10 +220,8 @@ class Engine:
         if not self._backend.lives(effect.peer):
             self._trace.note(Kind.GONE, effect.peer)
             return None
-        if isinstance(effect, Fetch):
-            return self._backend.fetch(effect)
-        version = self._backend.exchange(effect)
-        if version is not None:
+        version = self._backend.reach(effect)
+        if version is not None and isinstance(effect, Exchange):
             self._me.count_exchange(effect, version)
         return version
 
@@ -234,7 +233,7 @@ class Engine:
         match effect:
             case Mean() | Mix():
                 handle.pending = _Begun(effect, self._backend.publish(effect))
-            case Exchange(peer) | Fetch(peer) if self._remote.takes(peer):
+            case Reach(peer) if self._remote.takes(peer):
                 self._ask(effect, handle)
             case Exchange(peer) if not self._deferred.occupied and (row := self._deferrable(peer)) is not None:
                 self._deferred.put(DeferredExchange(effect, row, partial(self._backend.lives, peer), handle))
@@ -263,7 +262,7 @@ class Engine:
 
     # Other hosts ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, effect: Exchange | Fetch, handle: Handle[Any]) -> None:
+    def _ask(self, effect: Reach, handle: Handle[Any]) -> None:
         """Have it done by another host; `handle` is finished in `_finish_asked`, unless nobody is there."""
         if self._asked is not None:  # one at a time
             self._finish_asked(self._asked)

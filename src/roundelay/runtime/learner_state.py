@@ -18,7 +18,7 @@ from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred, DeferredExchange
 from roundelay.runtime.local_steps import ChunkedStep, LocalStep, SnapshotBuffer, WholeStep
-from roundelay.runtime.rows import Row, RowExchange
+from roundelay.runtime.rows import Row, RowOperation
 from roundelay.runtime.trace import Kind
 
 
@@ -192,7 +192,7 @@ class LearnerState(Me):
         """Under the lock: exchange, update and snapshot for the next gradient; how many versions old the gradient
         was."""
         row = self.row
-        mixing = RowExchange(row, deferred.theirs, deferred.request) if deferred is not None else None
+        mixing = RowOperation(row, deferred.theirs, deferred.request) if deferred is not None else None
         if mixing is None:
             row.begin()
         exchanging = self._step.take(gradient, self._learning_rate, mixing)

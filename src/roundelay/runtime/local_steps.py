@@ -12,7 +12,7 @@ from torch import Tensor
 from roundelay.algorithms.local_update import RowUpdate
 from roundelay.core.flat import slices
 from roundelay.core.state import Gradient
-from roundelay.runtime.rows import Row, RowExchange
+from roundelay.runtime.rows import Row, RowOperation
 
 
 class SnapshotBuffer:
@@ -48,7 +48,7 @@ class LocalStep(ABC):
         """A segment begins: rows and memory may have been replaced from outside."""
 
     @abstractmethod
-    def take(self, gradient: Gradient, rate: float, mixing: RowExchange | None) -> float:
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
         """Under the row's lock: do the exchange `mixing`, if there is one, update the row, and leave it in the snapshot
         buffer; seconds that the exchange took."""
 
@@ -65,7 +65,7 @@ class ChunkedStep(LocalStep):
     def begin(self) -> None:
         self._update.begin()
 
-    def take(self, gradient: Gradient, rate: float, mixing: RowExchange | None) -> float:
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
         exchanging = 0.0
         for number, part in enumerate(slices(gradient.vector)):
             if mixing is not None:
@@ -90,7 +90,7 @@ class WholeStep(LocalStep):
     def __init__(self, snapshot: SnapshotBuffer, update: Callable[[Gradient], bool]) -> None:
         self._snapshot, self._update = snapshot, update
 
-    def take(self, gradient: Gradient, rate: float, mixing: RowExchange | None) -> float:
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
         started = time.perf_counter()
         exchanging = 0.0
         if mixing is not None:

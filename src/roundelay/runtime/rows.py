@@ -1,22 +1,27 @@
 """Rows: public parameters with a version, and the operations on one or two of them that are atomic.
 
+The rule of every effect on another's row is here once (`REACH_RULES`), and every runtime goes by it: which rows it
+reads and writes, under which locks, what it does to a chunk, what it carries there and back, and how it is recorded.
+
 Legend: P parameters.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundelay.core.effects import Exchange
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.flat import slices
 from roundelay.runtime.coding import CodedRule, memory_of
-from roundelay.runtime.trace import NO_TRACE, Kind, Trace
+from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
 
 
 class Lock(Protocol):
@@ -112,54 +117,15 @@ class Row:
             self.lock.release()
 
 
-def exchange(mine: Row, theirs: Row, request: Exchange) -> int | None:
-    """Apply the request's rule to both rows as they are now, atomically; the version of theirs afterwards. None if one
-    of the two is under way to another host.
-
-    Lock order: the lower rank first, whoever asks. All learners keep to it, so no circle of them can wait for each
-    other, and there is no deadlock.
-    """
-    first, second = _in_order(mine, theirs)
-    first.lock.acquire()
-    try:
-        second.lock.acquire()
-        try:
-            return None if mine.away or theirs.away else _mix(mine, theirs, request)
-        finally:
-            second.lock.release()
-    finally:
-        first.lock.release()
-
-
-def fetch(mine: Row, theirs: Row, into: Tensor) -> int:
-    """Copy row `theirs` as it is now, atomically, into `into` (P,); the version read."""
-    theirs.lock.acquire()
-    try:
-        mine.trace.note(Kind.FETCH, theirs.rank, theirs=theirs.version)
-        for part, x in zip(slices(into), theirs.parts, strict=True):
-            part.copy_(x)
-        return theirs.version
-    finally:
-        theirs.lock.release()
-
-
 def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), trace: Trace = NO_TRACE) -> None:
     """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; what is
     remembered of a row changes only with it. `trace` takes the note of it."""
-    first, second = _in_order(mine, theirs)
-    first.lock.acquire()
-    try:
-        second.lock.acquire()
-        try:
-            trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
-            mine.begin()
-            for x, y in ((mine.vector, theirs.vector), *memory):
-                x.copy_(y)
-            mine.end()
-        finally:
-            second.lock.release()
-    finally:
-        first.lock.release()
+    with _locked(mine, theirs):
+        trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
+        mine.begin()
+        for x, y in ((mine.vector, theirs.vector), *memory):
+            x.copy_(y)
+        mine.end()
 
 
 def mend(rows: Iterable[Row]) -> tuple[int, ...]:
@@ -179,55 +145,143 @@ def mend(rows: Iterable[Row]) -> tuple[int, ...]:
     return tuple(torn)
 
 
-def _in_order(mine: Row, theirs: Row) -> tuple[Row, Row]:
-    return (mine, theirs) if mine.rank < theirs.rank else (theirs, mine)
+@contextmanager
+def _locked(*rows: Row) -> Iterator[None]:
+    """Hold the locks of all.
+
+    Lock order: the lower rank first, whoever asks. All learners keep to it, so no circle of them can wait for each
+    other, and there is no deadlock.
+    """
+    held: list[Row] = []
+    try:
+        for row in sorted(rows, key=_rank):
+            row.lock.acquire()
+            held.append(row)
+        yield
+    finally:
+        for row in reversed(held):
+            row.lock.release()
 
 
-def _mix(mine: Row, theirs: Row, request: Exchange) -> int:
-    """Under both locks."""
-    mixing = RowExchange(mine, theirs, request)
-    mixing.all_chunks()
-    return mixing.end()
+def _rank(row: Row) -> int:
+    return row.rank
 
 
-class RowExchange:
-    """An exchange under way, under both locks, from here to `end`: every chunk in its turn."""
+# Effects on the row of another ----------------------------------------------------------------------------------------
 
-    def __init__(self, mine: Row, theirs: Row, request: Exchange) -> None:
-        mine.trace.note(Kind.EXCHANGE, theirs.rank, mine.version, theirs.version)
-        self.mine, self.theirs, self.request = mine, theirs, request
-        self._rule: Callable[..., None] = request.rule
-        if request.since is not None:
-            self._rule = partial(self._rule, age=theirs.version - request.since)
-        private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
-        # Then theirs is brought to the device of mine, and back.
-        self._apart = mine.vector.device != theirs.vector.device
-        if not request.codec.exact:
-            self._rule, self._apart = CodedRule(request, self._rule).apply, False
-            for row in (mine, theirs):
-                error = memory_of(request.codec, row.memory)
-                private.append([None] * len(row.parts) if error is None else slices(error))
-        self._slices: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
-        mine.begin()
-        theirs.begin()
+ChunkWork = Callable[[int], object]
+"""Does as an effect says with one chunk of the rows, by its number."""
 
-    def chunk(self, number: int) -> None:
-        """Apply the rule to one chunk of both rows."""
-        if self._apart:
-            mine, there, *private = self._slices[number]
-            theirs = there.to(mine.device)
-            self._rule(mine, theirs, *private)
-            there.copy_(theirs)
-        else:
-            self._rule(*self._slices[number])
+
+@final
+@dataclass(frozen=True)
+class ReachRule:
+    """The rule of one kind of `Reach`: all that runtimes must know of it.
+
+    Args:
+        access: the rows it reads or writes. Their locks are held, and their versions recorded; written ones have a
+            version more afterwards, and must not be away.
+        prepare: `prepare(mine, theirs, effect)`, under the locks and before anything is changed: a function that does
+            the effect to one chunk. It may be called for one chunk after the other, between other work on them.
+        carried: `carried(effect)`: the codecs of the vectors (P,) that go to the peer, and that come back; None:
+            no vector, as in a mere request. The simulator prices them.
+        kind: the kind of its record in a trace.
+    """
+
+    access: Access
+    prepare: Callable[[Row, Row, Any], ChunkWork]
+    carried: Callable[[Any], tuple[Codec | None, Codec | None]]
+    kind: Kind = Kind.REACH
+
+
+def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
+    rule: Callable[..., None] = request.rule
+    if request.since is not None:
+        rule = partial(rule, age=theirs.version - request.since)
+    private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
+    if not request.codec.exact:
+        rule = CodedRule(request, rule).apply
+        for row in (mine, theirs):
+            error = memory_of(request.codec, row.memory)
+            private.append([None] * len(row.parts) if error is None else slices(error))
+    elif mine.vector.device != theirs.vector.device:
+        rule = partial(_brought, rule)
+    chunks: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
+    return lambda number: rule(*chunks[number])
+
+
+def _brought(rule: Callable[..., None], mine: Tensor, there: Tensor, *private: Tensor) -> None:
+    """Apply the rule where mine is: theirs is brought there, and back."""
+    theirs = there.to(mine.device)
+    rule(mine, theirs, *private)
+    there.copy_(theirs)
+
+
+def _prepare_fetch(mine: Row, theirs: Row, request: Fetch) -> ChunkWork:
+    chunks = list(zip(slices(request.into), theirs.parts, strict=True))
+
+    def copy(number: int) -> None:
+        into, x = chunks[number]
+        into.copy_(x)
+
+    return copy
+
+
+REACH_RULES: dict[type[Reach], ReachRule] = {
+    Exchange: ReachRule(
+        Access(Use.WRITTEN, Use.WRITTEN),
+        _prepare_exchange,
+        lambda effect: (effect.codec, effect.codec),
+        Kind.EXCHANGE,
+    ),
+    Fetch: ReachRule(Access(theirs=Use.READ), _prepare_fetch, lambda effect: (None, FP32), Kind.FETCH),
+}
+"""The rule of every kind of `Reach`, whose rows are those of `Row` wherever they live. The engine and all runtimes of
+one host go by it; another host can be asked for what its messages can say (procs/coordination/outbox.py)."""
+
+
+def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
+    """Do an effect to the rows as they are now, atomically; the version of theirs afterwards. None if a row that it
+    writes is under way to another host."""
+    access = REACH_RULES[type(effect)].access
+    met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
+    with _locked(*met):
+        if (access.mine is Use.WRITTEN and mine.away) or (access.theirs is Use.WRITTEN and theirs.away):
+            return None
+        under_way = RowOperation(mine, theirs, effect)
+        under_way.all_chunks()
+        return under_way.end()
+
+
+@final
+class RowOperation:
+    """An effect on two rows under way, under the locks of those it meets, from here to `end`: every chunk in its
+    turn."""
+
+    def __init__(self, mine: Row, theirs: Row, effect: Reach) -> None:
+        rule = REACH_RULES[type(effect)]
+        my_use, their_use = rule.access
+        mine.trace.note(
+            rule.kind,
+            theirs.rank,
+            mine.version if my_use else -1,
+            theirs.version if their_use else -1,
+            rule.access.number if rule.kind is Kind.REACH else 0.0,
+        )
+        self._theirs = theirs
+        self._written = [row for row, use in ((mine, my_use), (theirs, their_use)) if use is Use.WRITTEN]
+        self.chunk = rule.prepare(mine, theirs, effect)
+        """Does the effect to one chunk of both rows, by its number."""
+        for row in self._written:
+            row.begin()
 
     def all_chunks(self) -> None:
-        """Apply the rule to both rows from beginning to end."""
-        for number in range(len(self._slices)):
+        """Do it to both rows from beginning to end."""
+        for number in range(len(self._theirs.parts)):
             self.chunk(number)
 
     def end(self) -> int:
         """All chunks are done; the version of their row."""
-        self.mine.end()
-        self.theirs.end()
-        return self.theirs.version
+        for row in self._written:
+            row.end()
+        return self._theirs.version

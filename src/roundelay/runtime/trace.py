@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from safetensors.torch import load, save
 
@@ -28,6 +28,36 @@ from roundelay.core.parsing import parse_json
 from roundelay.runtime.base import ClusterState
 
 TRACE_VERSION = 1
+
+
+class Use(IntEnum):
+    """Use that an event makes of a row."""
+
+    NONE = 0
+    READ = 1
+    WRITTEN = 2
+
+
+class Access(NamedTuple):
+    """Use that an event makes of the learner's own row, and of the peer's."""
+
+    mine: Use = Use.NONE
+    theirs: Use = Use.NONE
+
+    @property
+    def number(self) -> float:
+        """Both as one number."""
+        return float(self.mine + 4 * self.theirs)
+
+    @classmethod
+    def from_number(cls, number: float) -> "Access":
+        """The inverse.
+
+        Raises:
+            ValueError, OverflowError: it is the number of none.
+        """
+        theirs, mine = divmod(int(number), 4)
+        return cls(Use(mine), Use(theirs))
 
 
 class Kind(IntEnum):
@@ -41,8 +71,20 @@ class Kind(IntEnum):
     REPLACE = 6
     EXCHANGE = 7  # peer
     FETCH = 8  # peer; theirs
-    GONE = 9  # an exchange or a fetch that did not happen, peer being dead
+    GONE = 9  # an effect on the row of peer that did not happen, peer being dead
     JOIN = 10  # peer: whose row a new learner took over; mine, theirs
+    REACH = 11  # any other effect on the row of peer; of each row that it meets the version; value: its access
+
+
+ACCESS = {
+    Kind.READ: Access(mine=Use.READ),
+    Kind.STEP: Access(mine=Use.WRITTEN),
+    Kind.REPLACE: Access(mine=Use.WRITTEN),
+    Kind.EXCHANGE: Access(Use.WRITTEN, Use.WRITTEN),
+    Kind.FETCH: Access(theirs=Use.READ),
+    Kind.JOIN: Access(Use.WRITTEN, Use.READ),
+}
+"""Access of the kinds that always have the same, where it is not none. A row that is written may be read as well."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +97,16 @@ class TraceEvent:
     theirs: int = -1
     value: float = 0.0
 
-    def __str__(self) -> str:
+    @property
+    def access(self) -> Access:
+        """Rows it meets.
+
+        Raises:
+            ValueError, OverflowError: no learner has noted this.
+        """
+        return Access.from_number(self.value) if self.kind is Kind.REACH else ACCESS.get(self.kind, Access())
+
+    def __str__(self) -> str:  # noqa: PLR0911 one return a kind
         match self.kind:
             case Kind.DRAW:
                 return f"draw minibatch {self.mine}" if self.mine >= 0 else "draw nothing"
@@ -65,6 +116,11 @@ class TraceEvent:
                 return f"exchange of row at version {self.mine} with row {self.peer} at version {self.theirs}"
             case Kind.FETCH | Kind.JOIN:
                 return f"{self.kind.name.lower()} of row {self.peer} at version {self.theirs}"
+            case Kind.REACH:
+                rows = ((f"row {self.peer}", self.access.theirs, self.theirs), ("own row", self.access.mine, self.mine))
+                return "effect on " + " and ".join(
+                    f"{row} at version {version}, {use.name.lower()}" for row, use, version in rows if use
+                )
             case Kind.GONE:
                 return f"miss row {self.peer}, whose learner is dead"
         return f"{self.kind.name.lower()} at version {self.mine}"
@@ -122,9 +178,11 @@ def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
     for number in range(len(data) // _FORMAT.size):
         kind, *rest = _FORMAT.unpack_from(data, number * _FORMAT.size)
         try:
-            yield TraceEvent(Kind(kind), *rest)
-        except ValueError:
+            event = TraceEvent(Kind(kind), *rest)
+            event.access  # noqa: B018 that it has one is checked here
+        except (ValueError, OverflowError):
             raise UserError(f"{path}: event {number} is of unknown kind {kind}: damaged, or not a trace.") from None
+        yield event
 
 
 Digests = dict[str, str]

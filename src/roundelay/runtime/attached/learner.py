@@ -300,11 +300,11 @@ class AttachedLearner:
         """While `meet` reads: the model to evaluate, (P,): the centre, or the mean of all holders' rows."""
         rows = self.arena.rows()
         if self.strategy.traits.model == "centre":
-            out.copy_(rows[-1])
+            out.copy_(rows[-1].vector)
             return
         holders = self.strategy.holders(self.living)
         for part in chunks(out.numel()):
-            out[part] = torch.stack([rows[rank][part].cpu() for rank in holders]).mean(0)
+            out[part] = torch.stack([rows[rank].vector[part].cpu() for rank in holders]).mean(0)
 
     def shown_by_all(self) -> list[Tensor]:
         """While `meet` reads: what the living have shown, by rank."""
@@ -320,7 +320,7 @@ class AttachedLearner:
             "steps": self.me.steps,
         }
         if self.strategy.traits.model == "centre":
-            found["centre"] = _copy(self.arena.rows()[-1])
+            found["centre"] = _copy(self.arena.rows()[-1].vector)
         return found
 
     def load(self, state: dict[str, Any]) -> None:

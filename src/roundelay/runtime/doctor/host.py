@@ -18,6 +18,7 @@ from pathlib import Path
 
 from roundelay.core.cores import quota
 from roundelay.core.errors import UserError
+from roundelay.core.memory import available_bytes
 from roundelay.runtime.doctor.findings import Finding, Verdict
 from roundelay.runtime.procs.memory.locks import FLOCK
 from roundelay.runtime.procs.memory.publish import prepare_publishing
@@ -117,7 +118,7 @@ def cores(asked: Asked) -> Iterator[Finding]:
 def memory(asked: Asked) -> Iterator[Finding]:
     """Enough for all rows."""
     need = asked.learners * (VECTORS * 4 * asked.parameters + 400e6)  # and what torch itself takes
-    have = _available()
+    have = available_bytes()
     text = f"{have / 2**30:.1f} GiB free, about {need / 2**30:.1f} needed"
     if need > have:
         yield Finding("memory", BAD, text, "Start fewer learners here, or train a smaller model.")
@@ -388,11 +389,3 @@ def _first_line(path: str) -> str:
         return Path(path).read_text().split("\n")[0]
     except OSError:
         return ""
-
-
-def _available() -> float:
-    """Bytes of memory that could be had: the host's, and the control group's where it is limited."""
-    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = 1024 * float(lines["MemAvailable"].split()[0])
-    most, now = _first_line("/sys/fs/cgroup/memory.max"), _first_line("/sys/fs/cgroup/memory.current")
-    return min(free, float(most) - float(now)) if most.isdigit() and now.isdigit() else free

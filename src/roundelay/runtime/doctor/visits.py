@@ -16,7 +16,7 @@ from typing import Any
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkError
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions
 
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
@@ -165,12 +165,7 @@ def arrive(address: tuple[str, int], arrival: Arrival, secret: bytes, patience: 
     Raises:
         LinkError: it cannot be reached.
     """
-    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
-    try:
-        link.send("arrive", {"ranks": list(arrival.ranks), "address": list(arrival.address)})
-        link.receive(patience)
-    finally:
-        link.close()
+    _tell(address, secret, patience, "arrive", {"ranks": list(arrival.ranks), "address": list(arrival.address)})
 
 
 def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
@@ -179,9 +174,13 @@ def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
     Raises:
         LinkError: it is gone already.
     """
+    _tell(address, secret, patience, "leave", {})
+
+
+def _tell(address: tuple[str, int], secret: bytes, patience: float, kind: str, header: dict[str, Any]) -> None:
     link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
     try:
-        link.send("leave", {})
+        link.send(kind, header)
         link.receive(patience)
     finally:
         link.close()
@@ -199,7 +198,7 @@ def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, p
     """The way from here to a host that lets others visit."""
     where = f"{address[0]}:{address[1]}"
     try:
-        link = Link.connect(address, secret, {"name": origin}, patience, largest=LARGEST)
+        link = Link.connect(address, secret, {"name": origin}, patience, LinkOptions(largest=LARGEST))
     except LinkError as error:
         return Way(origin, target, where, problem=f"cannot be reached: {error}")
     try:

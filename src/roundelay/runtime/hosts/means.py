@@ -29,7 +29,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -54,15 +55,29 @@ class _Ended(Exception):
     """The part of the segment is over."""
 
 
+@final
+@dataclass(frozen=True)
+class MeanLinks:
+    """Links by which hosts take means and mixes; nothing else is sent over them.
+
+    Attributes:
+        hosts: the ranks of each host, in rank order.
+        host: number of this one.
+        chain: by host, links to the one before and the one after this.
+        mix_links: by host, links to all others, for mixes.
+    """
+
+    hosts: Sequence[Sequence[int]]
+    host: int
+    chain: Mapping[int, Link]
+    mix_links: Mapping[int, Link]
+
+
 class HostMeans:
     """This host's share of what all learners do together, for one part of a segment.
 
     Args:
-        hosts: the ranks of each host, in rank order.
-        host: which of them this is.
         part: a number that no other part of the run has.
-        chain: links to the host before and after this one, by host; nothing else is sent over them.
-        mix_links: links to all other hosts, for mixes; by host. Nothing else is sent over them.
         failed: called with the reason, from a thread, when a link is gone.
         codec: by which gradients travel; the first host's counts.
     """
@@ -70,15 +85,13 @@ class HostMeans:
     def __init__(
         self,
         arena: Arena,
-        hosts: Sequence[Sequence[int]],
-        host: int,
+        links: MeanLinks,
         part: int,
-        chain: Mapping[int, Link],
-        mix_links: Mapping[int, Link],
         failed: Callable[[str], None],
         codec: Codec = FP32,
     ) -> None:
-        self._arena, self._hosts, self._here, self._part = arena, hosts, tuple(hosts[host]), part
+        host, chain, mix_links = links.host, links.chain, links.mix_links
+        self._arena, self._hosts, self._here, self._part = arena, links.hosts, tuple(links.hosts[host]), part
         self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
@@ -134,18 +147,11 @@ class HostMeans:
             pause = min(2 * pause, 1e-3)
 
     def _receive(self, link: Link, kind: str, into: Tensor | None = None) -> Message:
-        """The next message of this part. Whatever is left of an earlier one is passed over."""
-        while True:
-            try:
-                message = link.receive(LISTEN_SECONDS, None if into is None else _bytes(into))
-            except LinkTimeout:
-                if self._ended.is_set():
-                    raise _Ended from None
-                continue
-            if message.header.get("part") == self._part:
-                if message.kind != kind:
-                    raise LinkError(f"{link.peer} sent {message.kind!r} where {kind!r} was due")
-                return message
+        """The next message of this part, which must be of this kind."""
+        message = self._receive_any(link, into)
+        if message.kind != kind:
+            raise LinkError(f"{link.peer} sent {message.kind!r} where {kind!r} was due")
+        return message
 
     # A mean of everybody ----------------------------------------------------------------------------------------------
 
@@ -305,10 +311,11 @@ class HostMeans:
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
 
-    def _receive_any(self, link: Link) -> Message:
+    def _receive_any(self, link: Link, into: Tensor | None = None) -> Message:
+        """The next message of this part. Whatever is left of an earlier one is passed over."""
         while True:
             try:
-                message = link.receive(LISTEN_SECONDS)
+                message = link.receive(LISTEN_SECONDS, None if into is None else _bytes(into))
             except LinkTimeout:
                 if self._ended.is_set():
                     raise _Ended from None

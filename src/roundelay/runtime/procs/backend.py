@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from roundelay.core.effects import Effect, Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.core.effects import Effect, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend, Later
@@ -22,7 +22,7 @@ from roundelay.runtime.procs.coordination.activity import number_of
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.rows import Row, exchange, fetch
+from roundelay.runtime.rows import Row, reach
 
 
 class LearnerWork(ABC):
@@ -110,11 +110,8 @@ class ArenaBackend(Backend):
     def lives(self, peer: int) -> bool:
         return peer == self._centre or bool(self._alive[peer])
 
-    def exchange(self, effect: Exchange) -> int | None:
-        return exchange(self._vectors.row, self._rows[effect.peer], effect)
-
-    def fetch(self, effect: Fetch) -> int | None:
-        return fetch(self._vectors.row, self._rows[effect.peer], effect.into)
+    def reach(self, effect: Reach) -> int | None:
+        return reach(self._vectors.row, self._rows[effect.peer], effect)
 
     def deferrable(self, peer: int) -> Row | None:
         return self._rows[peer]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from roundelay.runtime.base import Cluster, ClusterState, glanced_distance
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.rows import Row, adopt, mend
+from roundelay.runtime.rows import adopt, mend
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
 
 
@@ -29,8 +29,7 @@ class ClusterRows:
     def __init__(self, cluster: Cluster, arena: Arena, here: Sequence[int], initial: Tensor) -> None:
         self._cluster, self._arena, self._here = cluster, arena, here
         self._memory, self._scalars = arena.layout.memory, arena.layout.scalars
-        vectors, versions, locks = arena.rows(), arena.row_versions.versions, arena.row_locks
-        self._rows = [Row(rank, vector, versions, locks[rank]) for rank, vector in enumerate(vectors)]
+        self._rows = arena.rows()
         leads = 0 in here  # then it evaluates and keeps the rows of all hosts, from the beginning on
         for row in self._rows:
             if leads or row.rank in here or row.rank == cluster.learners:  # pages never touched cost nothing

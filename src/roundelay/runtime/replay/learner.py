@@ -9,19 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundelay.core.effects import Exchange, Fetch, Grad, GradMean, Mean, Mix
+from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.effects import Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean
-from roundelay.runtime.replay.stage import Stage
-from roundelay.runtime.rows import Row, adopt, exchange, fetch
-from roundelay.runtime.trace import Kind, TraceEvent
+from roundelay.runtime.replay.stage import Stage, met_rows
+from roundelay.runtime.rows import REACH_RULES, Row, adopt, reach
+from roundelay.runtime.trace import Kind, TraceEvent, Use
 
 BEFORE = (Kind.BEGIN, Kind.JOIN)
 """Events that come before the first effect."""
@@ -68,10 +69,10 @@ class Recorded:
             Differs: it is not, or nobody can go on.
         """
         event, rows, readers = self.look(*kinds), self._stage.rows, self._stage.readers
-        touched, written = _touched(event, self._rank)
+        read, written = (met_rows(event, self._rank, use) for use in (Use.READ, Use.WRITTEN))
 
         def ready() -> bool:
-            there = all(rows[rank].version == version for rank, version in touched)
+            there = all(rows[rank].version == version for rank, version in read + written)
             return there and not any(readers[place] for place in written)
 
         if not cached:
@@ -79,10 +80,7 @@ class Recorded:
         self._events.popleft()
         self._seen += 1
         self._stage.done.events += 1
-        if event.kind is Kind.READ:
-            readers[self._rank, event.mine] -= 1
-        elif event.kind in (Kind.FETCH, Kind.JOIN):
-            readers[event.peer, event.theirs] -= 1
+        readers.subtract(read)
         return event
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
@@ -101,23 +99,6 @@ class Recorded:
         return Differs(f"learner {self._rank}, its event {self._seen}: recorded: {event}; now: {now}")
 
 
-def _touched(event: TraceEvent, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(row, version) that an event of learner `rank` has met, and those of them that it overwrites."""
-    mine, theirs = (rank, event.mine), (event.peer, event.theirs)
-    match event.kind:
-        case Kind.READ:
-            return [mine], []
-        case Kind.STEP | Kind.REPLACE:
-            return [mine], [mine]
-        case Kind.EXCHANGE:
-            return [mine, theirs], [mine, theirs]
-        case Kind.JOIN:
-            return [mine, theirs], [mine]
-        case Kind.FETCH:
-            return [theirs], []
-    return [], []
-
-
 class RecordedLearner(Backend):
     """Repeats what learner `rank` did: the backend of its engine."""
 
@@ -129,18 +110,10 @@ class RecordedLearner(Backend):
         self._buffer = torch.empty(size)
         self._me = _RecordedState(
             self,
-            rank,
-            cluster.learners,
-            cluster.seed,
-            self._row,
-            torch.empty(size),
-            self._buffer,
+            LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
+            LearnerVectors(self._row, self._buffer, torch.empty(size), memory),
             cluster.optimizer,
-            memory,
-            stage.steps,
-            stage.counts,
-            stage.scalars[rank],
-            cluster.minibatches_a_round,
+            LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
         self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)
@@ -225,18 +198,13 @@ class RecordedLearner(Backend):
         """As it was found."""
         return not self.recorded.next_is(Kind.GONE)
 
-    def exchange(self, effect: Exchange) -> int | None:
-        event = self.recorded.look(Kind.EXCHANGE)
-        if event.peer != effect.peer:
-            raise self.recorded.differs(event, f"with row {effect.peer}")
-        self.recorded.take(Kind.EXCHANGE)
-        version = exchange(self._row, self._stage.rows[effect.peer], effect)
-        self._stage.baton.changed()
-        return version
-
-    def fetch(self, effect: Fetch) -> int | None:
-        self.recorded.take(Kind.FETCH)
-        version = fetch(self._row, self._stage.rows[effect.peer], effect.into)
+    def reach(self, effect: Reach) -> int | None:
+        rule = REACH_RULES[type(effect)]
+        event = self.recorded.look(rule.kind)
+        if (event.peer, event.access) != (effect.peer, rule.access):
+            raise self.recorded.differs(event, f"{type(effect).__name__.lower()} of row {effect.peer}")
+        self.recorded.take(rule.kind)
+        version = reach(self._row, self._stage.rows[effect.peer], effect)
         self._stage.baton.changed()
         return version
 
@@ -251,8 +219,15 @@ class RecordedLearner(Backend):
 class _RecordedState(LearnerState):
     """A learner's state whose operations wait for their turn."""
 
-    def __init__(self, learner: RecordedLearner, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        learner: RecordedLearner,
+        place: LearnerPlace,
+        vectors: LearnerVectors,
+        optimizer: LocalOptimizer,
+        tables: LearnerTables,
+    ) -> None:
+        super().__init__(place, vectors, optimizer, tables)
         self._learner = learner
 
     def snapshot(self) -> Snapshot:

@@ -17,7 +17,14 @@ from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.replay.baton import Baton
 from roundelay.runtime.replay.means import RecordedMeans
 from roundelay.runtime.rows import NoLock, Row
-from roundelay.runtime.trace import Kind, TraceEvent
+from roundelay.runtime.trace import TraceEvent, Use
+
+
+def met_rows(event: TraceEvent, rank: int, *uses: Use) -> list[tuple[int, int]]:
+    """(row, version) that an event of learner `rank` has met, of those that it makes such a use of."""
+    mine, theirs = event.access
+    found = ((mine, (rank, event.mine)), (theirs, (event.peer, event.theirs)))
+    return [place for use, place in found if use in uses]
 
 
 @dataclass
@@ -59,10 +66,7 @@ class Stage:
         """Learners that have still to read a version, by (row, version), before it may be overwritten."""
         for rank, some in enumerate(events):
             for event in some:
-                if event.kind is Kind.READ:
-                    self.readers[rank, event.mine] += 1
-                elif event.kind in (Kind.FETCH, Kind.JOIN):
-                    self.readers[event.peer, event.theirs] += 1
+                self.readers.update(met_rows(event, rank, Use.READ))
 
     def end(self) -> None:
         """Write the counters back into the state."""

@@ -151,6 +151,8 @@ class Prices:
         self._block = [-1] * learners
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
+        self._shares = cluster.links.inside.shared or cluster.links.between.shared
+        self._reaches: dict[tuple[str, str, bool], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
         self._coded_means: dict[tuple[tuple[int, ...], str], int] = {}
         self.centre, self.rows = learners, learners + 1
@@ -207,18 +209,20 @@ class Prices:
         """Bytes of a row in the form of `codec`."""
         return self.bytes if codec.exact else codec.bytes_of(round(self.bytes / 4))
 
-    def exchange_ns(self, rank: int, peer: int, codec: Codec = FP32) -> int:
-        """One exchange: a row goes over and, since the other row must be seen first, one comes back after it."""
-        if self.cluster.exchange is not None:
-            return nanoseconds(self.cluster.exchange)
-        return nanoseconds(2 * self._link(rank, peer).seconds(self.size(codec)))
+    def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
+        """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
+        back after it, each with a row in the form of the codec, or without one."""
+        near = self.places[rank] == self.places[peer]
+        place = "" if there is None else there.name, "" if back is None else back.name, near
+        known = self._reaches.get(place)
+        if known is None:
+            known = self._reaches[place] = self._reach(self._link(rank, peer), there, back)
+        return known
 
-    def fetch_ns(self, rank: int, peer: int) -> int:
-        """A request there, and a row back."""
+    def _reach(self, link: VirtualLink, *carried: Codec | None) -> int:
         if self.cluster.exchange is not None:
             return nanoseconds(self.cluster.exchange)
-        link = self._link(rank, peer)
-        return nanoseconds(link.latency + link.seconds(self.bytes))
+        return nanoseconds(sum(link.seconds(0 if codec is None else self.size(codec)) for codec in carried))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
         """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
@@ -231,13 +235,15 @@ class Prices:
         return nanoseconds(sum(_bus(self._link(rank, other), there, size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
-        """Resources that an exchange keeps busy, as numbers below `resources`: both rows, and links that are shared."""
-        rows = (rank, peer)
+        """Resources that an effect on the row of `peer` may keep busy, as numbers below `resources`: both rows, the
+        learner's own first, and links that are shared."""
+        if not self._shares:
+            return rank, peer
         a, b = self.places[rank], self.places[peer]
         links, nodes = self.cluster.links, len(self._machines)
         if a == b:
-            return (*rows, self.rows + a) if links.inside.shared else rows
-        return (*rows, self.rows + nodes + a, self.rows + nodes + b) if links.between.shared else rows
+            return (rank, peer, self.rows + a) if links.inside.shared else (rank, peer)
+        return (rank, peer, self.rows + nodes + a, self.rows + nodes + b) if links.between.shared else (rank, peer)
 
     @property
     def resources(self) -> int:

@@ -238,7 +238,7 @@ class SimRuntime(Runtime):
         """It copies the row of its nearest neighbour, which takes as long as the link says."""
         if not self._lives.alive[rank]:
             source = self._lives.neighbour(rank)
-            end = self._effects.hold(self._prices.held(rank, source)[1:], self._prices.fetch_ns(rank, source))
+            end = self._effects.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
             self._effects.clock.at(end, self._joined, rank, source)
 
     def _joined(self, rank: int, source: int, _: Any) -> None:

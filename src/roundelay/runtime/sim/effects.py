@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Fetch, Grad, GradMean, Handle, Mean, Mix, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.backend import LATER
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.rows import Row, exchange, fetch
+from roundelay.runtime.rows import REACH_RULES, Row, reach
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import Prices
@@ -50,10 +50,9 @@ class VirtualEffects:
             GradMean: self._gradient,
             Mean: self._mean,
             Mix: self._mix,
-            Exchange: self._exchange,
-            Fetch: self._fetch,
             Begin: self._begin,
             Wait: self._wait,
+            **dict.fromkeys(REACH_RULES, self._reach),
         }
         self._frames_only = cache(Statistics)  # minibatches have few sizes
         self.events = 0
@@ -163,7 +162,7 @@ class VirtualEffects:
         answer = self._perform[type(begun)](role, handle, begun)
         if answer is not LATER:
             handle.finish(answer)
-        elif not in_background and type(begun) in (Exchange, Fetch):
+        elif not in_background and type(begun) in REACH_RULES:
             handle.holds = role  # type: ignore[attr-defined]
             return LATER
         return handle
@@ -275,45 +274,30 @@ class VirtualEffects:
             return self.clock.now_ns
         return self.clock.now_ns + cost_ns
 
-    def _exchange(self, role: LearnerCoroutine, to: To, effect: Exchange) -> Any:
-        """Both rows are busy from the moment both are free; the rule meets the rows as they are when it ends."""
+    def _reach(self, role: LearnerCoroutine, to: To, effect: Reach) -> Any:
+        """The rows it meets are busy from the moment all are free; its rule meets them as they are when it ends."""
         rank, peer = role.rank, effect.peer
         if not self.lives.there(peer):
             return None
-        end = self.hold(self._prices.held(rank, peer), self._prices.exchange_ns(rank, peer, effect.codec))
-        self.clock.at(end, self._exchange_there, role, to, effect)
+        prices, rule = self._prices, REACH_RULES[type(effect)]
+        held = prices.held(rank, peer)
+        if not rule.access.mine:
+            held = held[1:]
+        end = self.hold(held, prices.reach_ns(rank, peer, *rule.carried(effect)))
+        self.clock.at(end, self._reached, role, to, effect)
         return LATER
 
-    def _exchange_there(self, role: LearnerCoroutine, to: To, effect: Exchange) -> None:
+    def _reached(self, role: LearnerCoroutine, to: To, effect: Reach) -> None:
         if role.gone:
             return
         version = None
         if self.lives.there(effect.peer):
             me = role.me
             if type(me) is TimedLearner:
-                version = me.exchange(effect)
+                version = me.reach(effect)
             else:
-                version = exchange(self._rows[role.rank], self._rows[effect.peer], effect)
+                version = reach(self._rows[role.rank], self._rows[effect.peer], effect)
             assert version is not None  # rows of a simulator are never away
-            me.count_exchange(effect, version)
-        self._reply(to, version)
-
-    def _fetch(self, role: LearnerCoroutine, to: To, effect: Fetch) -> Any:
-        peer = effect.peer
-        if not self.lives.there(peer):
-            return None
-        end = self.hold(self._prices.held(role.rank, peer)[1:], self._prices.fetch_ns(role.rank, peer))
-        self.clock.at(end, self._fetch_there, role, to, effect)
-        return LATER
-
-    def _fetch_there(self, role: LearnerCoroutine, to: To, effect: Fetch) -> None:
-        if role.gone:
-            return
-        version = None
-        if self.lives.there(effect.peer):
-            me = role.me
-            if type(me) is TimedLearner:
-                version = me.versions[effect.peer]
-            else:
-                version = fetch(self._rows[role.rank], self._rows[effect.peer], effect.into)
+            if type(effect) is Exchange:
+                me.count_exchange(effect, version)
         self._reply(to, version)

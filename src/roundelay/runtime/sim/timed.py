@@ -9,11 +9,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from roundelay.core.effects import Exchange
+from roundelay.core.effects import Exchange, Reach
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
+from roundelay.runtime.rows import REACH_RULES
+from roundelay.runtime.trace import Use
 
 NO_VECTOR = torch.empty(0)
+WRITTEN = Use.WRITTEN  # a plain name is faster than a member of an enumeration
 
 
 class TimedLearner(Me):
@@ -99,11 +102,14 @@ class TimedLearner(Me):
     def count(self, statistics: Statistics) -> None:
         self.frames += statistics.frames
 
-    def exchange(self, request: Exchange) -> int:
-        """Both rows have changed; the version of the peer's."""
-        self.versions[self.rank] += 1
-        self.versions[request.peer] += 1
-        return self.versions[request.peer]
+    def reach(self, effect: Reach) -> int:
+        """The rows that it writes have changed; the version of the peer's."""
+        versions, (mine, theirs) = self.versions, REACH_RULES[type(effect)].access
+        if mine is WRITTEN:
+            versions[self.rank] += 1
+        if theirs is WRITTEN:
+            versions[effect.peer] += 1
+        return versions[effect.peer]
 
     def report(self, counts: Counts) -> None:
         """Write what was counted into the tables."""

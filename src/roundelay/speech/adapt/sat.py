@@ -1,8 +1,9 @@
 """Speaker adaptive training: mixtures and speakers' transforms estimated in turn (Anastasakos et al. 1996; Gales 1998).
 
 1. LDA and MLLT project spliced cepstra to few dimensions (projection).
-2. Mixtures of the tied states are trained on them, speaker-independent: the first pass over unseen speakers needs them.
+2. Mixtures of the tied states are trained on them, of all speakers as they are.
 3. By turns: a transform for each training speaker, given the mixtures; mixtures, given the transformed frames.
+4. Mixtures of all speakers as they are once more, by labels of the adapted ones: for a first pass over new speakers.
 
 Labels are those of an alignment, renewed by the mixtures as they get better.
 
@@ -88,11 +89,17 @@ class SpeakerTraining:
         config, cepstra = place.config, static_cepstra(store)
         projection = self._projection(place, cepstra, store.offsets)
         frames = projected(cepstra, store.offsets, projection, config.context)
-        independent = mixtures = self._mixtures(place, "independent", frames, self.how)
+        mixtures = self._mixtures(place, "independent", frames, self.how)
         for number in range(1, config.sat_rounds + 1):
             found = self._transforms(place, frames, mixtures, f"transforms, round {number}")
             mixtures = self._mixtures(place, f"adapted-{number}", transformed(frames, (self.groups, found)), self.how)
+        independent = self._mixtures(place, "first-pass", frames, self._as_labelled)
         return Models(projection, config.context, independent, mixtures)
+
+    @property
+    def _as_labelled(self) -> AlignConfig:
+        """Training without new alignments."""
+        return replace(self.how, tri_realign=(), mono_realign=())
 
     def _projection(self, place: Workplace, cepstra: Float32, offsets: npt.NDArray[np.int64]) -> Float64:
         """LDA, and MLLT by mixtures that are trained on it and then forgotten."""
@@ -108,7 +115,7 @@ class SpeakerTraining:
         place.progress.finish()
         frames = projected(cepstra, offsets, projection, config.context)
         # Without new alignments: these mixtures only say along which directions the diagonals should lie.
-        self._mixtures(place, "projected", frames, replace(self.how, tri_realign=(), mono_realign=()))
+        self._mixtures(place, "projected", frames, self._as_labelled)
         place.progress.start("semi-tied covariances")
         file = save_array(folder / "few.npy", frames[rows])
         turn, gained = run.alone(_semi_tied, folder / "mixtures-projected.npz", file, pdfs)

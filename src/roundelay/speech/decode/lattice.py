@@ -11,6 +11,7 @@ of its arcs' and its final state's.
 """
 
 import gzip
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,12 @@ class WordLattice:
     Attributes:
         fst: deterministic acceptor of word ids; start state 0.
         words: symbols by word id.
+        whole: whether the strings are whole sentences; if not, the search reached the end of none.
     """
 
     fst: Fst
     words: tuple[str, ...]
+    whole: bool = True
 
     def best(self, count: int) -> list[WordString]:
         """The `count` cheapest word strings, all different, or as many as there are."""
@@ -97,7 +100,8 @@ def word_lattice(
     fst = kaldifst.compile(_acceptor(str(raw)), acceptor=False)
     kaldifst.determinize_star(fst)
     kaldifst.minimize(fst)
-    return WordLattice(fst, graph.words) if fst.num_states else None
+    whole = math.isfinite(decoder.final_relative_cost())
+    return WordLattice(fst, graph.words, whole) if fst.num_states else None
 
 
 def with_string(best: Sequence[WordString], string: WordString) -> list[WordString]:

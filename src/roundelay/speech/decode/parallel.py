@@ -1,11 +1,14 @@
 """Decoding many utterances: a graph that is loaded once per process, batches of utterances, results in order."""
 
+import math
 import resource
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import kaldifst
 import numpy as np
 
 from roundelay.core.cores import cores
@@ -14,10 +17,12 @@ from roundelay.core.progress import Progress, Silent
 from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graphs.graph import Graph, load_graph
-from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice
+from roundelay.speech.decode.lattice import LATTICE_BEAM, WordLattice, WordString, with_string, word_lattice
+from roundelay.speech.decode.rescore import Rescorer
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.speech.search.beam import FEWEST_ACTIVE
+from roundelay.speech.search.fst import Arcs, from_arrays, to_arrays
 
 _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
 POSTERIOR_STRINGS = 100  # that confidences are summed over
@@ -25,11 +30,16 @@ POSTERIOR_STRINGS = 100  # that confidences are summed over
 
 @dataclass(frozen=True)
 class Detail:
-    """More than the best words of an utterance; what was not asked for is empty."""
+    """More than the best words of an utterance; what was not asked for is empty.
+
+    Attributes:
+        arcs: of the lattice of whole sentences, on its way to be rescored.
+    """
 
     nbest: tuple[WordString, ...] = ()
     lattice: str = ""
     timed: tuple[TimedWord, ...] = ()
+    arcs: Arcs | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,8 @@ class Batch:
     details: dict[str, Detail] = field(default_factory=dict)
     search_seconds: float = 0.0  # processor time of the search for the best words
     seconds: float = 0.0  # of everything
+    rescoring_seconds: float = 0.0  # processor time
+    kept_as_found: int = 0  # utterances without a whole sentence that could be rescored
 
 
 @dataclass
@@ -84,7 +96,8 @@ class _Loaded:
 
 Utterances = list[tuple[str, Float32]]
 """Utterance ids with (T, S) unscaled log-likelihoods."""
-Job = tuple[Utterances, Search]
+Job = tuple[Utterances, Search, bool]
+"""The last: lattices are wanted for rescoring, and no other details."""
 
 
 def decode_all(
@@ -116,8 +129,15 @@ def decode_all(
 class Decoders:
     """A graph that is loaded once, here or in worker processes, and decodes any number of lists of utterances."""
 
-    def __init__(self, loaded: _Loaded | None, workers: Workers | None) -> None:
+    def __init__(
+        self,
+        loaded: _Loaded | None,
+        workers: Workers | None,
+        pronouncing: Pronouncing | None = None,
+        rescorer: Rescorer | None = None,
+    ) -> None:
         self._loaded, self._workers = loaded, workers
+        self._pronouncing, self._rescorer = pronouncing, rescorer
 
     def __call__(
         self,
@@ -146,14 +166,26 @@ class Decoders:
             raise UserError(f"The beam {options.beam} is not above 0; 8 to 14 is usual.")
         if options.max_active <= FEWEST_ACTIVE:
             raise UserError(f"max_active {options.max_active} is not above {FEWEST_ACTIVE}; 2000 to 10000 is usual.")
-        result = Batch()
-        for done in self._run((batch, options) for batch in _batched(loglikes)):
+        result, sent = Batch(), deque[Utterances]()  # batches whose results are still to come
+        for done in self._run(self._jobs(loglikes, options, sent)):
+            batch = sent.popleft()
+            if self._rescorer is not None:
+                _rescore(self._rescorer, done, dict(batch), options, self._pronouncing)
             result.hypotheses |= done.hypotheses
             result.details |= done.details
             result.search_seconds += done.search_seconds
             result.seconds += done.seconds
+            result.rescoring_seconds += done.rescoring_seconds
+            result.kept_as_found += done.kept_as_found
             (progress or Silent()).advance(len(done.hypotheses))
         return result
+
+    def _jobs(self, loglikes: Iterable[tuple[str, Float32]], options: Search, sent: deque[Utterances]) -> Iterator[Job]:
+        rescored = self._rescorer is not None
+        for batch in _batched(loglikes):
+            # Only times need the scores once more, here.
+            sent.append(batch if rescored and options.times else [])
+            yield batch, options, rescored
 
     def _run(self, jobs: Iterable[Job]) -> Iterator[Batch]:
         if self._workers is not None:
@@ -165,22 +197,28 @@ class Decoders:
 
 
 @contextmanager
-def decoders(graph_folder: Path, workers: int = 0, pronouncing: Pronouncing | None = None) -> Iterator[Decoders]:
+def decoders(
+    graph_folder: Path,
+    workers: int = 0,
+    pronouncing: Pronouncing | None = None,
+    rescorer: Rescorer | None = None,
+) -> Iterator[Decoders]:
     """Load a graph for many calls; worker processes end with the block.
 
     Args:
         pronouncing: needed where words are to be timed.
+        rescorer: rescores all lattices, in this process: the large model is held once.
 
     Raises:
         UserError: no graph in the folder.
     """
     graph = load_graph(graph_folder)  # also when workers load it, so that a broken graph is one clear message
     if (workers or cores()) == 1:
-        yield Decoders(_Loaded(graph, pronouncing), None)
+        yield Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
         return
     del graph
     with start_workers(workers or cores(), _start, graph_folder, pronouncing) as running:
-        yield Decoders(None, running)
+        yield Decoders(None, running, pronouncing, rescorer)
 
 
 _HERE: dict[str, _Loaded] = {}  # of a worker process
@@ -196,7 +234,7 @@ def _work(job: Job) -> Batch:
 
 def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
     """Decode in this process."""
-    utterances, options = job
+    utterances, options, to_rescore = job
     graph = loaded.with_word_cost(options.word_cost)
     result, begun = Batch(), _processor_seconds()
     for utterance, loglikes in utterances:
@@ -208,23 +246,64 @@ def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
             raise UserError(f"{utterance}: cannot be decoded: {error}. Check its features and the model.") from error
         result.hypotheses[utterance] = found
         result.search_seconds += _processor_seconds() - started
-        if options.more:
-            result.details[utterance] = _detail(graph, scores, found, options, loaded.pronouncing)
+        if to_rescore or options.more:
+            lattice = word_lattice(graph, scores, options.beam, options.lattice_beam)
+            if to_rescore:
+                whole = lattice if lattice is not None and lattice.whole else None
+                result.details[utterance] = Detail(arcs=None if whole is None else to_arrays(whole.fst))
+            else:
+                result.details[utterance] = _detail(lattice, scores, found, options, loaded.pronouncing)
     result.seconds = _processor_seconds() - begun
     return result
 
 
+def _rescore(
+    rescorer: Rescorer,
+    batch: Batch,
+    loglikes: Mapping[str, Float32],
+    options: Search,
+    pronouncing: Pronouncing | None,
+) -> None:
+    """Give hypotheses and details of a batch the costs of another language model.
+
+    Args:
+        loglikes: of the batch, where words are to be timed.
+    """
+    begun = _processor_seconds()
+    for utterance, found in batch.hypotheses.items():
+        arcs = batch.details[utterance].arcs
+        arcs = None if arcs is None else rescorer.lattice(arcs, options.lattice_beam)
+        lattice = None if arcs is None else WordLattice(kaldifst.StdVectorFst(from_arrays(arcs)), rescorer.words)
+        best = lattice.best(1) if lattice is not None else []
+        if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+            best = with_string(best, rescorer.string(WordString(found.words, found.cost)))
+        if best and math.isfinite(best[0].cost):
+            words, cost = best[0].words, best[0].cost
+            batch.hypotheses[utterance] = Hypothesis(words, cost, math.nan, math.nan, True)
+        else:
+            batch.kept_as_found += 1
+        detail = Detail()
+        if options.more:
+            scores = np.float32(options.scale) * loglikes[utterance] if options.times else None
+            detail = _detail(lattice, scores, batch.hypotheses[utterance], options, pronouncing)
+        batch.details[utterance] = detail
+    batch.rescoring_seconds = _processor_seconds() - begun
+
+
 def _detail(
-    graph: Graph, scores: Float32, found: Hypothesis, options: Search, pronouncing: Pronouncing | None
+    lattice: WordLattice | None,
+    scores: Float32 | None,
+    found: Hypothesis,
+    options: Search,
+    pronouncing: Pronouncing | None,
 ) -> Detail:
-    lattice = word_lattice(graph, scores, options.beam, options.lattice_beam)
     wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
     best = lattice.best(wanted) if lattice is not None and wanted else []
     if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
         best = with_string(best, WordString(found.words, found.cost))
     timed: tuple[TimedWord, ...] = ()
     if options.times:
-        if pronouncing is None:
+        if pronouncing is None or scores is None:
             raise ValueError("words cannot be timed without a lexicon")
         timed = timed_words(found.words, scores, best, pronouncing)
     text = lattice.to_text() if options.lattice and lattice is not None else ""

@@ -28,7 +28,8 @@ class Hypothesis:
 
     Attributes:
         words: without silence and without sentence marks.
-        cost: graph_cost + acoustic_cost, in nats; inf when the search found no path at all.
+        cost: graph_cost + acoustic_cost, in nats; inf when the search found no path at all. After rescoring the two are
+            NaN: a lattice keeps their sum only.
         reached_final: whether the words are a whole sentence of the graph; if not, they are the best beginning of one
             that was still in the beam at the last frame.
         pdfs: the pdf of every frame along the best path.

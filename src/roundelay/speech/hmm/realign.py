@@ -7,7 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import (
+    Any,
+    final,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -58,28 +61,38 @@ class RealignConfig:
         }
 
 
+@final
+@dataclass(frozen=True)
+class ModelScores:
+    """Log-likelihoods by anybody's model.
+
+    Attributes:
+        of: (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process
+            that aligns, utterance by utterance.
+        made_by: names the model, and is what tells one realignment from another: the same corpus, options and name
+            are taken to be the same alignment.
+    """
+
+    of: Callable[[str], Float32]
+    made_by: str
+
+
 def realign(
     corpus: Corpus,
     store: FeatureStore,
     alignment: Alignment,
-    loglikes_of: Callable[[str], Float32],
+    scores: ModelScores,
     *,
     out: Path,
     progress: Progress,
-    made_by: str,
     config: RealignConfig = RealignConfig(),
 ) -> AlignSummary:
     """Align all splits again, with the tying of an alignment and anybody's log-likelihoods, into the folder `out`.
 
-    Args:
-        loglikes_of: (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called here, in
-            this process, utterance by utterance.
-        made_by: names the model, and is what tells one realignment from another: the same corpus, options and name
-            are taken to be the same alignment.
-
     Raises:
         UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
     """
+    loglikes_of, made_by = scores.of, scores.made_by
     task = Task.of(corpus, store, made_by, config.deciding())
     if (there := task.already(out)) is not None:
         return there
@@ -95,8 +108,8 @@ def realign(
         material = Material(task.spoken, lexicon, config.silence_probability, None)
         progress.start("realignment", len(task.spoken))
         with aligners(material, config.workers) as run:
-            scores = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)
-            task.align_all(run, scores, Pass(tree_file, None, config.scale, config.beams), labels, progress)
+            checked = ((name, task.checked(name, loglikes_of(name), alignment.num_pdfs)) for name in task.spoken)
+            task.align_all(run, checked, Pass(tree_file, None, config.scale, config.beams), labels, progress)
         progress.finish()
     before = alignment.summary
     summary = task.summary(

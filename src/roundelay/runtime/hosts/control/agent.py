@@ -13,23 +13,23 @@ from typing import Any, Self
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.arrivals import open_router
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
 from roundelay.runtime.hosts.control.links import PeerLinks
-from roundelay.runtime.hosts.control.membership import open_router
 from roundelay.runtime.hosts.control.segment_part import (
     LinkTrouble,
     SegmentPart,
     hold,
     let_go,
     start_learners,
-    train_with_leases,
+    train_beside,
     train_with_means,
 )
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, Message
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
@@ -156,7 +156,7 @@ class _HostAgent:
                     place.secret,
                     hello,
                     min(left, 2.0) if place.hosted else left,
-                    encrypts=self._terms.encrypt,
+                    options=LinkOptions(self._terms.encrypt),
                     expected=identity(0),
                 )
             except LinkTimeout as error:
@@ -357,7 +357,7 @@ class _HostAgent:
             train_with_means(self.local_runtime, part, self._peer_links, self._terms.wire, self._trouble.note)
         else:
             self._prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._ask)
-            train_with_leases(self.local_runtime, part, self._prefetch)
+            train_beside(self.local_runtime, part, self._prefetch)
 
     def _ask(self, wanted: int) -> None:
         self._monitored.send("want", {"part": self._part, "wanted": wanted})

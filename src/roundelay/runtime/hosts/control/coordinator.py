@@ -32,9 +32,10 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.links import PeerLinks
-from roundelay.runtime.hosts.control.membership import HostMembership, PendingJoins, open_router
+from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
 from roundelay.runtime.hosts.control.progress import HostProgress, standstill
@@ -44,7 +45,7 @@ from roundelay.runtime.hosts.control.segment_part import (
     hold,
     let_go,
     start_learners,
-    train_with_leases,
+    train_beside,
     train_with_means,
 )
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
@@ -95,9 +96,8 @@ class MultiHostRuntime(Runtime):
             self._router.close()
             raise
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        self._hosts = HostMembership(
-            self.local_runtime, self._router, arrivals, place, terms, self._heard, self._left, self._endpoint.peers
-        )
+        events = HostEvents(self._heard, self._left, self._endpoint.peers)
+        self._hosts = HostMembership(self.local_runtime, self._router, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy)
         self._peer_links: PeerLinks | None = None
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
@@ -219,7 +219,7 @@ class MultiHostRuntime(Runtime):
             return
         self._prefetch = prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._lease_own)
         try:
-            train_with_leases(self.local_runtime, part, prefetch)
+            train_beside(self.local_runtime, part, prefetch)
         finally:
             self._prefetch = None
         assert self._leases is not None

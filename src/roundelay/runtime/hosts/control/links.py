@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from roundelay.runtime.hosts.terms import CHAIN, MIX, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address, Link
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 
 
 class PeerLinks:
@@ -74,7 +74,7 @@ class PeerLinks:
                     secret,
                     {"what": role, "host": self.host},
                     seconds,
-                    encrypts=self._encrypts,
+                    options=LinkOptions(self._encrypts),
                     expected=identity(self.hosts[host][0]),
                 )
                 self._add(role, host, link)

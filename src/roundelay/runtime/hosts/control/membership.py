@@ -7,19 +7,19 @@ coordinator calls a few times a second from its main thread, so that nothing cha
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.terms import CONTROL, ROLES, HostTerms, differences, fingerprint, identity
+from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
-from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, Message
-from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.hosts.transport.wire import Address, LinkError, Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -28,51 +28,24 @@ GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
 
 
-def open_router(place: HostPlace, terms: HostTerms) -> Router:
-    """Listen, and let the others know where.
-
-    Raises:
-        UserError: the address is not one of this host, or taken.
-    """
-    try:
-        listener = Listener(
-            place.listen, place.secret, identity(place.ranks[0]), terms.host_patience, encrypts=terms.encrypt
-        )
-    except OSError as error:
-        host, port = place.listen
-        raise UserError(
-            f"rank {place.ranks[0]}: cannot listen at {host} port {port} ({error.strerror}). Give an address of this "
-            "host by --listen ADDRESS[:PORT], and another MASTER_PORT if that one is taken."
-        ) from error
-    if place.conducts and place.hosted:
-        host, port = listener.address
-        Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
-    return Router(listener, ROLES, terms.patience_seconds)
-
-
 def do_nothing_with(_: Message) -> None:
     """A message of a host is refused."""
 
 
-class PendingJoins:
-    """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
+@final
+@dataclass(frozen=True)
+class HostEvents:
+    """Functions that are called when something happens to another host.
 
-    def __init__(self, router: Router, patience: float) -> None:
-        self._patience = patience
-        self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
-        router.give(CONTROL, self._take)
+    Attributes:
+        message: for each message of a host, from that host's thread.
+        left: when a host is gone, from any thread; how many minibatches come back from it.
+        moved: with the addresses of all hosts, when one is lost or comes.
+    """
 
-    def _take(self, link: Link) -> None:
-        monitored = MonitoredLink(link, self._patience)
-        monitored.beat()
-        self._monitored.put(monitored)
-
-    def next(self, seconds: float = 0.0) -> MonitoredLink | None:
-        """The next, if there is one within so many seconds."""
-        try:
-            return self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait()
-        except Empty:
-            return None
+    message: Callable[[RemoteHost, Message], None]
+    left: Callable[[RemoteHost], int]
+    moved: Callable[[Sequence[Address]], None]
 
 
 class HostMembership:
@@ -81,9 +54,7 @@ class HostMembership:
     Args:
         local_runtime: the learners of this host; facts about the others are written into its arena.
         router, arrivals: accepted links, and the hosts among them that want to join.
-        handle: called for each message of a host, from that host's thread.
-        left: called when a host is gone, from any thread; how many minibatches come back from it.
-        moved: called with the addresses of all hosts when one is lost or comes.
+        events: heard of other hosts.
     """
 
     def __init__(
@@ -93,12 +64,10 @@ class HostMembership:
         arrivals: PendingJoins,
         place: HostPlace,
         terms: HostTerms,
-        handle: Callable[[RemoteHost, Message], None],
-        left: Callable[[RemoteHost], int],
-        moved: Callable[[Sequence[Address]], None],
+        events: HostEvents,
     ) -> None:
         self._local_runtime, self._router, self._place, self._terms = local_runtime, router, place, terms
-        self._handle, self._left, self._moved = handle, left, moved
+        self._events = events
         self.gate = threading.RLock()
         self._arrivals = arrivals
         self._remotes: dict[int, RemoteHost] = {}
@@ -280,7 +249,7 @@ class HostMembership:
         elif message.kind == "state":
             self._take_state(remote, message)
         else:
-            self._handle(remote, message)
+            self._events.message(remote, message)
 
     def _take_state(self, remote: RemoteHost, message: Message) -> None:
         """Take what a host says of its learners a few times a second."""
@@ -311,7 +280,7 @@ class HostMembership:
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
                 arena.liveness.mark(remote.ranks, False)
-                self.lost.append(HostGone(remote.host, remote.ranks, reason, self._left(remote)))
+                self.lost.append(HostGone(remote.host, remote.ranks, reason, self._events.left(remote)))
         remote.replied.set()
         remote.monitored.close()
 
@@ -334,7 +303,7 @@ class HostMembership:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = self._local_runtime.arena.liveness.alive.tolist(), self.addresses()
-        self._moved(where)
+        self._events.moved(where)
         for remote in self.inside():
             remote.tell("living", generation=self._generation, alive=alive, addresses=where)
 

@@ -13,7 +13,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan, Watch, wall_clock
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
@@ -93,25 +93,21 @@ def train_with_means(
         LearnerDied, TimeoutError, RuntimeError: it cannot go on.
     """
     codec = codec_named(wire, "--wire")
-    means = HostMeans(
-        local_runtime.arena, links.hosts, links.host, part.number, links.chain, links.mix_links, failed, codec
-    )
-    try:
-        local_runtime.part(part.plan, part.watch, part.living, means.start)
-    finally:
-        means.stop()
+    by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links)
+    means = HostMeans(local_runtime.arena, by, part.number, failed, codec)
+    train_beside(local_runtime, part, means)
 
 
-def train_with_leases(local_runtime: ProcsRuntime, part: SegmentPart, prefetch: PrefetchedLeases) -> None:
-    """Run a part of an asynchronous segment, on minibatches that are leased ahead.
+def train_beside(local_runtime: ProcsRuntime, part: SegmentPart, beside: HostMeans | PrefetchedLeases) -> None:
+    """Run a part of a segment beside threads that bring means, or of minibatches that are leased ahead.
 
     Raises:
         LearnerDied, TimeoutError, RuntimeError: it cannot go on.
     """
     try:
-        local_runtime.part(part.plan, part.watch, part.living, prefetch.start)
+        local_runtime.part(part.plan, part.watch, part.living, beside.start)
     finally:
-        prefetch.stop()
+        beside.stop()
 
 
 def hold(local_runtime: ProcsRuntime) -> int:

@@ -24,7 +24,6 @@ from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, 
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.rows import Row
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""
@@ -47,13 +46,7 @@ class RowCarrier:
         patience = Patience(rank, network.patience, self._look_at_clock)
         self.arena = Arena(os.open(arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
         self.alive = self.arena.liveness.alive
-        self._row = Row(
-            rank,
-            self.arena.vector("row", rank),
-            self.arena.row_versions.versions,
-            self.arena.row_locks[rank],
-            self.arena.row_versions.in_flight,
-        )
+        self._row = self.arena.row(rank, self.arena.vector("row", rank))
         self.links = LearnerLinks(network, rank, False, largest(layout))
         self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels

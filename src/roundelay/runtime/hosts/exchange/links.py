@@ -9,6 +9,7 @@ from typing import Any
 
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn
 from roundelay.runtime.hosts.terms import EXCHANGE, identity
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import (
     LONGEST_PAUSE,
     SHORTEST_PAUSE,
@@ -17,9 +18,9 @@ from roundelay.runtime.hosts.transport.wire import (
     Link,
     LinkClosed,
     LinkError,
+    LinkOptions,
     LinkTimeout,
     Message,
-    RejectedConnections,
     Tampered,
 )
 
@@ -186,10 +187,8 @@ class LearnerLinks:
                     network.secret,
                     hello,
                     network.patience,
-                    network.rejected,
-                    self._largest,
+                    LinkOptions(network.encrypts, self._largest, network.rejected),
                     min(left, ATTEMPT_SECONDS),
-                    network.encrypts,
                     identity(network.homes.index(host)),
                 )
             except LinkError:

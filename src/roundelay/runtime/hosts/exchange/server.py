@@ -120,11 +120,8 @@ class PeerSession:
         self._server, self._client, self._asker = server, server.client, asker
         layout, patience = self._client.layout, Patience(SERVER, server.patience, self._look)
         self._arena = arena = Arena(os.open(self._client.arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
-        self._rows = {
-            rank: Row(rank, vector, arena.row_versions.versions, arena.row_locks[rank], arena.row_versions.in_flight)
-            for rank, vector in enumerate(arena.rows())
-            if is_here(rank, layout.learners, self._client.here)
-        }
+        here = self._client.here
+        self._rows = {row.rank: row for row in arena.rows() if is_here(row.rank, layout.learners, here)}
         self._alive = arena.liveness.alive
         self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""

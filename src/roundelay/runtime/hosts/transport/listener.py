@@ -12,14 +12,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from roundelay.runtime.hosts.transport.wire import (
-    HANDSHAKE_SECONDS,
-    PAYLOAD_BYTES,
-    Address,
-    BadFrame,
-    Link,
-    RejectedConnections,
-)
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
+from roundelay.runtime.hosts.transport.wire import HANDSHAKE_SECONDS, USUAL_LINKS, Address, BadFrame, Link, LinkOptions
 
 MOST_UNADMITTED = 64
 """Connections that may be authenticating at a time. With one more, the oldest of the address that has most of them is
@@ -33,7 +27,6 @@ class Listener:
         address: of an interface of this host, and a port; 0 takes any.
         secret: of the run.
         hello: what this end says of itself to those who have proved themselves.
-        encrypts: False: links are authenticated and not encrypted. Both ends must agree.
         patience: how long the other end of a link may stand still in the middle of a frame.
 
     Raises:
@@ -47,16 +40,14 @@ class Listener:
         hello: dict[str, Any] | None = None,
         patience: float = 10.0,
         handshake_seconds: float = HANDSHAKE_SECONDS,
-        rejected: RejectedConnections | None = None,
-        largest: int = PAYLOAD_BYTES,
-        encrypts: bool = True,
+        options: LinkOptions = USUAL_LINKS,
     ) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=128)
         self.address: Address = self._socket.getsockname()[:2]
-        self.rejected = rejected or RejectedConnections()
+        self.rejected = options.rejected or RejectedConnections()
         self._secret, self._hello, self._patience = secret, hello or {}, patience
-        self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, largest, encrypts
+        self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, options.largest, options.encrypts
         self._gate, self._closed = threading.Lock(), False
         self._unadmitted: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed

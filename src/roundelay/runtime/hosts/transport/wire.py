@@ -17,13 +17,13 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, final
 
 from roundelay.runtime.hosts.transport import handshake
+from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
 from roundelay.runtime.hosts.transport.stream import LinkClosed, LinkError, LinkTimeout, Stream
 
@@ -52,8 +52,6 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 SMALL_BYTES = 1 << 12
 """Buffer of a link for records as long as all are small."""
-REASONS = 8
-"""For refusing a connection: so many are kept, for people."""
 
 _FRAME = struct.Struct("!BIQ")
 
@@ -80,38 +78,23 @@ class Message:
     payload: memoryview
 
 
-@dataclass
-class RejectedConnections:
-    """Connections that were closed because of what came over them."""
+@final
+@dataclass(frozen=True)
+class LinkOptions:
+    """Options of links that serve one purpose.
 
-    strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
-    malformed: int = 0  # by a message that made no sense, from a host of ours
-    tampered: int = 0  # by something that was changed, left out, repeated or put in on the way
-    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=REASONS))  # of the last ones, for people
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    Attributes:
+        encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
+        largest: bytes of a payload.
+        rejected: counts what is refused; None: nobody reads it.
+    """
 
-    @property
-    def all(self) -> int:
-        """Links refused or ended, of every kind."""
-        return self.strangers + self.malformed + self.tampered
+    encrypts: bool = True
+    largest: int = PAYLOAD_BYTES
+    rejected: RejectedConnections | None = None
 
-    def count_rejected(self, reason: str = "") -> None:
-        """One more."""
-        with self.lock:
-            self.strangers += 1
-            self.reasons.append(reason)
 
-    def count_malformed(self, reason: str = "") -> None:
-        """One more."""
-        with self.lock:
-            self.malformed += 1
-            self.reasons.append(reason)
-
-    def count_tampered(self, reason: str) -> None:
-        """One more."""
-        with self.lock:
-            self.tampered += 1
-            self.reasons.append(reason)
+USUAL_LINKS = LinkOptions()
 
 
 class Link:
@@ -145,10 +128,8 @@ class Link:
         secret: bytes,
         hello: dict[str, Any],
         patience: float,
-        rejected: RejectedConnections | None = None,
-        largest: int = PAYLOAD_BYTES,
+        options: LinkOptions = USUAL_LINKS,
         within: float | None = None,
-        encrypts: bool = True,
         expected: Mapping[str, Any] | None = None,
     ) -> Self:
         """A link to whoever listens at `address`, tried again and again for `within` seconds: also when the other end
@@ -157,7 +138,6 @@ class Link:
         Args:
             hello: what this end says of itself.
             patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
-            encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
             expected: what the other end must say of itself; somebody else who knows the secret is a stranger, too.
 
         Raises:
@@ -171,11 +151,11 @@ class Link:
             try:
                 socket_ = socket.create_connection(address, timeout=left)
                 try:
-                    link = cls(socket_, patience, rejected or RejectedConnections(), largest)
+                    link = cls(socket_, patience, options.rejected or RejectedConnections(), options.largest)
                 except OSError:
                     socket_.close()
                     raise
-                introduce = partial(link._introduce, secret, hello, encrypts, expected or {})
+                introduce = partial(link._introduce, secret, hello, options.encrypts, expected or {})
                 link.prove(introduce, min(HANDSHAKE_SECONDS, max(0.01, deadline - time.monotonic())))
                 return link
             except UnknownPeer:

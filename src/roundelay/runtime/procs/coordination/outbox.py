@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.algorithms.rules import describe
-from roundelay.core.effects import Exchange, Fetch
+from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
@@ -61,7 +61,7 @@ class Outbox:
         """Is `row` one of another host?"""
         return not is_here(row, self._arena.layout.learners, self._here)
 
-    def ask(self, effect: Exchange | Fetch) -> None:
+    def ask(self, effect: Reach) -> None:
         """Hand over a request.
 
         Raises:
@@ -76,8 +76,13 @@ class Outbox:
             text["private"] = [self._name(vector.data_ptr()) for vector in effect.private]
             if not effect.codec.exact:
                 text |= self._coded(effect)
-        else:
+        elif isinstance(effect, Fetch):
             text["into"] = self._name(effect.into.data_ptr())
+        else:
+            raise UserError(
+                f"{type(effect).__name__} with row {effect.peer}, of another host: only Exchange and Fetch reach rows "
+                "of other hosts. Run this strategy on one host."
+            )
         self.wait(effect.peer)
         self._send(text)
 

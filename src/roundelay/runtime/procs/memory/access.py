@@ -5,7 +5,6 @@ import os
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.rows import Row
 from roundelay.runtime.trace import NO_TRACE, Trace
 
 
@@ -33,11 +32,8 @@ class ArenaAccess:
     ) -> None:
         self.rank, self.patience, self.trace = rank, patience, trace
         self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience, on_devices)
-        versions, away, locks = arena.row_versions.versions, arena.row_versions.in_flight, arena.row_locks
-        self.rows = [
-            Row(other, vector, versions, locks[other], away, trace if other == rank else NO_TRACE)
-            for other, vector in enumerate(arena.rows())
-        ]
+        self.rows = arena.rows()
         """All rows by rank, then the centre, if there is one."""
+        self.rows[rank].trace = trace
         for row in self.rows[: layout.learners]:
             row.memory = {name: arena.vector(name, row.rank) for name in layout.memory}

@@ -33,7 +33,7 @@ from roundelay.runtime.procs.memory.views.outbox_requests import OutboxRequests
 from roundelay.runtime.procs.memory.views.row_versions import RowVersions
 from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
 from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
-from roundelay.runtime.rows import Lock
+from roundelay.runtime.rows import Lock, Row
 
 ARENA_NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
@@ -214,14 +214,19 @@ class Arena:
             return self.on_devices.vectors[name][rank]
         return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
 
-    def rows(self) -> list[Tensor]:
-        """All rows, (P,) each: the learners' by rank, then the centre, if there is one."""
-        rows = [self.vector("row", rank) for rank in range(self.layout.learners)]
-        if not self.layout.centre:
-            return rows
-        if self.on_devices is not None and self.on_devices.centre is not None:
-            return [*rows, self.on_devices.centre]
-        return [*rows, self._at(self.layout.learners * len(self.layout.vectors))]
+    def rows(self) -> list[Row]:
+        """All rows: the learners' by rank, then the centre, if there is one."""
+        vectors = [self.vector("row", rank) for rank in range(self.layout.learners)]
+        if self.layout.centre:
+            elsewhere = None if self.on_devices is None else self.on_devices.centre
+            at = self.layout.learners * len(self.layout.vectors)
+            vectors.append(self._at(at) if elsewhere is None else elsewhere)
+        return [self.row(rank, vector) for rank, vector in enumerate(vectors)]
+
+    def row(self, rank: int, vector: Tensor) -> Row:
+        """Row `rank`, whose parameters are in `vector` (P,), with the version, the lock and the lease that are here."""
+        tables = self.row_versions
+        return Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
 
     def _at(self, index: int) -> Tensor:
         offset = self.layout.header_bytes + index * self.layout.row_bytes

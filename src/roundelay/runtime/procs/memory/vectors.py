@@ -114,5 +114,6 @@ def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Trait
         return InArena(row, memory, gradient)
     copies = DeviceCopy(row.vector, memory, gradient, device, shared)
     if not shared:
-        row = Row(row.rank, copies.row, arena.row_versions.versions, arena.row_locks[row.rank], trace=access.trace)
+        row = arena.row(row.rank, copies.row)
+        row.trace = access.trace
     return (MeansBetweenDevices if between_devices else MeansInArena)(copies, row)

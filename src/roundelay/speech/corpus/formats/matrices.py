@@ -27,7 +27,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json
 from roundelay.core.progress import Progress
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.data.problems import LeftOut, counted, listing
+from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
@@ -314,8 +314,3 @@ def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: in
             f"are computed:\n{listing(problems)}"
         )
     return sums.finish()
-
-
-def left_out_of(reasons: Mapping[str, str]) -> list[LeftOut]:
-    """As utterances left out."""
-    return [LeftOut(name, f"{name}: {reason}") for name, reason in reasons.items()]

@@ -153,8 +153,7 @@ def load_graph(folder: Path) -> Graph:
             raise UserError(
                 f"{folder}: a graph of another version of Roundelay. Delete the folder to have it built again."
             )
-        lines = (folder / WORDS_FILE).read_text(encoding="utf-8").splitlines()
-        words = tuple(line.rsplit(" ", 1)[0] for line in lines)
+        words = load_words(folder)
         whole = (folder / FST_FILE).stat().st_size == info["fst_bytes"] and len(words) == info["symbols"]
         num_pdfs = int(info["num_pdfs"])
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -162,6 +161,16 @@ def load_graph(folder: Path) -> Graph:
     if not whole:
         raise UserError(f"{folder}: its files do not belong together. Delete the folder to have the graph built again.")
     return Graph(kaldifst.StdConstFst.read(str(folder / FST_FILE)), words, num_pdfs, info)
+
+
+def load_words(folder: Path) -> tuple[str, ...]:
+    """Symbols by word id of the graph in a folder.
+
+    Raises:
+        OSError: there is none.
+    """
+    lines = (folder / WORDS_FILE).read_text(encoding="utf-8").splitlines()
+    return tuple(line.rsplit(" ", 1)[0] for line in lines)
 
 
 def _symbols(names: Sequence[str]) -> str:

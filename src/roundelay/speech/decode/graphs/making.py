@@ -22,8 +22,16 @@ from roundelay.speech.data.processes import start_workers
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, save_graph
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay.speech.decode.lm.estimate import Estimator, estimate_with
+from roundelay.speech.decode.lm.estimate import Estimator, estimate_with, prune, share_of_histories
 from roundelay.speech.decode.lm.ngram import Arpa, restrict
+from roundelay.speech.decode.lm.size import (
+    GRAPH_BYTES,
+    READING_BYTES,
+    READING_SECONDS,
+    check_fits,
+    declared_counts,
+    gigabytes,
+)
 from roundelay.speech.decode.lm.vocabulary import (
     VocabularyLexicon,
     count_words,
@@ -38,6 +46,11 @@ from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, write_lexic
 
 LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
 G2P_MODEL = "g2p.json.gz"  # beside the graphs: one dictionary serves many
+_MANY = 1_000_000  # n-grams, above which it is said how long they take
+_WAY_OUT = (
+    "Make the graph of a smaller grammar, and rescore what it finds with the large one: decode.rescore=FILE, and "
+    "decode.prune=1e-7 or higher cutoffs or a pruned decode.arpa for the graph (docs/decoding.md)."
+)
 _LARGE = 20_000  # words of text, above which a process of its own pays
 
 
@@ -111,8 +124,27 @@ class GraphJob:
         return state.hexdigest()[:16]
 
 
-def find_or_make(job: GraphJob, graphs: Path) -> tuple[Path, bool]:
+def _expected_reading(options: LanguageOptions) -> str:
+    """Size, memory and time of reading `decode.arpa`, for people; empty where there is nothing large to be read.
+
+    Raises:
+        UserError: too little memory to read it.
+    """
+    if options.arpa is None or (ngrams := sum(declared_counts(options.arpa))) < _MANY:
+        return ""
+    needed, seconds = ngrams * READING_BYTES, round(ngrams * READING_SECONDS)
+    check_fits(needed, f"decode.arpa={options.arpa}: reading its {ngrams:,} n-grams", _WAY_OUT)
+    text = f"{options.arpa.name}: {ngrams:,} n-grams, about {gigabytes(needed)} and {seconds} s to read"
+    if options.estimator.prune:
+        return f"{text}; then pruned"
+    return f"{text}, and up to {gigabytes(ngrams * GRAPH_BYTES)} to make a graph of, if the lexicon has all their words"
+
+
+def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None = None) -> tuple[Path, bool]:
     """The folder of the graph under `graphs`, and whether it had to be made.
+
+    Args:
+        say: told what a large model will take, before it is read.
 
     Raises:
         UserError: texts, lexicon and columns do not fit together, or cannot be read.
@@ -120,6 +152,8 @@ def find_or_make(job: GraphJob, graphs: Path) -> tuple[Path, bool]:
     folder = graphs / job.digest()
     if (folder / GRAPH_FILE).is_file():
         return folder, False
+    if (large := _expected_reading(job.options)) and say is not None:
+        say(large)
     folder.mkdir(parents=True, exist_ok=True)
     if job.options.text or job.options.arpa or sum(map(len, job.transcripts)) > 6 * _LARGE:
         with start_workers(1, _nothing) as worker:
@@ -147,6 +181,8 @@ def make_graph(job: GraphJob, folder: Path) -> None:
     write_text(folder / DROPPED_FILE, "".join(f"{word}\n" for word in found.dropped))
     write_text(folder / GUESSED_FILE, "".join(f"{word}\n" for word in found.guessed))
     estimated = os.times().elapsed
+    ngrams = sum(model.counts)
+    check_fits(ngrams * GRAPH_BYTES, f"The decoding graph of {ngrams:,} n-grams", _WAY_OUT)
     graph = job.columns.compile(found.lexicon, model, job.config)
     info = {
         **graph.info,
@@ -191,10 +227,11 @@ def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation 
 
 
 def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
-    """The given ARPA model cut to the lexicon, and what was left out; or an n-gram of text and transcripts."""
+    """The given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; what was left out."""
     if job.options.arpa is not None:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
-        return found.model, found.describe()
+        model, threshold = found.model, job.options.estimator.prune
+        return prune(model, threshold, share_of_histories(model)) if threshold else model, found.describe()
     return estimate_with(job.options.estimator, _sentences(job), lexicon.words), ""
 
 

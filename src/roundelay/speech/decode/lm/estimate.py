@@ -22,7 +22,7 @@ term is zero and back-off multiplies bow(h) P(w | h').
 Cut-offs: an n-gram that occurs fewer than k times gives all of its a to bow(h). It still counts in a(h) and in the n_k.
 
 Pruning (Stolcke 1998): an n-gram is left out if the model without it, its histories' weights set anew, has a perplexity
-larger by less than a given share; a history counts as often as it occurs in the text.
+larger by less than a given share; a history counts as often as it occurs in the text, or as a given model says.
 
 Legend: V words with sentence marks, T places of the running text.
 """
@@ -245,6 +245,17 @@ def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
         found.append(times)
         node = here
     share: Floats = np.concatenate(found) / levels[0].count.sum()
+    return share
+
+
+def share_of_histories(model: Arpa) -> Floats:
+    """(N + 1,) probability of each node as a history, as the model itself has it: the product of the probabilities of
+    its words (Stolcke 1998). A sentence begins as often as it ends."""
+    share = np.concatenate([[1.0], np.where(model.log10 > NEVER, 10.0**model.log10, 0.0)])
+    begin, end = (model.node([mark]) for mark in (BEGIN, END))
+    share[begin] = share[end]
+    for level in model.levels()[1:]:
+        share[level] *= share[model.parent[level]]
     return share
 
 

@@ -1,0 +1,42 @@
+"""Counters of connections that were closed because of what came over them."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+REASONS = 8
+"""For refusing a connection: so many are kept, for people."""
+
+
+@dataclass
+class RejectedConnections:
+    """Connections that were closed because of what came over them."""
+
+    strangers: int = 0  # that did not prove themselves: wrong secret, noise, silence
+    malformed: int = 0  # by a message that made no sense, from a host of ours
+    tampered: int = 0  # by something that was changed, left out, repeated or put in on the way
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=REASONS))  # of the last ones, for people
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def all(self) -> int:
+        """Links refused or ended, of every kind."""
+        return self.strangers + self.malformed + self.tampered
+
+    def count_rejected(self, reason: str = "") -> None:
+        """One more."""
+        with self.lock:
+            self.strangers += 1
+            self.reasons.append(reason)
+
+    def count_malformed(self, reason: str = "") -> None:
+        """One more."""
+        with self.lock:
+            self.malformed += 1
+            self.reasons.append(reason)
+
+    def count_tampered(self, reason: str) -> None:
+        """One more."""
+        with self.lock:
+            self.tampered += 1
+            self.reasons.append(reason)
