@@ -88,6 +88,7 @@ def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe
         device=asked.device,
         compile=asked.compile,
         augment=asked.augment,
+        order=asked.order,
     )
     rate = recipe.schedule.learning_rate if first.learning_rate is None else first.learning_rate
     phase = dataclasses.replace(
