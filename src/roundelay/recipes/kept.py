@@ -75,6 +75,9 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     for key in NEEDED:
         if isinstance(mapping.get(key), str):
             yield mapping, key
+    init = mapping.get("init")
+    if isinstance(init, dict) and isinstance(init.get("model"), str):
+        yield init, "model"
     decode = mapping.get("decode")
     if isinstance(decode, dict):
         for key in _OTHERS:
