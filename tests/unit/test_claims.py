@@ -13,6 +13,7 @@ from roundelay.claims.piece import Piece
 from roundelay.claims.rule import Verdict, judge, landings, measured
 from roundelay.claims.running import Kept, Ways, run_claim
 from roundelay.claims.simulations import mixing_pieces, settled_on_paper
+from roundelay.claims.speech import Place
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -167,7 +168,7 @@ def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
         if len(told) == 2:
             interrupt.asked = True
 
-    halves, whole = tmp_path / "halves", tmp_path / "whole"
+    halves, whole = Place(tmp_path / "halves"), Place(tmp_path / "whole")
     assert run_claim(claim, halves, Ways(Silent(), say, interrupt)) is None
     assert len(told) == 2
     evidence = run_claim(claim, halves, Ways(Silent(), told.append, Interrupt()))
@@ -192,6 +193,12 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
     evidence = Evidence("a", "b", "shown", "roundelay claims run a", 1.5, "c", "d", KEYS, rows)
     write_evidence(evidence, tmp_path / "a.json")
     assert read_evidence(tmp_path / "a.json") == evidence
+
+
+def test_without_its_corpus_a_claim_says_what_it_needs(tmp_path: Path) -> None:
+    training = next(claim for claim in load_claims() if "--source" in claim.command)
+    with pytest.raises(UserError, match=r"needs the corpus .*--source"):
+        run_claim(training, Place(tmp_path), Ways(Silent(), lambda _: None, Interrupt()))
 
 
 # Simulated experiments ------------------------------------------------------------------------------------------------
