@@ -43,9 +43,9 @@ def train_all(
         UserError: the corpus is neither prepared nor given; trainings that failed, by name.
     """
     data = prepare(experiment, place, progress)
-    tables = _Tables(experiment)
+    tables = Tables(experiment)
     for number, (part, strategy) in enumerate(experiment.grids, 1):
-        grid = _grid(experiment, part, strategy, data, place)
+        grid = grid_of(experiment, part, strategy, data, place)
         announce(f"grid {number} of {len(experiment.grids)}, {strategy}: {grid.size} trainings in {grid.folder}")
         outcomes = run_grid(grid, False, progress, announce, interrupt)
         if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
@@ -54,7 +54,7 @@ def train_all(
     return Found([*tables.rows.values()], [*tables.tuning.values()], sum(tables.seconds.values()))
 
 
-class _Tables:
+class Tables:
     """Rows by run directory, so that one learner, which is in every grid, is there once."""
 
     def __init__(self, experiment: Trainings) -> None:
@@ -129,7 +129,7 @@ def prepare(experiment: Trainings, place: Place, progress: Progress) -> dict[str
     return {"corpus": data, "alignment": alignment}
 
 
-def _grid(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], place: Place) -> Grid:
+def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], place: Place) -> Grid:
     """The part's grid for one strategy. Seed 0 tunes where anything is tuned, and judges where nothing is."""
     overrides = [
         *(f"{key}={path}" for key, path in data.items()),
