@@ -53,3 +53,9 @@ def test_foreign_text_is_shown_and_never_obeyed(
         assert "\x1b" not in out
         assert "\ufeff" not in out
         assert "\u202e" not in out
+
+
+def test_a_name_between_colons_is_no_picture() -> None:
+    written = io.StringIO()
+    type(terminal.console)(file=written).print("dpsgd:ring: 18 trainings", markup=False)
+    assert written.getvalue() == "dpsgd:ring: 18 trainings\n"
