@@ -28,7 +28,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay.recipes.kept import completed
-from roundelay.recipes.recipe import Recipe, Training, complete
+from roundelay.recipes.recipe import Recipe, Training, complete, with_order
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts
@@ -37,13 +37,13 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.features.store import FeatureStore, StoredPart
-from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frames import FrameExamples, log_prior
+from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
 from roundelay.speech.models.sequences import SequenceExamples
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay.speech.prepared import Corpus, load_corpus, read_summary
+from roundelay.speech.training_index import TrainingIndex
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -67,12 +67,23 @@ class AcousticTask(Task):
     compiled: bool = False
     augment: AugmentConfig = AugmentConfig()
     objective: Objective = CrossEntropy()
+    order: OrderName = "shuffle"
+
+    def index(self) -> TrainingIndex:
+        """Features and labelled frames; of a large corpus as all processes of a host map them.
+
+        Raises:
+            UserError: corpus or alignment is missing or broken.
+        """
+        if self.order == "blocks":
+            return TrainingIndex.open(self.corpus, self.alignment)
+        return TrainingIndex.make(self.corpus, self.alignment)
 
     def build(self) -> Learner:
-        corpus, alignment = load_corpus(self.corpus), Alignment.load(self.alignment)
-        store = corpus.features()
-        network = make_network(self.model, store.parts, alignment.num_pdfs)
-        examples = labelled_frames(corpus, store, alignment, network)
+        index = self.index()
+        store = index.store
+        network = make_network(self.model, store.parts, index.num_pdfs)
+        examples = labelled_frames(self.corpus, index, network, self.order)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "initial"))
             network.reset()
@@ -85,20 +96,17 @@ class AcousticTask(Task):
 
 
 def labelled_frames(
-    corpus: Corpus, store: FeatureStore, alignment: Alignment, network: AcousticNetwork
+    corpus: Path, index: TrainingIndex, network: AcousticNetwork, order: OrderName
 ) -> FrameExamples | SequenceExamples:
     """The labelled frames of all splits, drawn as the network wants them.
 
     Raises:
         UserError: no training or held-out frame is labelled.
     """
-    splits = {name: [u.id for u in utterances] for name, utterances in corpus.splits.items()}
-    examples = network.examples(store, alignment.pdf, splits)
+    examples = network.examples(index.store, index.labels, index.splits, order)
     for split in (TRAIN, HELD_OUT):
-        if split not in splits or not examples.count(split):
-            raise UserError(
-                f"{corpus.folder}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}."
-            )
+        if split not in index.splits or not examples.count(split):
+            raise UserError(f"{corpus}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}.")
     return examples
 
 
@@ -163,21 +171,10 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
     Raises:
         UserError: what the recipe names is missing or does not fit together.
     """
+    corpus = read_summary(recipe.corpus)
+    recipe = with_order(recipe, corpus.splits.get(TRAIN, {}).get("hours", 0.0))
     training = recipe.training
-    corpus = load_corpus(recipe.corpus)
-    autocast = _autocast(training)
-    task = AcousticTask(
-        recipe.corpus,
-        recipe.alignment,
-        recipe.model,
-        training.seed,
-        autocast,
-        training.clip,
-        training.device,
-        training.compile,
-        training.augment,
-        training.objective,
-    )
+    task = _task(recipe)
     stragglers, shared = _stragglers(training), not training.size.per_learner
     if training.record and training.runtime == "sim":
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
@@ -215,6 +212,28 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
+    )
+
+
+def _task(recipe: Recipe) -> AcousticTask:
+    """The task of a recipe whose order is settled.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    training = recipe.training
+    return AcousticTask(
+        recipe.corpus,
+        recipe.alignment,
+        recipe.model,
+        training.seed,
+        _autocast(training),
+        training.clip,
+        training.device,
+        training.compile,
+        training.augment,
+        training.objective,
+        "blocks" if training.order == "blocks" else "shuffle",
     )
 
 
@@ -272,8 +291,9 @@ def learners_deaths(on_death: str) -> OnDeath:
 
 def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     """The terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
-    training, corpus = recipe.training, load_corpus(recipe.corpus)
-    agreement = {"recipe": plain(recipe), "utterances": {name: len(some) for name, some in corpus.splits.items()}}
+    training, corpus = recipe.training, read_summary(recipe.corpus)
+    utterances = {name: int(sizes["utterances"]) for name, sizes in corpus.splits.items()}
+    agreement = {"recipe": plain(recipe), "utterances": utterances}
     if isinstance(strategy, HAdPsgd):
         agreement["nodes of"] = strategy.node_size
     return HostTerms.of(
@@ -327,16 +347,16 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
     network = learner.module.cpu()
     assert isinstance(network, AcousticNetwork)
     load_flat(network, x)
-    alignment, corpus = Alignment.load(task.alignment), load_corpus(task.corpus)
-    store = corpus.features()
-    examples = labelled_frames(corpus, store, alignment, network)
+    corpus, index = load_corpus(task.corpus), task.index()
+    store, states = corpus.features(), index.num_pdfs
+    examples = labelled_frames(task.corpus, index, network, task.order)
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, alignment.num_pdfs)))
+    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, states)))
     with atomic_write(path) as file:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
     known = ModelInput.of(corpus, store)
-    sizes = _Sizes(task.model, features, alignment.num_pdfs, network.frontend.parts, known)
+    sizes = _Sizes(task.model, features, states, network.frontend.parts, known)
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
 
 

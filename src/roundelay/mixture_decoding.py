@@ -20,7 +20,7 @@ from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.hmm import HmmGraph
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
-from roundelay.speech.decode.parallel import Decoders, Search, decoders
+from roundelay.speech.decode.parallel import Decoders, Search, SearchedGraph, decoders
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.gmm import Mixtures
 from roundelay.speech.hmm.topology import Tying
@@ -80,9 +80,8 @@ class MixtureDecoder:
         found = []
         for split in splits:
             utterances = self.corpus.splits[split]
-            result, batch = recognise_split(
-                self.run, scores, self.columns, utterances, split, search, set(self.words), self.progress
-            )
+            graph = SearchedGraph(self.run, self.columns, set(self.words))
+            result, batch = recognise_split(graph, scores, utterances, split, search, self.progress)
             write_score(out / split, result.summary, result.subsets, utterances)
             for name, hypothesis in batch.hypotheses.items():
                 first, length = scores.store.span(name)

@@ -30,7 +30,7 @@ from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, Langua
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.lm.given import expected, load_model
-from roundelay.speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, decoders
 from roundelay.speech.decode.rescore import Rescorer, rescorer_of
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
@@ -121,9 +121,9 @@ def recognise(
     done = []
     with decoders(graph, config.workers, pronouncing, _rescorer(graph, config.rescore, progress)) as run:
         options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
-        words = set(read_lexicon(graph / LEXICON_FILE).words)
+        searched = SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
         for split in config.splits:
-            found, batch = recognise_split(run, source, columns, corpus.splits[split], split, options, words, progress)
+            found, batch = recognise_split(searched, source, corpus.splits[split], split, options, progress)
             folder = (out or exp) / "decode" / split
             _write(folder, found, batch, corpus, config, source, tried)
             if out is None:
@@ -262,16 +262,14 @@ def chosen_settings(
 
 
 def recognise_split(
-    run: Decoders,
+    graph: SearchedGraph,
     source: Source,
-    columns: Columns,
     utterances: Sequence[Utterance],
     split: str,
     options: Search,
-    words: set[str],
     progress: Progress,
 ) -> tuple[Recognised, Batch]:
-    """Decode and score one split; `words` are those that the graph can recognise."""
+    """Decode and score one split."""
     progress.start(f"decoding {split}", len(utterances))
     frames, units = 0, {}
 
@@ -279,11 +277,11 @@ def recognise_split(
         nonlocal frames
         for utterance, matrix in source.of(utterances):
             frames += len(matrix)
-            if read := columns.read_off(matrix):
+            if read := graph.columns.read_off(matrix):
                 units[utterance] = read
             yield utterance, matrix
 
-    batch = run.search(counted(), options, progress)
+    batch = graph.run.search(counted(), options, progress)
     progress.finish()
     refs, hypotheses = _refs(utterances), batch.hypotheses
     result = score(refs, {u: list(h.words) for u, h in hypotheses.items()})
@@ -294,7 +292,7 @@ def recognise_split(
         batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
         batch.rescoring_seconds / source.seconds(utterances, frames),
-        sum(word not in words for ref in refs.values() for word in ref),
+        sum(word not in graph.words for ref in refs.values() for word in ref),
         summarise(result),
         summarise_subsets(result, utterances),
         units,

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
@@ -48,14 +48,31 @@ class _Shown(Console):
 console: Console = _Shown(highlight=False, soft_wrap=True)
 
 
+FIRST_LINE, RAREST_LINE = 60.0, 1800.0
+"""Seconds after which work that is not drawn says how far it is, and after which it does so again, at most."""
+
+
+def duration(seconds: float) -> str:
+    """So many seconds as people say it: `40 s`, `12 min`, `3 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 class Bar:
-    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of what is finished."""
+    """Implements core.progress.Progress on a terminal. A quiet one leaves no line of what is finished.
+
+    Logs and pipes get a line after a minute, and then ever more rarely: how far it is, and how long it will take.
+    """
 
     _drawn: ClassVar[set[RichProgress]] = set()
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] | None = None) -> None:
+        self._quiet, self._clock = quiet, clock
         self._bars: RichProgress | None = None
+        self._counted: RichProgress | None = None  # where nothing is drawn
+        self._next = FIRST_LINE
         self._task: TaskID | None = None
         self._what, self._note = "", ""
 
@@ -75,17 +92,29 @@ class Bar:
             self._bars.start()
             Bar._drawn.add(self._bars)
             self._task = self._bars.add_task(visible(what), total=total, note="")
+        elif total is not None and not self._quiet:
+            self._counted = RichProgress(console=console, disable=True, get_time=self._clock, speed_estimate_period=600)
+            self._counted.add_task(what, total=total)
+            self._next = FIRST_LINE
 
     def advance(self, n: int = 1, note: str = "") -> None:
         self._note = note or self._note
         if self._bars is not None and self._task is not None:
             self._bars.update(self._task, advance=n, note=visible(self._note))
+        if self._counted is not None:
+            (task,) = self._counted.tasks
+            self._counted.advance(task.id, n)
+            elapsed, left = task.elapsed or 0.0, task.time_remaining
+            if elapsed >= self._next and left is not None:
+                self._next = elapsed + min(elapsed, RAREST_LINE)
+                console.print(f"{self._what}: {task.completed:,.0f} of {task.total:,.0f}, about {duration(left)} left")
 
     def finish(self) -> None:
         if self._bars is not None:
             self._bars.stop()
             Bar._drawn.discard(self._bars)
             self._bars = self._task = None
+        self._counted = None
         if self._what and not self._quiet:
             console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
         self._what = self._note = ""

@@ -20,6 +20,7 @@ from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from support.clusters import OnDevice, cluster
 from support.coded import Together
+from support.in_blocks import InBlocks
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
@@ -52,6 +53,7 @@ class Hosts:
     slow: float = 0.0  # seconds every learner sleeps for each gradient
     terms: dict[str, Any] = field(default_factory=dict)
     wide: bool = False  # a module instead of a quadratic of so many parameters
+    in_blocks: str = ""  # a network of the toy models instead, whose frames are drawn in blocks
     on_device: bool = False  # learners say that they compute on a device
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
@@ -62,6 +64,8 @@ class Hosts:
         learners = sum(self.sizes)
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
         task: Task = Wide() if self.wide else Quadratic(self.parameters)
+        if self.in_blocks:
+            task = InBlocks(self.in_blocks)
         if self.on_device:
             task = OnDevice(task)
         made = cluster(self.name, learners, task, self.momentum, stragglers=stragglers)

@@ -327,3 +327,27 @@ def test_a_store_of_the_first_version_is_read(tmp_path: Path, some: list[Utteran
         del old[name]
     index.write_text(json.dumps(old))
     assert FeatureStore.open(tmp_path / "f").parts == (StoredPart("fbank", 12),)
+
+
+def test_long_work_is_announced_with_how_long_it_will_take(
+    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it begins, and of what is left of it; short work is not."""
+    said: list[str] = []
+
+    class Told(Silent):
+        def start(self, what: str, total: int | None = None) -> None:
+            said.append(what)
+
+    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
+    assert not any("roughly" in line for line in said)
+    monkeypatch.setattr("roundelay.speech.features.compute.HOURS_A_SECOND", 1e-9)
+    shutil.rmtree(tmp_path / "f")
+    counted(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
+    (line,) = (line for line in said if "roughly" in line)
+    assert line.startswith("0.0 hours of audio by 1 process will take roughly ")
+    counted(monkeypatch)
+    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
+    assert any(line.startswith("features of 3 utterances are there; ") for line in said)

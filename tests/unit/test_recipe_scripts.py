@@ -75,7 +75,8 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     stub.parent.mkdir()
     stub.write_text(STUB)
     stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
-    (tmp_path / "3-gram.arpa.gz").touch()
+    for model in ("3-gram.arpa.gz", "3-gram.pruned.3e-7.arpa.gz"):
+        (tmp_path / model).touch()
     environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
     script = [str(SCRIPTS / name / "run.sh"), *arguments]
     first = subprocess.run(

@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
+from roundelay.core.memory import available_bytes
 from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing
 from roundelay.speech.decode.graphs.grammar import grammar_arcs
-from roundelay.speech.decode.graphs.graph import Graph, save_graph
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.graphs.making import LM_FILE
+from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, save_graph
+from roundelay.speech.decode.graphs.hmm import HmmGraph, build_graph
+from roundelay.speech.decode.graphs.making import LM_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lattice import WordLattice, WordString, word_lattice
 from roundelay.speech.decode.lm.arpa_file import write_arpa
-from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.lm.estimate import estimate, prune, share_of_histories
 from roundelay.speech.decode.lm.given import expected, load_model
 from roundelay.speech.decode.lm.ngram import END, Arpa, restrict
 from roundelay.speech.decode.lm.scorer import ArpaScorer, PathScorer, Scorer
+from roundelay.speech.decode.lm.size import check_fits, declared_counts
 from roundelay.speech.decode.parallel import Search, decoders
 from roundelay.speech.decode.rescore import Rescorer, rescorer_of
 from roundelay.speech.decode.search import Float32, decode
@@ -226,6 +228,52 @@ def test_an_unfinished_sentence_stays(folder: Path) -> None:
     assert after.hypotheses == before.hypotheses
     assert not before.hypotheses["short"].reached_final
     assert after.kept_as_found == 1
+
+
+def test_a_given_model_is_pruned_by_its_own_histories() -> None:
+    """Shares of histories add up, and a pruned model is still one of probabilities."""
+    arpa = model(3)
+    share = share_of_histories(arpa)
+    begin, end = arpa.node(["<s>"]), arpa.node(["</s>"])
+    assert share[begin] == share[end] > 0
+    assert share[1 : 1 + arpa.counts[0]].sum() - share[begin] == pytest.approx(1.0, abs=1e-6)
+    assert share[arpa.node(["<s>", "GO"])] == pytest.approx(share[begin] * 10 ** arpa.log10_probability("GO", ["<s>"]))
+    fewer = prune(arpa, 1e-3, share)
+    assert fewer.counts[0] == arpa.counts[0]
+    assert 0 < sum(fewer.counts[1:]) < sum(arpa.counts[1:])
+    for history in (["<s>"], ["<s>", "GO"], ["TO", "NO"]):
+        total = sum(10 ** fewer.log10_probability(word, history) for word in (*LEXICON.words, END))
+        assert total == pytest.approx(1.0, abs=1e-6)
+    text = sentences(stream(0, "text"), 60)
+    assert arpa.perplexity(text) < fewer.perplexity(text) < arpa.perplexity(text) * 1.5
+
+
+def test_a_graph_that_nobody_has_memory_for_is_refused(tmp_path: Path) -> None:
+    """Before anything is read, with the way out."""
+    huge = tmp_path / "huge.arpa"
+    huge.write_text("\\data\\\nngram 1=200000\nngram 2=900000000000\n\n\\1-grams:\n")
+    assert declared_counts(huge) == (200_000, 900_000_000_000)
+    columns = HmmGraph().columns(tying(3))
+    job = GraphJob(LanguageOptions(arpa=huge), GraphConfig(), ("GO TO",), LEXICON, columns)
+    with pytest.raises(UserError, match=r"huge\.arpa.*GB of memory.*decode\.rescore=FILE"):
+        find_or_make(job, tmp_path)
+    check_fits(1e9, "It", "", free=2e9)
+    with pytest.raises(UserError, match=r"It would take some 3\.0 GB of memory, and 2\.0 GB are free\. Less\."):
+        check_fits(3e9, "It", "Less.", free=2e9)
+
+
+def test_a_control_group_grants_what_it_has_left(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) == math.inf
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:  4000 kB\n")
+    assert available_bytes(tmp_path) == 4000 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == 4000 * 1024
+    (group / "memory.max").write_text("3000\n")
+    assert available_bytes(tmp_path) == 2000
 
 
 def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:

@@ -59,3 +59,30 @@ def test_a_name_between_colons_is_no_picture() -> None:
     written = io.StringIO()
     type(terminal.console)(file=written).print("dpsgd:ring: 18 trainings", markup=False)
     assert written.getvalue() == "dpsgd:ring: 18 trainings\n"
+
+
+def test_long_work_says_in_a_log_how_long_it_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a minute, and then ever more rarely; short work says nothing but that it is done."""
+    written, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(terminal, "console", type(terminal.console)(file=written, width=200, soft_wrap=True))
+    bar = terminal.Bar(clock=lambda: now[0])
+    bar.start("computing features", 10_000)
+    for _ in range(1000):
+        now[0] += 1
+        bar.advance(2)
+    bar.finish()
+    lines = written.getvalue().splitlines()
+    assert lines[0] == "computing features: 120 of 10,000, about 1 h 22 min left"
+    assert lines[-1] == "computing features"
+    assert 4 <= len(lines) <= 6
+    bar.start("reading", 30)
+    for _ in range(30):
+        now[0] += 1
+        bar.advance()
+    bar.finish()
+    assert written.getvalue().splitlines()[len(lines) :] == ["reading"]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(40.2, "40 s"), (720, "12 min"), (11_100, "3 h 5 min")])
+def test_durations_are_said_as_people_say_them(seconds: float, said: str) -> None:
+    assert terminal.duration(seconds) == said

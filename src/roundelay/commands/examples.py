@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "decode": (
         "roundelay decode exp/demo/four",
         "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
+        "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
     "score": (

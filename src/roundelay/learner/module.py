@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from roundelay.core.block_order import Order
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import bind, flatten, parameter_count, pieces
 from roundelay.core.state import Minibatch, Statistics
@@ -42,15 +43,15 @@ class Examples(Protocol):
 
 @runtime_checkable
 class Ordered(Protocol):
-    """Examples in shapes and in an order of their own: those that fit each other side by side."""
+    """Examples in an order of their own."""
 
     @property
-    def sequences(self) -> int:
-        """Sequences that all training examples are in."""
+    def sequences(self) -> int | None:
+        """Sequences that all training examples are in, whose shapes differ; None: examples are alike, and single."""
         ...
 
-    def order(self, plan: EpochPlan) -> NDArray[np.int64]:
-        """All training examples by number, (examples,), in the order of the plan's epoch."""
+    def order(self, plan: EpochPlan) -> Order:
+        """All training examples by number in the order of the plan's epoch."""
         ...
 
 
@@ -111,7 +112,7 @@ class ModuleLearner(Learner):
         self._on_ready: OnReady | None = None  # to be told of what is there
         for p in module.parameters():
             p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
-        self._order: tuple[EpochPlan, NDArray[np.int64]] | None = None
+        self._order: tuple[EpochPlan, Order] | None = None
         self._ahead: tuple[tuple[Minibatch, EpochPlan] | None, tuple[Inputs, Tensor] | None] = (None, None)
 
     def initial(self) -> Tensor:
@@ -224,7 +225,7 @@ class ModuleLearner(Learner):
     def _one_by_one(self) -> bool:
         parts = self.module.modules()
         return (
-            self._ordered is not None
+            (self.sequences is not None)
             or self.device is not None
             or any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in parts)
             or any(getattr(part, "draws", False) for part in self.module.modules())
@@ -251,7 +252,7 @@ class ModuleLearner(Learner):
         gradients, found = vmap(grad(loss, has_aux=True))(x, inputs, targets)
         return gradients, self._objective.statistics_of_each(found, targets)
 
-    def _order_of(self, plan: EpochPlan) -> NDArray[np.int64]:
+    def _order_of(self, plan: EpochPlan) -> Order:
         """The order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""
         if self._order is None or self._order[0] != plan:
             self._order = (plan, self._ordered.order(plan) if self._ordered else plan.order())

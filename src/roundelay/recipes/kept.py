@@ -18,7 +18,7 @@ from typing import Any
 from roundelay.core.configure import build, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.recipes.known import apply_overrides
-from roundelay.recipes.recipe import Recipe, complete
+from roundelay.recipes.recipe import Recipe, as_it_was, complete
 from roundelay.run_directory import RECIPE, Origin, read_origin
 
 NEEDED = ("corpus", "alignment")
@@ -53,7 +53,7 @@ def read_kept(exp: Path) -> dict[str, Any]:
     if not (exp / RECIPE).is_file():
         what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
         raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
-    return read_yaml(exp / RECIPE)
+    return as_it_was(read_yaml(exp / RECIPE))
 
 
 def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict[str, Any]:

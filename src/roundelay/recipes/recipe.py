@@ -1,7 +1,7 @@
 """Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,10 @@ from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models import DnnConfig, ModelConfig
 from roundelay.speech.models.augment import AugmentConfig
 
+LARGE_HOURS = 50.0
+"""Training speech from which on `training.order: auto` means blocks: numbers of all frames take each learner 150 MB,
+and while they are shuffled twice that."""
+
 MINIBATCH = 256
 """Frames of a round where a recipe does not say."""
 
@@ -42,6 +46,8 @@ class Training(HostOptions):
     minibatch_per_learner  or of every learner: a round has as many times that as there are learners (Li et al. 2017)
     minibatch_unit  of either: frames, or sequences, for networks that train on pieces of utterances. So many sequences
                     are the frames that as many pieces have on average
+    order           of an epoch: shuffle (all frames), blocks (of some seconds, and what is in some hundred of them), or
+                    auto: blocks from 50 hours of training speech on (docs/corpora.md)
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
     device          cpu; cuda: learners compute on the GPUs of their host (docs/models.md)
@@ -76,6 +82,7 @@ class Training(HostOptions):
     minibatch_per_learner: int | None = None
     minibatch_unit: Unit = "frames"
     seed: int = 0
+    order: Literal["auto", "shuffle", "blocks"] = "auto"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     clip: float | None = None
     device: Literal["cpu", "cuda"] = "cpu"
@@ -238,8 +245,24 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def complete(mapping: dict[str, Any]) -> dict[str, Any]:
-    """A recipe written by an earlier version, with the options that exist since at their defaults."""
-    return plain(build(Recipe, mapping))  # type: ignore[no-any-return]
+    """A recipe written by an earlier version, with the options that exist since as that version did it."""
+    return plain(build(Recipe, as_it_was(mapping)))  # type: ignore[no-any-return]
+
+
+def with_order(recipe: Recipe, hours: float) -> Recipe:
+    """The recipe with the order of an epoch that `auto` means for so much training speech.
+
+    A run keeps this recipe, and so goes on in the order in which it began.
+    """
+    if recipe.training.order != "auto":
+        return recipe
+    return replace(recipe, training=replace(recipe.training, order="shuffle" if hours < LARGE_HOURS else "blocks"))
+
+
+def as_it_was(mapping: dict[str, Any]) -> dict[str, Any]:
+    """A kept recipe with the options whose defaults are not what earlier versions did: they shuffled every corpus."""
+    training = mapping.get("training", {})
+    return {**mapping, "training": {"order": "shuffle", **training}} if isinstance(training, dict) else mapping
 
 
 def _read_cluster(mapping: dict[str, Any]) -> None:

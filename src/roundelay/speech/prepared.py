@@ -96,12 +96,33 @@ class Corpus:
         return resolve_missing_words(self.splits[split], self.alignment_lexicon, self.on_missing_words, self.map_to)[0]
 
 
-def load_corpus(folder: Path) -> Corpus:
-    """Read a prepared corpus.
+@dataclass(frozen=True)
+class CorpusSummary:
+    """A prepared corpus without its utterances.
+
+    Attributes:
+        splits: sizes of every split, by name (see `numbers`).
+    """
+
+    name: str
+    splits: Mapping[str, Mapping[str, float]]
+
+
+def read_summary(folder: Path) -> CorpusSummary:
+    """The summary of a prepared corpus, all files held to their checksums.
 
     Raises:
         UserError: the folder is not one, or one of its files is missing or broken.
     """
+    summary = _read_corpus_json(folder)
+    try:
+        sizes = {str(name): {key: float(n) for key, n in one.items()} for name, one in summary["splits"].items()}
+        return CorpusSummary(str(summary["name"]), sizes)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
+
+
+def _read_corpus_json(folder: Path) -> dict[str, Any]:
     if not (folder / CORPUS).is_file():
         what = (
             "no such folder"
@@ -115,11 +136,19 @@ def load_corpus(folder: Path) -> Corpus:
         folder / CORPUS,
         f"Run `roundelay prepare` again; if it was changed on purpose, delete `checksums` from {CORPUS}.",
     )
+    if summary.get("version", CORPUS_VERSION) != CORPUS_VERSION:
+        raise UserError(f"{folder / CORPUS}: prepared by another version of Roundelay. Run `roundelay prepare` again.")
+    return summary
+
+
+def load_corpus(folder: Path) -> Corpus:
+    """Read a prepared corpus.
+
+    Raises:
+        UserError: the folder is not one, or one of its files is missing or broken.
+    """
+    summary = _read_corpus_json(folder)
     try:
-        if summary["version"] != CORPUS_VERSION:
-            raise UserError(
-                f"{folder / CORPUS}: prepared by another version of Roundelay. Run `roundelay prepare` again."
-            )
         names = list(summary["splits"])
         fields: dict[str, Any] = {
             "name": str(summary["name"]),

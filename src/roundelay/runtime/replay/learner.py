@@ -16,7 +16,7 @@ from roundelay.runtime.backend import Backend
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
-from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean
 from roundelay.runtime.replay.stage import Stage, met_rows
@@ -109,18 +109,10 @@ class RecordedLearner(Backend):
         self._buffer = torch.empty(size)
         self._me = _RecordedState(
             self,
-            rank,
-            cluster.learners,
-            cluster.seed,
-            self._row,
-            torch.empty(size),
-            self._buffer,
+            LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
+            LearnerVectors(self._row, self._buffer, torch.empty(size), memory),
             cluster.optimizer,
-            memory,
-            stage.steps,
-            stage.counts,
-            stage.scalars[rank],
-            cluster.minibatches_a_round,
+            LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
         self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)

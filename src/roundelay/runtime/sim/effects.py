@@ -3,7 +3,7 @@
 These are the rules of the engine (`runtime/engine.py`) once more, and the only other copy. Where time is virtual, what
 is begun goes on by itself, as between hosts, and an event is all that happens: with the engine between, whose calls
 cost more than an event without vectors, a simulation would take half as long again. A law holds both to the same
-replies, versions and counts (tests/laws/test_engine.py).
+replies, versions and counts (tests/laws/test_engine_in_simulator.py).
 
 Legend: P parameters.
 """

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.speech.adapt.fmllr import posteriors
-from roundelay.speech.hmm.gmm import Mixtures
+from roundelay.speech.hmm.gmm import Mixtures, rows_of
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -80,8 +80,7 @@ def semi_tied(
     maximises, a frame, before and after each sweep over its rows."""
     size = frames.shape[1]
     beta, G = 0.0, np.zeros((size, size, size))
-    for pdf in range(mixtures.num_pdfs):
-        rows = np.flatnonzero(pdfs == pdf)
+    for pdf, rows in enumerate(rows_of(pdfs, mixtures.num_pdfs)):
         if not len(rows):
             continue
         x = frames[rows].astype(np.float64)

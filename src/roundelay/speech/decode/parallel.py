@@ -3,10 +3,11 @@
 import math
 import resource
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 import kaldifst
 import numpy as np
@@ -16,6 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
+from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.graph import Graph, load_graph
 from roundelay.speech.decode.lattice import LATTICE_BEAM, WordLattice, WordString, with_string, word_lattice
 from roundelay.speech.decode.rescore import Rescorer
@@ -327,3 +329,18 @@ def _batched(loglikes: Iterable[tuple[str, Float32]]) -> Iterator[Utterances]:
             batch, frames = [], 0
     if batch:
         yield batch
+
+
+@final
+@dataclass(frozen=True)
+class SearchedGraph:
+    """A decoding graph that is searched.
+
+    Attributes:
+        run: its decoders.
+        words: those that it can recognise.
+    """
+
+    run: Decoders
+    columns: Columns
+    words: Set[str]

@@ -50,6 +50,9 @@ from roundelay.speech.features.store import (
 
 # A worker process takes about two seconds to import torch; below this much audio one process is done sooner.
 _SECONDS_WORTH_A_PROCESS = 2 * 3600.0
+HOURS_A_SECOND = 0.8
+"""Audio that a core computes filterbanks of, about (benchmarks/features.py)."""
+WORTH_SAYING_MINUTES = 2.0
 _SECONDS_AT_ONCE = 120.0  # of audio; what a worker is handed, and what an interrupted run may have to compute again
 
 
@@ -210,9 +213,12 @@ def _compute(
     progress: Progress,
 ) -> None:
     """Put the features of all utterances, or the reasons why there are none, into `partial`; go on where it stands."""
-    progress.start("computing features", len(utterances))
     partial.keep(keys)
     waiting = [u for u in utterances if u.id not in partial.entries]
+    if forecast := _forecast(waiting, _workers(waiting, workers), len(utterances)):
+        progress.start(forecast)
+        progress.finish()
+    progress.start("computing features", len(utterances))
     progress.advance(len(utterances) - len(waiting))
     try:
         with _mapper(_workers(waiting, workers), sources) as run:
@@ -225,6 +231,20 @@ def _compute(
                 partial.flush()
     finally:
         progress.finish()
+
+
+def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> str:
+    """Hours of audio to be computed, and roughly how long that takes; nothing where it is soon done."""
+    hours = sum(u.duration / u.speed for u in waiting) / 3600
+    minutes = hours / HOURS_A_SECOND / workers / 60
+    if minutes < WORTH_SAYING_MINUTES:
+        return ""
+    took = f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+    done = f"features of {utterances - len(waiting):,} utterances are there; " if len(waiting) < utterances else ""
+    return (
+        f"{done}{hours:,.1f} hours of audio by {workers} process{'es' * (workers > 1)} will take roughly {took}; "
+        "what is computed stays if this is interrupted"
+    )
 
 
 def _sound(

@@ -4,19 +4,31 @@ Legend: T frames of all utterances together, B frames of a minibatch, W window, 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.core.block_order import WINDOW_SIZE, Arrange, BlockOrder, Integers, Order
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.speech.features.read_ahead import let_go, read_ahead
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.models.frontend import FrontendConfig
+from roundelay.speech.models.labelled import LabelledRuns
 
 Windows = tuple[Tensor, Tensor, Tensor]
 """(windows (B, W, F), speaker mean (B, F), speaker standard deviation (B, F))."""
+
+
+Split = Sequence[str] | LabelledRuns
+"""Utterances of a split by id; or its labelled frames, where somebody has found them already."""
+OrderName = Literal["shuffle", "blocks"]
+"""Orders of an epoch: all frames shuffled, which takes a number for each; or blocks (core/block_order.py)."""
+COUNTED_AT_ONCE = 1 << 20
+"""Frames, or utterances, that are counted at once."""
 
 
 class LabelledFrames:
@@ -25,55 +37,96 @@ class LabelledFrames:
 
     Args:
         labels: (T,) tied state of every frame in store order, -1 where there is none.
-        splits: utterance ids by split.
+        splits: utterance ids by split, or their runs.
+        order: of an epoch.
     """
 
-    def __init__(self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]) -> None:
-        if len(labels) != len(store.array):
-            raise UserError(
-                f"{store.folder}: {len(store.array)} frames, but the alignment has {len(labels)}. "
-                "Run `roundelay align` again."
-            )
-        self._store, self._labels = store, labels
-        self._frames: dict[str, NDArray[np.int64]] = {}
-        self._sizes: dict[str, NDArray[np.int64]] = {}  # labelled frames of every utterance that has some
-        for split, utterances in splits.items():
-            spans = [store.span(u) for u in utterances if u in store]
-            inside = [np.arange(first, first + n)[labels[first : first + n] >= 0] for first, n in spans]
-            self._frames[split] = np.concatenate([*inside, np.zeros(0, np.int64)])
-            self._sizes[split] = np.array([len(some) for some in inside if len(some)], np.int64)
-
-    def count(self, split: str) -> int:
-        """Labelled frames in `split`."""
-        return len(self._frames[split])
-
-    def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
-        """Windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an utterance its
-        first or last frame is repeated."""
-        return cut_windows(self._store, self._frames[split][numbers], np.arange(-reach, reach + 1))
-
-    def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
-        """(S,): how often each tied state occurs in `split`."""
-        return np.bincount(self._labels[self._frames[split]], minlength=states)
-
-
-class FrameExamples(LabelledFrames):
-    """Every labelled frame is an example, whatever utterance it is of."""
+    window = WINDOW_SIZE
+    """Frames of a window of blocks, about."""
 
     def __init__(
         self,
         store: FeatureStore,
         labels: NDArray[np.int32],
-        splits: Mapping[str, Sequence[str]],
-        frontend: FrontendConfig,
+        splits: Mapping[str, Split],
+        order: OrderName = "shuffle",
     ) -> None:
-        super().__init__(store, labels, splits)
+        if len(labels) != len(store.array):
+            raise UserError(
+                f"{store.folder}: {len(store.array)} frames, but the alignment has {len(labels)}. "
+                "Run `roundelay align` again."
+            )
+        self._store, self._labels, self._how = store, labels, order
+        self._runs = {
+            split: some
+            if isinstance(some, LabelledRuns)
+            else LabelledRuns.find(labels, store, [u for u in some if u in store])
+            for split, some in splits.items()
+        }
+
+    def count(self, split: str) -> int:
+        """Labelled frames in `split`."""
+        return self._runs[split].frames
+
+    def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
+        """Windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an utterance its
+        first or last frame is repeated."""
+        frames = self._runs[split].in_store(numbers)
+        if self._how == "blocks":  # these lie anywhere
+            read_ahead(self._store.array, np.maximum(frames - reach, 0).tolist(), (frames + reach + 1).tolist())
+        return cut_windows(self._store, frames, np.arange(-reach, reach + 1))
+
+    def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
+        """(S,): how often each tied state occurs in `split`."""
+        runs, counts = self._runs[split], np.zeros(states, np.int64)
+        for start in range(0, runs.frames, COUNTED_AT_ONCE):
+            frames = runs.in_store(np.arange(start, min(start + COUNTED_AT_ONCE, runs.frames)))
+            counts += np.bincount(self._labels[frames], minlength=states)
+        return counts
+
+    def _in_blocks(self, plan: EpochPlan, arrange: Arrange) -> BlockOrder:
+        """The order of the plan's epoch of training frames by blocks, which are read ahead."""
+        runs, arrays = self._runs["train"], (self._store.array, self._labels)
+
+        def ahead(blocks: NDArray[np.int32]) -> None:
+            for array in arrays:
+                read_ahead(array, *runs.stretches(blocks))
+
+        def behind(blocks: NDArray[np.int32]) -> None:
+            for array in arrays:
+                let_go(array, *runs.stretches(blocks))
+
+        return BlockOrder(plan, runs.starts, arrange, ahead, behind, self.window)
+
+
+class FrameExamples(LabelledFrames):
+    """Every labelled frame is an example, whatever utterance it is of."""
+
+    sequences = None
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        labels: NDArray[np.int32],
+        splits: Mapping[str, Split],
+        frontend: FrontendConfig,
+        order: OrderName = "shuffle",
+    ) -> None:
+        super().__init__(store, labels, splits, order)
         self._reach = np.arange(-frontend.reach, frontend.reach + 1)
+
+    def order(self, plan: EpochPlan) -> Order:
+        """The training frames in the order of the plan's epoch."""
+        return plan.order() if self._how == "shuffle" else self._in_blocks(plan, self._shuffled)
+
+    def _shuffled(self, rng: np.random.Generator, blocks: NDArray[np.int32], *_: object, **__: object) -> Integers:
+        """All frames of these blocks, shuffled."""
+        return rng.permutation(self._runs["train"].numbers(blocks))
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Windows, Tensor]:
         """Windows and labels (B,) of these labelled frames of `split`."""
-        frames = self._frames[split][numbers]
-        windows = cut_windows(self._store, frames, self._reach)
+        frames, utterance = self._runs[split].locate(numbers)
+        windows = cut_windows(self._store, frames, self._reach, utterance)
         return windows, torch.from_numpy(self._labels[frames].astype(np.int64))
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Windows, Tensor]]:
@@ -82,14 +135,22 @@ class FrameExamples(LabelledFrames):
             yield self.batch(split, np.arange(start, min(start + size, self.count(split))))
 
 
-def cut_windows(store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64]) -> Windows:
-    """Windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own utterance."""
-    utterance = np.searchsorted(store.offsets, frames, side="right") - 1
+def cut_windows(
+    store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64], utterance: Integers | None = None
+) -> Windows:
+    """Windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own `utterance` (B,),
+    which is looked for where it is not given."""
+    if utterance is None:
+        utterance = np.searchsorted(store.offsets, frames, side="right") - 1
     first, last = store.offsets[utterance], store.offsets[utterance + 1] - 1
     inside = (frames + reach[0] >= first) & (frames + reach[-1] <= last)
-    window = np.empty((len(frames), len(reach), store.array.shape[1]), np.float32)
-    # Nearly all windows lie in one piece, and are copied as one.
-    window[inside] = _stretches(store.array, len(reach))[frames[inside] + reach[0]]
+    # Nearly all windows lie in one piece, and are copied as one. In the place of the others one of these is copied, and
+    # overwritten: around an edge there are frames of elsewhere, which nobody has asked the disk for.
+    if inside.any():
+        begins = np.where(inside, frames, frames[inside.argmax()]) + reach[0]
+        window = _stretches(store.array, len(reach))[begins]
+    else:
+        window = np.empty((len(frames), len(reach), store.array.shape[1]), np.float32)
     at_edge = np.flatnonzero(~inside)
     wanted = frames[at_edge, None] + reach
     window[at_edge] = store.array[np.clip(wanted, first[at_edge, None], last[at_edge, None])]

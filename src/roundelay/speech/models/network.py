@@ -1,7 +1,7 @@
 """Base of all acoustic networks: a front end, scores of tied states, and how they want their frames."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models.frames import FrameExamples, cut_windows
+from roundelay.speech.models.frames import FrameExamples, OrderName, Split, cut_windows
 from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
 from roundelay.speech.models.sequences import Pieces, SequenceExamples, whole_utterance
 
@@ -26,9 +26,9 @@ class AcousticNetwork(nn.Module, ABC):
 
     @abstractmethod
     def examples(
-        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> FrameExamples | SequenceExamples:
-        """The labelled frames of all splits, drawn the way this network wants them."""
+        """The labelled frames of all splits, drawn the way this network wants them, in that order."""
 
     @abstractmethod
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
@@ -56,9 +56,9 @@ class FrameNetwork(AcousticNetwork):
     """Sees a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
 
     def examples(
-        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> FrameExamples:
-        return FrameExamples(store, labels, splits, self.frontend.config)
+        return FrameExamples(store, labels, splits, self.frontend.config, order)
 
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
         first, frames = store.span(utterance)
@@ -82,9 +82,9 @@ class SequenceNetwork(AcousticNetwork):
         self.pieces, self.reach = pieces, self.frontend.config.reach + context
 
     def examples(
-        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Sequence[str]]
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> SequenceExamples:
-        return SequenceExamples(store, labels, splits, self.reach, self.pieces)
+        return SequenceExamples(store, labels, splits, self.reach, self.pieces, order)
 
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
         return whole_utterance(store, utterance, self.pieces.at_test, self.reach)

@@ -12,7 +12,7 @@ Legend: N sequences of a minibatch, T frames of its longest, B labelled frames i
 features the network needs on each side of a frame.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.core.block_order import Integers, Order, expand
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.streams import stream
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models.frames import LabelledFrames
+from roundelay.speech.models.frames import COUNTED_AT_ONCE, LabelledFrames, OrderName, Split
+from roundelay.speech.models.labelled import LabelledRuns
+from roundelay.speech.models.laid_out import LaidOut
 
 Sequences = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 """(features (N, T + 2 R, F), speaker mean (N, F), speaker standard deviation (N, F), lengths (N,), index (B,)).
@@ -65,13 +68,22 @@ class Pieces:
         """First frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a row; with
         the end of the last."""
         ends = np.cumsum(sizes)
-        if self.chunk is None:
-            return np.concatenate([[0], ends]).astype(np.int64)
-        parts = np.maximum(1, np.rint(sizes / self.chunk)).astype(np.int64)
+        begins, _ = self.cut_at(ends - sizes, sizes)
+        return np.concatenate([begins, ends[-1:]]) if len(ends) else np.zeros(1, np.int64)
+
+    def cut_at(self, begins: Integers, sizes: Integers) -> tuple[Integers, Integers]:
+        """First frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes` (U,)."""
+        parts = self.parts(sizes)
         utterance = np.repeat(np.arange(len(sizes)), parts)
         part = np.arange(len(utterance)) - np.repeat(np.cumsum(parts) - parts, parts)
-        begins = (ends - sizes)[utterance] + sizes[utterance] * part // parts[utterance]
-        return np.concatenate([begins, ends[-1:]]).astype(np.int64)
+        cuts = [sizes[utterance] * number // parts[utterance] for number in (part, part + 1)]
+        return begins[utterance] + cuts[0], cuts[1] - cuts[0]
+
+    def parts(self, sizes: Integers) -> Integers:
+        """Pieces (U,) that utterances of `sizes` (U,) frames are cut into."""
+        if self.chunk is None:
+            return np.ones(len(sizes), np.int64)
+        return np.maximum(1, np.rint(sizes / self.chunk)).astype(np.int64)
 
 
 def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
@@ -81,7 +93,7 @@ def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
     rng = stream(plan.seed, "order", plan.epoch)
     pieces = np.unique(np.minimum(pieces, plan.examples))  # a plan may want the first ones only
     sizes = np.diff(pieces)
-    order = np.argsort(sizes + rng.uniform(-JITTER, JITTER, len(sizes)) * (10 + sizes.mean()), kind="stable")
+    order = by_length(sizes, rng)
     laid = expand(pieces[:-1][order], sizes[order])
     short = plan.examples - (plan.rounds - 1) * plan.minibatch
     at = int(rng.integers(plan.rounds)) * plan.minibatch
@@ -90,9 +102,9 @@ def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
     return np.concatenate([full.ravel(), laid[at : at + short]])
 
 
-def expand(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """begin, begin + 1, ... of every piece, one after the other."""
-    return np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+def by_length(sizes: Integers, rng: np.random.Generator) -> Integers:
+    """The order of pieces of `sizes` by length, about."""
+    return np.argsort(sizes + rng.uniform(-JITTER, JITTER, len(sizes)) * (10 + sizes.mean()), kind="stable")
 
 
 class SequenceExamples(LabelledFrames):
@@ -107,49 +119,60 @@ class SequenceExamples(LabelledFrames):
         self,
         store: FeatureStore,
         labels: NDArray[np.int32],
-        splits: Mapping[str, Sequence[str]],
+        splits: Mapping[str, Split],
         reach: int,
         pieces: Pieces,
+        order: OrderName = "shuffle",
     ) -> None:
-        super().__init__(store, labels, splits)
+        super().__init__(store, labels, splits, order)
         self._reach = reach
-        self._pieces, self._at_test = pieces, pieces.at_test
-        self._begins = {split: pieces.cut(sizes) for split, sizes in self._sizes.items()}
-        self._test_begins = {split: pieces.at_test.cut(sizes) for split, sizes in self._sizes.items()}
+        self._pieces = pieces
 
     @property
     def sequences(self) -> int:
         """Pieces of all training utterances."""
-        return len(self._begins["train"]) - 1
+        bounds = self._runs["train"].bounds
+        some = (np.diff(bounds[at : at + COUNTED_AT_ONCE + 1]) for at in range(0, len(bounds) - 1, COUNTED_AT_ONCE))
+        return sum(int(self._pieces.parts(sizes).sum()) for sizes in some)
 
-    def order(self, plan: EpochPlan) -> NDArray[np.int64]:
+    def order(self, plan: EpochPlan) -> Order:
         """The training frames in the order of the plan's epoch."""
-        return lay_out(self._begins["train"], plan)
+        if self._how == "blocks":
+            return self._in_blocks(plan, self._laid_out)
+        return lay_out(self._pieces.cut(np.diff(self._runs["train"].bounds)), plan)
+
+    def _laid_out(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> LaidOut:
+        """The pieces of these blocks by length, and their rounds shuffled."""
+        runs = self._runs["train"]
+        utterances = expand(runs.blocks[blocks], runs.blocks[blocks + 1] - runs.blocks[blocks])
+        begins = runs.bounds[utterances]
+        begins, sizes = self._pieces.cut_at(begins, runs.bounds[utterances + 1] - begins)
+        order = by_length(sizes, rng)
+        return LaidOut(begins[order], sizes[order], at, plan.minibatch, rng)
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
         """The sequences these labelled frames of `split` are in, and their labels (B,). Frames of one piece whose
         numbers follow each other make one sequence."""
-        return self._batch(split, numbers, self._begins[split], self._pieces)
+        return self._batch(split, numbers, self._pieces)
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Sequences, Tensor]]:
         """All of `split`, pieces of about the same length together, `size` frames at a time or one piece."""
-        begins = self._test_begins[split]
+        pieces = self._pieces.at_test
+        begins = pieces.cut(np.diff(self._runs[split].bounds))
         sizes = np.diff(begins)
         order = np.argsort(sizes, kind="stable")
         group: list[int] = []
         for piece in [*order.tolist(), -1]:
             if group and (piece < 0 or sizes[group].sum() + sizes[piece] > size):
-                numbers = expand(begins[group], sizes[group])
-                yield self._batch(split, numbers, begins, self._at_test)
+                yield self._batch(split, expand(begins[group], sizes[group]), pieces)
                 group = []
             group.append(piece)
 
-    def _batch(
-        self, split: str, numbers: NDArray[np.int64], begins: NDArray[np.int64], pieces: Pieces
-    ) -> tuple[Sequences, Tensor]:
-        frames = self._frames[split][numbers]
-        piece = np.searchsorted(begins, numbers, side="right")
-        new = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(piece) != 0)) + 1
+    def _batch(self, split: str, numbers: NDArray[np.int64], pieces: Pieces) -> tuple[Sequences, Tensor]:
+        runs = self._runs[split]
+        frames = runs.in_store(numbers)
+        utterance, part = _piece_of(numbers, runs, pieces)
+        new = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(utterance) != 0) | (np.diff(part) != 0)) + 1
         row = np.zeros(len(numbers), np.int64)
         row[new] = 1
         first, last = np.concatenate([[0], new]), np.concatenate([new, [len(numbers)]]) - 1
@@ -157,6 +180,14 @@ class SequenceExamples(LabelledFrames):
             self._store, frames[first], frames[last] + 1, pieces, self._reach, frames, np.cumsum(row)
         )
         return inputs, torch.from_numpy(self._labels[frames].astype(np.int64))
+
+
+def _piece_of(numbers: Integers, runs: LabelledRuns, pieces: Pieces) -> tuple[Integers, Integers]:
+    """Utterance, and piece in it, of labelled frames (B,): the largest p with size * p // parts <= place in it."""
+    utterance = np.searchsorted(runs.bounds, numbers, side="right") - 1
+    begin = runs.bounds[utterance]
+    size = runs.bounds[utterance + 1] - begin
+    return utterance, ((numbers - begin + 1) * pieces.parts(size) - 1) // size
 
 
 def cut_sequences(

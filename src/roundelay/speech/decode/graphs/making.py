@@ -182,7 +182,8 @@ def make_graph(job: GraphJob, folder: Path) -> None:
     write_text(folder / GUESSED_FILE, "".join(f"{word}\n" for word in found.guessed))
     estimated = os.times().elapsed
     ngrams = sum(model.counts)
-    check_fits(ngrams * GRAPH_BYTES, f"The decoding graph of {ngrams:,} n-grams", _WAY_OUT)
+    # Refused is what cannot be, not what might be tight: kinds of graphs and lexica differ by a factor of two.
+    check_fits(ngrams * GRAPH_BYTES / 2, f"The decoding graph of {ngrams:,} n-grams", _WAY_OUT)
     graph = job.columns.compile(found.lexicon, model, job.config)
     info = {
         **graph.info,

@@ -2,7 +2,7 @@
 
 KenLM (Heafield 2011) keeps an ARPA file in a hash table, some 20 bytes an n-gram, and maps its own binary files, which
 its program build_binary makes. It comes with `pip install 'roundelay[ngram]'`. Without it, an ARPA file of at most
-FEW n-grams is read into our own arrays, which give the same numbers and take ten times as long to read.
+FEW n-grams is read into our own arrays, which give the same numbers and take longer and six times the memory to read.
 """
 
 import importlib
