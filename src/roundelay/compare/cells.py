@@ -84,6 +84,15 @@ class Cell:
         return self.configuration.recipe(self.seed)
 
 
+def as_begun(recipe: Recipe, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as mappings, with the order of examples that a training of it settled on where it leaves that to the
+    corpus; `kept` is the training's own recipe."""
+    wanted: dict[str, Any] = plain(recipe)
+    if recipe.training.order == "auto":
+        wanted["training"]["order"] = (kept.get("training") or {}).get("order", "auto")
+    return wanted
+
+
 class Directories:
     """Run directories of a grid's folder, found by name, or else by their recipe."""
 
@@ -95,10 +104,13 @@ class Directories:
         """The cell with its directory: that of its name, unless another has its training already."""
         usual = self.folder / f"{configuration.stem}-seed{seed}"
         with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
-            wanted = plain(configuration.recipe(seed))
+            recipe = configuration.recipe(seed)
             like = f"{_label(configuration.strategy, configuration.learners)}*-seed{seed}"
             for exp in (usual, *(sorted(self.folder.glob(like)) if self.folder.is_dir() else ())):
-                if (exp / RECIPE).is_file() and same_training(self._recipe(exp), wanted):
+                if not (exp / RECIPE).is_file():
+                    continue
+                kept = self._recipe(exp)
+                if same_training(kept, as_begun(recipe, kept)):
                     return Cell(exp, configuration, seed)
         return Cell(usual, configuration, seed)
 
