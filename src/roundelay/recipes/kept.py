@@ -12,6 +12,7 @@ for in the working directory, then in the folders above the run directory.
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def read_kept(exp: Path) -> dict[str, Any]:
         what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
         raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
     return as_it_was(read_yaml(exp / RECIPE))
+
+
+def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
+    """The recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus: so that
+    the two can be compared without looking at the corpus.
+
+    Raises:
+        UserError: not a run directory.
+    """
+    if recipe.training.order != "auto":
+        return recipe
+    order = as_it_was(read_kept(exp))["training"]["order"]
+    return replace(recipe, training=replace(recipe.training, order=order))
 
 
 def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict[str, Any]:
