@@ -33,7 +33,10 @@ def _acts(character: str) -> bool:
 
 
 class _Shown(Console):
-    """Prints text as text: what is in files of other people is shown, never obeyed."""
+    """Prints text as text: what is in files of other people is shown, never obeyed, and `dpsgd:ring:` is no picture."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **options)

@@ -1,19 +1,22 @@
 """Claims: every file is one, a verdict follows from rule and table alone, and the page says what the evidence says."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from roundelay.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
 from roundelay.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
-from roundelay.claims.experiment import Row
+from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
 from roundelay.claims.figure import draw
 from roundelay.claims.page import DRAWN, PAGE, page, settled
 from roundelay.claims.piece import Piece
-from roundelay.claims.rule import Verdict, judge, landings, measured
+from roundelay.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay.claims.running import Kept, Ways, run_claim
-from roundelay.claims.simulations import mixing_pieces, settled_on_paper
+from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
+from roundelay.claims.speech import Place, Tables, grid_of
 from roundelay.cli import main
+from roundelay.compare.running import run_grid
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.job import Interrupt
@@ -22,6 +25,7 @@ from roundelay.strategies import make_strategy
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strategy", "learners")
+SVG = "{http://www.w3.org/2000/svg}"
 
 SMALL = """
 number: 99
@@ -118,6 +122,45 @@ def test_evidence_of_another_experiment_does_not_count() -> None:
     assert reworded.definition == claim.definition
 
 
+@pytest.mark.parametrize("claim", [claim for claim in load_claims() if claim.rule], ids=lambda claim: claim.name)
+def test_a_rule_is_about_rows_that_the_experiment_has(claim: Claim, tmp_path: Path) -> None:
+    """Every check selects some, every divisor is one, and the figure has its lines: not found out after hours."""
+    rows = table_to_come(claim, tmp_path)
+    assert claim.experiment is not None
+    assert claim.rule is not None
+    keys = claim.experiment.keys
+    judge(claim.rule, rows, keys)
+    for row in rows:
+        assert row["strategy"]
+        assert configuration(row, keys)
+    assert len({(configuration(row, keys), row.get("seed")) for row in rows}) == len(rows)
+    if claim.figure is not None:
+        figure = claim.figure
+        assert measured(rows, keys, figure.y, figure.rows, figure.over, figure.same)
+        assert {figure.x, *figure.lines} <= set(keys)
+
+
+def table_to_come(claim: Claim, folder: Path) -> list[Row]:
+    """The rows of an experiment that has not been run: keys alone, so that every column diverged."""
+    match claim.experiment:
+        case Trainings() as experiment:
+            stopped = Interrupt()
+            stopped.asked = True
+            tables = Tables(experiment)
+            data = {"corpus": folder / "data", "alignment": folder / "alignment"}
+            for part, strategy in experiment.grids:
+                grid = grid_of(experiment, part, strategy, data, Place(folder))
+                tables.add(part, strategy, grid, run_grid(grid, False, Silent(), lambda _: None, stopped))
+            return [*tables.rows.values()]
+        case Printed() as experiment:
+            return [piece.key for piece in printed_pieces(experiment)]
+        case Scenarios() as experiment:
+            return [piece.key for piece in scenario_pieces(experiment)]
+        case Mixing() as experiment:
+            return [piece.key for piece in mixing_pieces(experiment)]
+    raise AssertionError(claim.name)
+
+
 # Verdicts -------------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +210,7 @@ def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
         if len(told) == 2:
             interrupt.asked = True
 
-    halves, whole = tmp_path / "halves", tmp_path / "whole"
+    halves, whole = Place(tmp_path / "halves"), Place(tmp_path / "whole")
     assert run_claim(claim, halves, Ways(Silent(), say, interrupt)) is None
     assert len(told) == 2
     evidence = run_claim(claim, halves, Ways(Silent(), told.append, Interrupt()))
@@ -178,7 +221,9 @@ def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
     assert evidence.rows == again.rows
     assert evidence.verdict == Verdict.SHOWN.value
     assert read_evidence(tmp_path / "whole" / "small" / "evidence.json") == again
-    assert "<svg" in draw(claim, evidence)
+    picture = ElementTree.fromstring(draw(claim, evidence))
+    assert [one.text for one in picture.iter(f"{SVG}text") if one.text in ("ssgd", "adpsgd")] == ["ssgd", "adpsgd"]
+    assert len([*picture.iter(f"{SVG}path")]) == 4  # a line, and one in the legend, for each
 
 
 def test_rows_of_another_definition_are_not_mixed_in(tmp_path: Path) -> None:
@@ -192,6 +237,12 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
     evidence = Evidence("a", "b", "shown", "roundelay claims run a", 1.5, "c", "d", KEYS, rows)
     write_evidence(evidence, tmp_path / "a.json")
     assert read_evidence(tmp_path / "a.json") == evidence
+
+
+def test_without_its_corpus_a_claim_says_what_it_needs(tmp_path: Path) -> None:
+    training = next(claim for claim in load_claims() if "--source" in claim.command)
+    with pytest.raises(UserError, match=r"needs the corpus .*--source"):
+        run_claim(training, Place(tmp_path), Ways(Silent(), lambda _: None, Interrupt()))
 
 
 # Simulated experiments ------------------------------------------------------------------------------------------------

@@ -55,6 +55,12 @@ def test_foreign_text_is_shown_and_never_obeyed(
         assert "\u202e" not in out
 
 
+def test_a_name_between_colons_is_no_picture() -> None:
+    written = io.StringIO()
+    type(terminal.console)(file=written).print("dpsgd:ring: 18 trainings", markup=False)
+    assert written.getvalue() == "dpsgd:ring: 18 trainings\n"
+
+
 def test_long_work_says_in_a_log_how_long_it_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a minute, and then ever more rarely; short work says nothing but that it is done."""
     written, now = io.StringIO(), [0.0]

@@ -11,7 +11,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, Literal
 
-from roundelay.claims.experiment import AnyExperiment
+from roundelay.claims.experiment import AnyExperiment, Trainings
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_yaml
@@ -114,7 +114,8 @@ class Claim:
     @property
     def command(self) -> str:
         """Command that runs it."""
-        return f"roundelay claims run {self.name}"
+        corpus = " --source DIR" if isinstance(self.experiment, Trainings) else ""
+        return f"roundelay claims run {self.name}{corpus}"
 
     @property
     def definition(self) -> str:

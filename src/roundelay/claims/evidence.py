@@ -20,6 +20,7 @@ class Evidence:
 
     definition  fingerprint of the experiment and the rule as they were
     rows        judged; a line each
+    tuning      trainings by which values were chosen
     seconds     of all runs together
     """
 
@@ -32,6 +33,7 @@ class Evidence:
     machine: str
     keys: tuple[str, ...]
     rows: tuple[dict[str, Any], ...]
+    tuning: tuple[dict[str, Any], ...] = ()
 
 
 def load_evidence(claim: Claim) -> Evidence | None:
@@ -51,10 +53,12 @@ def read_evidence(path: Path) -> Evidence:
 
 def write_evidence(evidence: Evidence, path: Path) -> None:
     """As JSON, a line for each row."""
-    head = {key: value for key, value in plain(evidence).items() if key != "rows"}
-    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    rows = ",\n".join(f"  {json.dumps(row)}" for row in evidence.rows)
-    lines.append(f' "rows": [\n{rows}\n ]')
+    value = plain(evidence)
+    lines = [f" {json.dumps(key)}: {json.dumps(value[key])}" for key in value if key not in ("rows", "tuning")]
+    for key, rows in (("rows", evidence.rows), ("tuning", evidence.tuning)):
+        if rows:
+            body = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+            lines.append(f' "{key}": [\n{body}\n ]')
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -72,4 +72,64 @@ class Mixing:
         return ("strategy", "learners")
 
 
-AnyExperiment = Printed | Scenarios | Mixing
+@dataclass(frozen=True)
+class Part:
+    """Trainings of one grid, as `roundelay compare` plans them: every strategy with every number of learners, and one
+    learner (`sgd`).
+
+    overrides  section.key=value; one with several values is an axis, and so is strategy.OPTION=value,value
+    tune       section.key=value,value: for each strategy, number of learners and value of an axis the best on dev of
+               seed 0, which does not judge
+    stragglers train everything a second time with these learners slow, as RANK:3x
+    """
+
+    strategies: tuple[str, ...]
+    learners: tuple[int, ...]
+    overrides: tuple[str, ...] = ()
+    tune: tuple[str, ...] = ()
+    stragglers: tuple[str, ...] = ()
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """Keys of what is tuned."""
+        return tuple(text.partition("=")[0] for text in self.tune)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Trainings of a packaged recipe on speech, in the simulator with real gradients unless an override says processes.
+
+    runs       folder of the runs: claims that share it share trainings
+    overrides  section.key=value for all parts
+    seeds      number of seeds that judge, from 1 on where anything is tuned, else from 0
+    target     column `seconds` is the virtual time to that dev loss, straight between evaluations; null: to the end
+    """
+
+    kind: Literal["trainings"] = field(default="trainings", kw_only=True)
+    recipe: str
+    runs: str
+    parts: tuple[Part, ...]
+    overrides: tuple[str, ...] = ()
+    seeds: int = 3
+    target: float | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of its keys; what is tuned is a column."""
+        texts = [text.partition("=") for part in self.parts for text in (*self.overrides, *part.overrides)]
+        axes = [short(key) for key, _, values in texts if "," in values and not values.startswith(("{", "["))]
+        slow = ["straggler"] if any(part.stragglers for part in self.parts) else []
+        return ("strategy", "learners", *slow, *dict.fromkeys(axes))
+
+    @property
+    def grids(self) -> list[tuple[Part, str]]:
+        """Every strategy of every part."""
+        return [(part, strategy) for part in self.parts for strategy in part.strategies]
+
+
+AnyExperiment = Printed | Scenarios | Mixing | Trainings
+
+
+def short(key: str) -> str:
+    """`strategy.period` is `period` in a table."""
+    return key.rpartition(".")[2]

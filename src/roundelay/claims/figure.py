@@ -44,9 +44,9 @@ def draw(claim: Claim, evidence: Evidence) -> str:
         0, max(1, len(xs) - 1), left + 20, WIDTH - 24, tuple(range(len(xs))), label=lambda place: f"{xs[round(place)]}"
     )
     drawn = [_line(index, line, xs, x, y) for index, line in enumerate(lines)]
-    legend = [_legend(index, line.name, HEIGHT + 8 + ROW * index) for index, line in enumerate(lines)]
+    legend = [_legend(index, line.name, HEIGHT + 8 + ROW * index) for index, line in enumerate(lines) if line.name]
     what = figure.title or f"{figure.y} by {figure.x}"
-    height = HEIGHT + 8 + ROW * len(lines)
+    height = HEIGHT + 8 + ROW * len(legend)
     content = (y_axis(y, left, WIDTH - 14, what), x_axis(x, bottom, figure.x), *drawn, *legend)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" '

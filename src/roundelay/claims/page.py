@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roundelay.claims.claim import Check, Claim, load_claims
 from roundelay.claims.evidence import Evidence, judged, load_evidence
-from roundelay.claims.experiment import Mixing, Printed, Scenarios
+from roundelay.claims.experiment import Mixing, Part, Printed, Scenarios, Trainings
 from roundelay.claims.figure import draw
 from roundelay.claims.rule import Checked, Judgement, measured
 from roundelay.core.files import write_text
@@ -24,6 +24,9 @@ their fingerprint. `roundelay claims` prints the list below, `roundelay claims r
 it lands within the spread that its file states, and `roundelay claims write` makes this page of catalogue and evidence.
 A refuted claim is as good as a shown one. It says that something does not happen at this size, with these networks and
 this much speech, and no more. Numbers are means over seeds ± standard deviation of one run.
+
+Trainings run in the simulator with real gradients. Synchronous strategies have the same bits there as on processes;
+asynchronous ones follow a virtual clock instead of a real one, so that they repeat.
 """
 
 
@@ -126,7 +129,17 @@ def _about(claim: Claim) -> str:
             )
         case Mixing() as e:
             return f"Simulator: rows that gradient noise alone moves, {e.rounds} rounds; seeds {_list(e.seeds)}."
+        case Trainings() as e:
+            parts = "; ".join(_part(part) for part in e.parts)
+            settings = " ".join(f"`{text}`" for text in e.overrides)
+            return f"Recipe `{e.recipe}` with {settings}, {e.seeds} seeds. {parts}."
     raise AssertionError(claim.name)
+
+
+def _part(part: Part) -> str:
+    """A grid of trainings in words."""
+    more = [f"`{text}`" for text in part.overrides] + [f"tuned on dev of seed 0: `{text}`" for text in part.tune]
+    return ", ".join((f"`sgd` and {_list(part.strategies)} with {_list(part.learners)} learners", *more))
 
 
 def _list(values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""One row of an experiment, still to be worked out."""
+"""Rows of an experiment: one still to be worked out, and all that were found."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from roundelay.claims.experiment import Row
 from roundelay.core.progress import Progress
 
-Work = Callable[[Progress], Row | None]
-"""Works a row's columns out; None if it was interrupted."""
+Work = Callable[[Progress], Row]
+"""Works a row's columns out."""
 
 
 @dataclass(frozen=True)
@@ -16,3 +16,12 @@ class Piece:
 
     key: Row
     work: Work
+
+
+@dataclass(frozen=True)
+class Found:
+    """Table of an experiment and the seconds it took; `tuning` has rows by which values were chosen."""
+
+    rows: list[Row]
+    tuning: list[Row]
+    seconds: float

@@ -160,6 +160,7 @@ def _divisor(rows: Sequence[Row], row: Row, over: Selection, same: Sequence[str]
 
 
 def _ratio(value: float, divisor: float) -> float:
+    """Of two runs that diverged neither is worse."""
     if math.isinf(value):
-        return math.inf
+        return 1.0 if math.isinf(divisor) else math.inf
     return value / divisor if divisor else math.inf

@@ -7,10 +7,11 @@ from typing import Any
 
 from roundelay.claims.claim import Claim
 from roundelay.claims.evidence import Evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios
-from roundelay.claims.piece import Piece
+from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
+from roundelay.claims.piece import Found, Piece
 from roundelay.claims.rule import judge, said
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
+from roundelay.claims.speech import Place, train_all
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Progress
@@ -31,8 +32,8 @@ class Ways:
     interrupt: Interrupt
 
 
-def run_claim(claim: Claim, out: Path, ways: Ways) -> Evidence | None:
-    """Run what is missing of a claim's experiment in the folder `out`/NAME, and write the evidence there.
+def run_claim(claim: Claim, place: Place, ways: Ways) -> Evidence | None:
+    """Run what is missing of a claim's experiment below `place.out`, and write the evidence there, in the folder NAME.
 
     Returns None if interrupted: the same call goes on from there.
 
@@ -41,29 +42,29 @@ def run_claim(claim: Claim, out: Path, ways: Ways) -> Evidence | None:
     """
     if claim.experiment is None or claim.rule is None:
         raise UserError(f"claim {claim.name} cannot be settled here. {claim.open}")
-    folder = out / claim.name
-    kept = Kept(folder / "rows.json", claim.definition)
-    keys, experiment = claim.experiment.keys, claim.experiment
-    match experiment:
-        case Printed():
-            pieces = printed_pieces(experiment)
-        case Scenarios():
-            pieces = scenario_pieces(experiment)
-        case Mixing():
-            pieces = mixing_pieces(experiment)
-    rows = _run(pieces, kept, ways)
-    if rows is None:
+    folder, keys = place.out / claim.name, claim.experiment.keys
+    match claim.experiment:
+        case Trainings() as experiment:
+            found = train_all(experiment, place, ways.progress, ways.announce, ways.interrupt)
+        case Printed() as experiment:
+            found = _run(printed_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
+        case Scenarios() as experiment:
+            found = _run(scenario_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
+        case Mixing() as experiment:
+            found = _run(mixing_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
+    if found is None:
         return None
     evidence = Evidence(
         claim=claim.name,
         definition=claim.definition,
-        verdict=judge(claim.rule, rows, keys).verdict.value,
+        verdict=judge(claim.rule, found.rows, keys).verdict.value,
         command=claim.command,
-        seconds=round(kept.seconds, 1),
+        seconds=round(found.seconds, 1),
         commit=commit(),
         machine=machine(),
         keys=keys,
-        rows=tuple(rows),
+        rows=tuple(found.rows),
+        tuning=tuple(found.tuning),
     )
     write_evidence(evidence, folder / EVIDENCE)
     return evidence
@@ -103,7 +104,7 @@ class Kept:
         write_json(self._path, {"definition": self._definition, "done": self._done})
 
 
-def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> list[Row] | None:
+def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> Found | None:
     """The rows of all pieces; None if interrupted."""
     rows: list[Row] = []
     worked: list[float] = []
@@ -114,8 +115,6 @@ def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> list[Row] | None:
                 return None
             began = wall_clock()
             row = piece.work(ways.progress)
-            if row is None:
-                return None
             took = wall_clock() - began
             kept.keep(piece.key, row, round(took, 2))
             worked.append(took)
@@ -123,7 +122,7 @@ def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> list[Row] | None:
             about = f"; about {seconds(left * sum(worked) / len(worked))} to go" if left else ""
             ways.announce(f"{number}/{len(pieces)} {said(tuple(piece.key.items()))}: {_told(row)}{about}")
         rows.append({**piece.key, **row})
-    return rows
+    return Found(rows, [], kept.seconds)
 
 
 def _told(row: Row) -> str:

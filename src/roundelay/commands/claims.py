@@ -21,6 +21,8 @@ def add(command: Command) -> None:
         help="with run: the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the "
         "page (default: docs)",
     )
+    sub.add_argument("--source", type=Path, metavar="DIR", help="with run: the folder with the corpus's recordings")
+    sub.add_argument("--lexicon", type=Path, metavar="FILE", help="with run: a pronunciation dictionary in CMU format")
     sub.add_argument(
         "--evidence", type=Path, metavar="DIR", help="with run: also write DIR/NAME.json, as it comes with the package"
     )
@@ -70,16 +72,17 @@ def _run(options: argparse.Namespace) -> int:
     from roundelay.claims.page import shown
     from roundelay.claims.rule import judge
     from roundelay.claims.running import Ways, run_claim
+    from roundelay.claims.speech import Place
     from roundelay.job import Interrupt
 
-    out = options.out or Path("exp/claims")
+    place = Place(options.out or Path("exp/claims"), options.source, options.lexicon)
     interrupt, far = Interrupt(), 0
     ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
     with stopping(interrupt):
         for claim in claims:
-            evidence = run_claim(claim, out, ways)
+            evidence = run_claim(claim, place, ways)
             if evidence is None:
-                complain(f"interrupted; everything so far is in {out}. The same command goes on from there.")
+                complain(f"interrupted; everything so far is in {place.out}. The same command goes on from there.")
                 return status(interrupt.why)
             if options.evidence is not None:
                 write_evidence(evidence, options.evidence / f"{claim.name}.json")

@@ -49,7 +49,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
         "roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune schedule.learning_rate=0.01,0.02",
     ),
-    "claims": ("roundelay claims", "roundelay claims run stragglers", "roundelay claims write"),
+    "claims": (
+        "roundelay claims",
+        "roundelay claims run stragglers",
+        "roundelay claims run rings --source corpora/an4",
+    ),
     "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
     "doctor": (
         "roundelay doctor",

@@ -141,7 +141,9 @@ class ModuleLearner(Learner):
         inputs, targets = self._examples_of(batch, plan)
         self.module.train()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
+            # torch.manual_seed formats a stack for every kind of GPU not in use: longer than a small gradient takes
+            seed = torch.manual_seed if self.device is not None else torch.default_generator.manual_seed
+            seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
             loss, evidence, targets = self._forward(inputs, targets)
             loss.backward()  # type: ignore[no-untyped-call]
         for p in self._missing:  # the loss does not depend on them

@@ -1,0 +1,108 @@
+"""A claim about trainings, run on a corpus of beeps: its table, its verdict, and that a second call only reads."""
+
+from pathlib import Path
+
+import pytest
+
+from roundelay.claims.claim import Claim, read_claim
+from roundelay.claims.evidence import read_evidence
+from roundelay.claims.rule import measured
+from roundelay.claims.running import Ways, run_claim
+from roundelay.claims.speech import Place, reached
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.core.records import Evaluation
+from roundelay.job import Interrupt
+
+CLAIM = """
+number: 99
+title: Averages of models learn
+citation: {paper: A paper, place: its end, says: They do.}
+experiment:
+  kind: trainings
+  recipe: an4
+  runs: small
+  overrides: ["model={name: dnn, layers: 1, width: 8, context: 0}", schedule.max_epochs=1, training.minibatch=256]
+  seeds: 1
+  target: 100.0
+  parts:
+    - strategies: [bsp, bmuf]
+      learners: [2]
+      overrides: ["strategy.period=1,5"]
+      tune: ["schedule.learning_rate=0,0.05"]
+rule:
+  shown: [{says: bsp learns, column: dev, rows: {strategy: bsp}, over: {strategy: sgd}, at_most: 2}]
+  refuted: [{says: it does not, column: dev, rows: {strategy: bsp}, over: {strategy: sgd}, at_least: 9}]
+landing: [{column: dev, within: 0.01}]
+"""
+
+
+@pytest.fixture
+def place(folder: Path, tmp_path: Path) -> Place:
+    """A folder in which AN4 is the corpus of beeps, prepared and aligned."""
+    corpora = tmp_path / "claims" / "corpora" / "an4"
+    corpora.mkdir(parents=True)
+    (corpora / "data").symlink_to(folder / "data")
+    (corpora / "alignment").symlink_to(folder / "alignment")
+    return Place(tmp_path / "claims")
+
+
+def quietly(interrupt: Interrupt, told: list[str] | None = None) -> Ways:
+    return Ways(Silent(), (lambda _: None) if told is None else told.append, interrupt)
+
+
+def test_a_table_of_trainings_and_its_verdict(place: Place) -> None:
+    """Seed 0 chooses the rate that learns, seed 1 judges; one learner stands once beside both strategies."""
+    claim: Claim = read_claim("small", CLAIM)
+    told: list[str] = []
+    evidence = run_claim(claim, place, quietly(Interrupt(), told))
+    assert evidence is not None
+    assert evidence.keys == ("strategy", "learners", "period")
+    names = [(row["strategy"], row["learners"], row.get("period"), row["seed"]) for row in evidence.rows]
+    assert sorted(names, key=str) == sorted(
+        [("sgd", 1, None, 1), *((name, 2, period, 1) for name in ("bsp", "bmuf") for period in (1, 5))], key=str
+    )
+    assert {row["learning_rate"] for row in evidence.rows} == {0.05}
+    assert {row["seed"] for row in evidence.tuning} == {0}
+    assert len(evidence.tuning) == 2 * len(evidence.rows)
+    assert evidence.verdict == "shown"
+    assert evidence.command == "roundelay claims run small --source DIR"
+    assert read_evidence(place.out / "small" / "evidence.json") == evidence
+    assert len(measured(evidence.rows, evidence.keys, "dev", {"strategy": "bsp"}, {"strategy": "sgd"})) == 2
+    again: list[str] = []
+    assert run_claim(claim, place, quietly(Interrupt(), again)) == evidence
+    assert all("there already" in line for line in again if "/" in line.split()[0])
+
+
+def test_an_interrupt_leaves_the_rest_for_the_next_call(place: Place) -> None:
+    interrupt = Interrupt()
+    interrupt.asked = True
+    assert run_claim(read_claim("small", CLAIM), place, quietly(interrupt)) is None
+    assert not (place.out / "small" / "evidence.json").exists()
+
+
+def test_trainings_that_fail_are_named(place: Place) -> None:
+    impossible = CLAIM.replace("training.minibatch=256", "training.minibatch=100000000")
+    with pytest.raises(UserError, match="trainings failed"):
+        run_claim(read_claim("small", impossible), place, quietly(Interrupt()))
+
+
+def test_the_time_to_a_loss_lies_between_two_evaluations() -> None:
+    losses = [(0.0, 4.0), (10.0, 3.0), (20.0, 2.0), (30.0, 2.5)]
+    curve = [
+        Evaluation(
+            wall_s=0.0,
+            virtual_s=at,
+            epoch=number - 1,
+            split="dev",
+            frames=0,
+            cross_entropy=loss,
+            accuracy=0.0,
+            consensus_distance=0.0,
+            accepted=True,
+        )
+        for number, (at, loss) in enumerate(losses)
+    ]
+    assert reached(curve, 2.25) == pytest.approx(17.5)
+    assert reached(curve, 3.0) == pytest.approx(10.0)
+    assert reached(curve, 1.0) is None
