@@ -44,13 +44,13 @@ from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
 from roundelay.speech.models.sequences import SequenceExamples
 from roundelay.speech.prepared import Corpus, load_corpus, read_summary
 from roundelay.speech.training_index import TrainingIndex
+from roundelay.starting import MODEL, MODEL_META, beginning_of, targets_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
 TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"
-MODEL, MODEL_META = "model.safetensors", "model.json"
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         final_splits=tuple(split for split in corpus.splits if split != TRAIN),
         recipe=plain(recipe),
         save_model=lambda x, path: save_model(task, x, path),
+        begin=beginning_of(recipe, exp, make_job),
         complete=complete if exp is None else lambda old: completed(old, exp, plain(recipe)),
         with_learners=with_learners,
         after_death=_after_death(on_death, strategy),
@@ -338,6 +339,7 @@ class _Sizes:
     states: int
     parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
     input: ModelInput | None = None  # None: saved by an earlier version
+    targets: str = ""  # digest of the tied states
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
@@ -356,7 +358,7 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
     known = ModelInput.of(corpus, store)
-    sizes = _Sizes(task.model, features, states, network.frontend.parts, known)
+    sizes = _Sizes(task.model, features, states, network.frontend.parts, known, targets_of(task.alignment))
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
 
 

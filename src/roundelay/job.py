@@ -10,6 +10,8 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
+from roundelay.core.progress import Progress
+from roundelay.learner.base import Learner
 from roundelay.run_directory import Complete
 from roundelay.runtime.base import Cluster, Runtime
 from roundelay.schedule import Schedule
@@ -17,6 +19,22 @@ from roundelay.schedule import Schedule
 AfterDeath = Literal["stop", "shrink", "restart"]
 
 SaveModel = Callable[[Tensor, Path], None]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The model that a run starts from: parameters (P,), and in words where they come from."""
+
+    row: Tensor
+    source: str
+
+
+Begin = Callable[[Learner, Progress, "Interrupt"], Beginning | None]
+"""Finds the model to start from; None where it was asked to stop meanwhile.
+
+Raises:
+    UserError: there is none, or it does not fit the learner's.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +52,8 @@ class Job:
     recipe: dict[str, Any]
     save_model: SaveModel
     complete: Complete = dict
+    begin: Begin | None = None
+    """Asked once, when a run begins and not where it goes on; None: it starts from the learner's initial model."""
     after_death: AfterDeath = "stop"
     """Action when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
     with_learners: "Callable[[int], Job] | None" = None
@@ -48,6 +68,18 @@ class Job:
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0
     """Seconds for which a full disk is waited for."""
+
+    def identity(self) -> dict[str, Any]:
+        """Fields of records that say which job it is."""
+        cluster = self.cluster
+        return {
+            "strategy": cluster.strategy.name,
+            "label": cluster.strategy.label,
+            "runtime": self.runtime_name,
+            "learners": cluster.learners,
+            "seed": cluster.seed,
+            **self.minibatch.recorded(cluster.learners),
+        }
 
     def survives_death(self) -> bool:
         """True if after a death the run may go on from its last checkpoint, with as many learners or one fewer."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay import schedule as schedules
-from roundelay.checkpoint import Checkpoint, bytes_of, latest, load_checkpoint, set_aside
+from roundelay.checkpoint import Checkpoint, bytes_of, load_checkpoint, set_aside
 from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
@@ -24,7 +24,7 @@ from roundelay.core.records import (
     RunStarted,
 )
 from roundelay.core.state import Statistics
-from roundelay.job import Interrupt, Job
+from roundelay.job import Begin, Interrupt, Job
 from roundelay.journal import Journal
 from roundelay.learner.base import Learner, Stopped
 from roundelay.live import LiveFile
@@ -39,7 +39,7 @@ from roundelay.runtime.base import (
     staleness_summary,
     wall_clock,
 )
-from roundelay.runtime.resize import beginning_after, resized
+from roundelay.runtime.resize import beginning_after, begun_at, resized
 from roundelay.saving import Found, Position, Room, Saves
 
 RESTARTS = 20
@@ -83,6 +83,8 @@ class Run:
         found = self._resume()
         self.journal = Journal(self.exp, self.room, self._time, self.now.frames if found else 0)
         try:
+            if not found and self.job.begin is not None and not self._begin(self.job.begin):
+                return None
             self._announce(found)
             if not found:
                 try:
@@ -100,6 +102,18 @@ class Run:
             return self._finish()
         finally:
             self.journal.close()
+
+    def _begin(self, begin: Begin) -> bool:
+        """Start from another model; False if asked to stop."""
+        found = begin(self.learner, self.progress, self.interrupt)
+        self.started = wall_clock()  # a first phase is a run of its own
+        if found is None:
+            self._stop()
+            return False
+        self.runtime.load(begun_at(self.runtime.state(), found.row))
+        self.now.started_from = found.source
+        self._tell(f"started from {found.source}")
+        return True
 
     # One epoch --------------------------------------------------------------------------------------------------------
 
@@ -145,7 +159,7 @@ class Run:
                 self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
             if goes_on:
                 raise
-            raise self._bereaved(error, segment.epoch.epoch) from error
+            raise self.saves.bereaved(error, self.job.cluster.strategy.label, segment.epoch.epoch) from error
         except TimeoutError as error:
             raise UserError(
                 f"{error}. If it hangs, the same command resumes from {self.saves.folder}; if it is only slow, raise "
@@ -188,16 +202,6 @@ class Run:
     def _inside(self, epoch: int) -> str:
         """The name of a checkpoint inside an epoch."""
         return f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}"
-
-    def _bereaved(self, error: LearnerDied, epoch: int) -> UserError:
-        """The error for a death that ends the run: what is lost, and what to do."""
-        checkpoint = latest(self.saves.folder)
-        stands = f" ({checkpoint.name})" if checkpoint else ""
-        return UserError(
-            f"{error}; {self.job.cluster.strategy.label} cannot go on without it. Nothing before epoch {epoch + 1} is "
-            f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
-            f"again. The same command resumes from {self.saves.folder}, also with fewer --learners."
-        )
 
     def _interrupted(self, epoch: int) -> bool:
         self._say_interrupted()
@@ -292,17 +296,8 @@ class Run:
         distance, now, job = self.runtime.consensus_distance(), self.now, self.job
         results = Results(
             name=self.exp.resolve().name,
-            strategy=job.cluster.strategy.name,
-            label=job.cluster.strategy.label,
-            learners=job.cluster.learners,
-            runtime=job.runtime_name,
+            **self._identity(),
             corpus=job.corpus,
-            seed=job.cluster.seed,
-            commit=self.commit,
-            machine=self.machine,
-            parameters=self.learner.parameters,
-            minibatch_frames=self.minibatch,
-            **job.minibatch.recorded(job.cluster.learners),
             epochs=now.schedule.epoch,
             frames_seen=now.frames,
             frame_cross_entropy={split: s.mean_loss for split, s in final.items()},
@@ -363,22 +358,19 @@ class Run:
         self.journal.say(
             RunStarted(
                 **self._time(),
-                strategy=job.cluster.strategy.name,
-                label=job.cluster.strategy.label,
-                runtime=job.runtime_name,
-                learners=job.cluster.learners,
-                seed=job.cluster.seed,
-                commit=self.commit,
-                machine=self.machine,
-                parameters=self.learner.parameters,
-                minibatch_frames=self.minibatch,
-                **job.minibatch.recorded(job.cluster.learners),
+                **self._identity(),
                 train_frames=self.learner.examples,
                 resumed=found is not None,
             )
         )
         if self.before != job.cluster.learners:
             self._announce_change(self.before, job.cluster.learners)
+
+    def _identity(self) -> dict[str, Any]:
+        """Fields of records that say which run this is."""
+        mine = {"commit": self.commit, "machine": self.machine, "started_from": self.now.started_from}
+        sizes = {"parameters": self.learner.parameters, "minibatch_frames": self.minibatch}
+        return {**self.job.identity(), **mine, **sizes}
 
     def _announce_change(self, before: int, after: int) -> None:
         what = beginning_after(before, self.job.cluster)

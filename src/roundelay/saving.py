@@ -14,6 +14,7 @@ from roundelay.checkpoint import (
     bytes_of,
     checkpoints,
     files_of,
+    latest,
     load_checkpoint,
     prune,
     save_checkpoint,
@@ -22,7 +23,7 @@ from roundelay.checkpoint import (
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.core.files import DiskFull
-from roundelay.runtime.base import ClusterState, wall_clock
+from roundelay.runtime.base import ClusterState, LearnerDied, wall_clock
 from roundelay.runtime.clocks import pause
 
 FOLDER = "checkpoints"
@@ -47,6 +48,7 @@ class Position:
     stale_sum: float = 0.0
     stale_count: int = 0
     events_bytes: int = 0
+    started_from: str = ""  # in words, where it is not a model of its own
     best: str = ""  # the checkpoint with the lowest held-out loss so far
     best_loss: float | None = None
 
@@ -149,6 +151,16 @@ class Saves:
         newest = [path.stem for path in checkpoints(self.folder)][-self._keep :]
         # The end of the last epoch stays as long as the running one may be taken back.
         prune(self.folder, {*newest, name, f"epoch-{position.schedule.epoch:04d}", position.best})
+
+    def bereaved(self, error: LearnerDied, strategy: str, epoch: int) -> UserError:
+        """The error for a death that ends a run of `strategy` in `epoch`: what is lost, and what to do."""
+        checkpoint = latest(self.folder)
+        stands = f" ({checkpoint.name})" if checkpoint else ""
+        return UserError(
+            f"{error}; {strategy} cannot go on without it. Nothing before epoch {epoch + 1} is "
+            f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
+            f"again. The same command resumes from {self.folder}, also with fewer --learners."
+        )
 
     def newest(self) -> Found | None:
         """The newest whole checkpoint; None where there is none at all.

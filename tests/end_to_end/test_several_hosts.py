@@ -9,7 +9,16 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay.core.records import Interrupted, LearnersChanged, Links, Results, Segment, of_kind, read_events
+from roundelay.core.records import (
+    Evaluation,
+    Interrupted,
+    LearnersChanged,
+    Links,
+    Results,
+    Segment,
+    of_kind,
+    read_events,
+)
 from support.hosts import free_port
 from support.started import SECRET, ends, start, two_hosts, wait_for
 
@@ -39,6 +48,20 @@ def test_interrupted_on_one_host_and_gone_on_with_on_another_number_of_them(insi
     frames = [segment.frames for segment in of_kind(events, Segment)]
     train = json.loads((exp / "events.jsonl").read_text().splitlines()[0])["train_frames"]
     assert frames[-1] == 4 * train
+
+
+@pytest.mark.timeout(240)
+def test_hosts_start_from_a_first_phase_that_the_first_of_them_has_trained(inside: Path) -> None:
+    exp = inside / "hosts-first" / "exp"
+    options = ["--exp", str(exp), "--strategy", "bsp", "schedule.max_epochs=1", "init.first.epochs=1"]
+    with two_hosts((1, 1), *options) as processes:
+        statuses, text = ends(processes)
+    assert statuses == [0, 0], text
+    (phase,) = (exp.parent / "first").iterdir()
+    end = Results.from_json(read_json(phase / Results.FILE))
+    assert str(phase) in Results.from_json(read_json(exp / Results.FILE)).started_from
+    before = of_kind(read_events(exp / "events.jsonl"), Evaluation)[0]
+    assert before.cross_entropy == pytest.approx(end.frame_cross_entropy["dev"])
 
 
 @pytest.mark.timeout(240)

@@ -91,6 +91,14 @@ def test_every_model_has_a_tiny_one_that_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
+def test_the_output_layer_has_the_name_that_the_model_says(name: str) -> None:
+    network = tiny(name)
+    layer = network.get_submodule(network.output_layer)
+    assert isinstance(layer, torch.nn.Linear)
+    assert layer.out_features == toy()[3]
+
+
+@pytest.mark.parametrize("name", TINY)
 def test_recipes_choose_a_model_by_its_name(name: str) -> None:
     config = TINY[name]
     recipe = build(Recipe, {"name": "x", "corpus": "c", "alignment": "a", "model": plain(config)})

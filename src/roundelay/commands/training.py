@@ -1,6 +1,7 @@
 """Training: train, replay, launch."""
 
 import argparse
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +123,8 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         value = getattr(options, flag)
         if value is not None:
             given.append(f"training.{flag}={value}")
+    if options.init is not None:
+        given.append(f"init.model={json.dumps(str(options.init))}")
     if options.record:
         given.append("training.record=true")
     if options.straggler:
@@ -130,10 +133,11 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import MODEL, TRACE, load_model, make_job
+    from roundelay.acoustic import TRACE, load_model, make_job
     from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
+    from roundelay.starting import MODEL
 
     recipe = kept_recipe(options.exp)
     if (options.exp / MODEL).is_file():
@@ -181,6 +185,12 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
+    )
+    sub.add_argument(
+        "--init",
+        type=Path,
+        metavar="EXP",
+        help="start from this model: a run directory, its model.safetensors, or a checkpoint (docs/starting.md)",
     )
     _add_going_on(sub)
     sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")

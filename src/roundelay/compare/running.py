@@ -12,6 +12,7 @@ from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
 from roundelay.job import Interrupt
+from roundelay.recipes.kept import with_kept_order
 from roundelay.recipes.recipe import complete
 from roundelay.recognise import recognise
 from roundelay.report import load_run
@@ -110,7 +111,7 @@ class _CellWork:
         """True when nothing is left to do; False if interrupted."""
         recipe = self.cell.recipe()
         if (self.cell.exp / Results.FILE).exists():  # no corpus is needed to read it
-            claim_directory(self.cell.exp, plain(recipe), complete)
+            claim_directory(self.cell.exp, plain(with_kept_order(recipe, self.cell.exp)), complete)
         else:
             self.new = True
             if train(make_job(recipe, self.cell.exp), self.cell.exp, self.progress, self.interrupt) is None:

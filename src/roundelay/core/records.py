@@ -49,6 +49,7 @@ class RunStarted(Record):
     minibatch_frames: int  # total over all learners
     train_frames: int
     resumed: bool = False
+    started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
 
@@ -366,6 +367,7 @@ class Results:
     staleness: dict[str, float]  # mean, largest (versions of the own row)
     consensus_distance: float
     stopped: str
+    started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score

@@ -12,6 +12,7 @@ for in the working directory, then in the folders above the run directory.
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def read_kept(exp: Path) -> dict[str, Any]:
     return as_it_was(read_yaml(exp / RECIPE))
 
 
+def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
+    """The recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus: so that
+    the two can be compared without looking at the corpus.
+
+    Raises:
+        UserError: not a run directory.
+    """
+    if recipe.training.order != "auto":
+        return recipe
+    order = as_it_was(read_kept(exp))["training"]["order"]
+    return replace(recipe, training=replace(recipe.training, order=order))
+
+
 def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """A kept recipe with all options of today, and the paths of `asked` where they lead to the same places."""
     whole, origin = complete(mapping), read_origin(exp)
@@ -75,6 +89,9 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     for key in NEEDED:
         if isinstance(mapping.get(key), str):
             yield mapping, key
+    init = mapping.get("init")
+    if isinstance(init, dict) and isinstance(init.get("model"), str):
+        yield init, "model"
     decode = mapping.get("decode")
     if isinstance(decode, dict):
         for key in _OTHERS:

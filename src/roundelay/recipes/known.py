@@ -20,8 +20,8 @@ from roundelay.core.configure import build, override, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import check_choice, did_you_mean, parse_strategy
 
-ONE_OF_TWO = ("minibatch", "minibatch_per_learner")
-"""Options of the section `training` of which a recipe has one."""
+ONE_OF_TWO = (("training", "minibatch", "minibatch_per_learner"), ("init", "model", "first"))
+"""Sections, and two options of each of which a recipe has one."""
 _SCALARS: dict[str, Any] = {
     "any": Any,
     "null": type(None),
@@ -105,7 +105,8 @@ def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
             f"{path}: base is {other!r}: give the name or file of another recipe, which does not need this one."
         )
     made = _merged(_with_base(_file_of(other, path.parent), (*begun, path)), mapping)
-    _leave_one_of_two(made.get("training"), mapping.get("training") or ())
+    for name, *two in ONE_OF_TWO:
+        _leave_one_of_two(made.get(name), two, mapping.get(name) or ())
     return made
 
 
@@ -131,16 +132,17 @@ def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
     """
     for assignment in overrides:
         override(mapping, assignment)
-    given = {text.partition("=")[0].removeprefix("training.") for text in overrides if text.startswith("training.")}
-    _leave_one_of_two(mapping.get("training"), given)
+    given = {tuple(text.partition("=")[0].split(".")[:2]) for text in overrides}
+    for name, *two in ONE_OF_TWO:
+        _leave_one_of_two(mapping.get(name), two, {key[1] for key in given if key[0] == name and key[1:]})
 
 
-def _leave_one_of_two(training: object, given: Collection[str]) -> None:
+def _leave_one_of_two(section: object, two: Sequence[str], given: Collection[str]) -> None:
     """Drop the one of two options that another, given later, takes the place of."""
-    for one, other in (ONE_OF_TWO, ONE_OF_TWO[::-1]):
+    for one, other in (two, two[::-1]):
         chosen = one in given and other not in given
-        if chosen and isinstance(training, dict) and training.get(one) is not None:
-            training.pop(other, None)
+        if chosen and isinstance(section, dict) and section.get(one) is not None:
+            section.pop(other, None)
 
 
 def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:

@@ -11,6 +11,7 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
 from roundelay.learner.objectives import AnyObjective, CrossEntropy
+from roundelay.recipes.init import Init
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import load_cluster
@@ -210,6 +211,7 @@ class Recipe:
 
     adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
+    init        the model that the run starts from (init.py)
     optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """
@@ -220,6 +222,7 @@ class Recipe:
     align: AlignConfig = AlignConfig()
     model: ModelConfig = DnnConfig()
     training: Training = Training()
+    init: Init = Init()
     optimizer: Sgd | TorchOptimizer = Sgd(momentum=0.9)
     schedule: Newbob | Anneal = Newbob()
     decode: Decoding = Decoding()

@@ -61,6 +61,7 @@ def _facts(run: Run) -> str:
         "runtime": run.results.runtime,
         "parameters": short(run.results.parameters),
         "minibatch": recorded_text(run.results),
+        "started from": run.results.started_from,
         "real time": seconds(run.results.wall_seconds),
         "virtual time": "" if run.results.virtual_seconds is None else seconds(run.results.virtual_seconds),
         "folder": str(run.folder),

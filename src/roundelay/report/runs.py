@@ -214,6 +214,7 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
         minibatch_frames=start.minibatch_frames,
         minibatch_per_learner=start.minibatch_per_learner,
         minibatch_sequences=start.minibatch_sequences,
+        started_from=start.started_from,
         epochs=len({s.epoch for s in segments}),
         frames_seen=segments[-1].frames if segments else 0,
         frame_cross_entropy={e.split: e.cross_entropy for e in accepted},

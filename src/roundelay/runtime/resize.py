@@ -36,6 +36,15 @@ def resized(state: ClusterState, holders: Sequence[int], learners: int) -> Clust
     return ClusterState(vectors, integers, state.virtual_ns)
 
 
+def begun_at(state: ClusterState, x: Tensor) -> ClusterState:
+    """`state`, of learners that have trained nothing, with model `x` (P,) in every row and in the centre."""
+    vectors = {
+        name: x.expand_as(value).clone() if name in ("row", "centre") else value
+        for name, value in state.vectors.items()
+    }
+    return ClusterState(vectors, state.integers, state.virtual_ns)
+
+
 def beginning_after(before: int, cluster: Cluster) -> str:
     """A sentence on the state that the learners of `cluster` begin with, where there were `before` of them."""
     model = "the centre" if cluster.centre else f"the mean of {before} models"

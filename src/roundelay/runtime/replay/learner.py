@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
@@ -218,8 +219,15 @@ class RecordedLearner(Backend):
 class _RecordedState(LearnerState):
     """A learner's state whose operations wait for their turn."""
 
-    def __init__(self, learner: RecordedLearner, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        learner: RecordedLearner,
+        place: LearnerPlace,
+        vectors: LearnerVectors,
+        optimizer: LocalOptimizer,
+        tables: LearnerTables,
+    ) -> None:
+        super().__init__(place, vectors, optimizer, tables)
         self._learner = learner
 
     def snapshot(self) -> Snapshot:

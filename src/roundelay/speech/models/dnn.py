@@ -61,6 +61,10 @@ class Dnn(FrameNetwork):
         self.net = nn.Sequential(*layers)
         self.reset()
 
+    @property
+    def output_layer(self) -> str:
+        return f"net.{len(self.net) - 1}"
+
     def reset(self) -> None:
         """Draw new parameters: He et al. 2015 for ReLU; the output layer small, so that training starts near the
         uniform distribution."""

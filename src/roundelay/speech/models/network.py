@@ -20,6 +20,11 @@ class AcousticNetwork(nn.Module, ABC):
 
     frontend: Frontend
 
+    @property
+    def output_layer(self) -> str:
+        """Name of the linear layer whose outputs are the scores."""
+        return "output"
+
     @abstractmethod
     def reset(self) -> None:
         """Draw new parameters."""
