@@ -78,7 +78,9 @@ def test_a_rate_is_chosen_on_dev_and_judged_by_other_seeds(inside: Path, capsys:
     assert "Values tried on dev" in page
     # Again: nothing is trained. Without the tuning the cell under seed 1 is there, and the tried one under seed 0.
     assert compare("tuned", "ssgd", "--tune", RATES) == 0
-    assert capsys.readouterr().out.count("there already") == 8
+    again = capsys.readouterr().out
+    assert "8 trainings in tuned, 6 of them trained before;" in again
+    assert again.count("there already") == 8
     assert compare("tuned", "ssgd", "schedule.learning_rate=0.01,0.05") == 0
     assert capsys.readouterr().out.count("there already") == 4
 

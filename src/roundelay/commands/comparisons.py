@@ -152,7 +152,8 @@ def _compare(options: argparse.Namespace) -> int:
         Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
         options.exp,
     )
-    told = f"{grid.about_time}; minibatch: {grid.about_minibatch}"
+    before = f", {grid.done} of them trained before" if grid.done else ""
+    told = f"{before}{grid.about_time}; minibatch: {grid.about_minibatch}"
     console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
     interrupt = Interrupt()
     with stopping(interrupt):

@@ -17,6 +17,7 @@ from roundelay.compare.axes import Axes, Point, check_axes, points, read_axes, r
 from roundelay.compare.cells import Cell, Configuration, Directories, stem
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.core.records import Results
 from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.strategies import make_strategy
 from roundelay.strategies.sgd import SerialSgd
@@ -50,6 +51,12 @@ class Grid:
     def size(self) -> int:
         """Number of trainings."""
         return len(self.cells) + sum(len(tuning.trials) + len(self.seeds) for tuning in self.tunings)
+
+    @property
+    def done(self) -> int:
+        """Number of trainings that ended before, of those whose values need not be chosen first."""
+        cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
+        return sum((cell.exp / Results.FILE).exists() for cell in cells)
 
     @property
     def about_time(self) -> str:

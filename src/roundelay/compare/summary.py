@@ -56,7 +56,12 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
         write_text(written[1], render_html(runs, target, notes, tables))
     parts = [_text(rows, width)]
     if choices:
-        parts = [f"Tried on dev, under seed {grid.base.training.seed}:", _text(tried, width), *parts, *edges]
+        parts = [
+            f"Tried on dev, under seed {grid.base.training.seed}:",
+            _text(tried, width),
+            *parts,
+            *(["\n".join(edges)] if edges else []),
+        ]
     return Compared(
         "\n\n".join([*parts, f"{NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
     )

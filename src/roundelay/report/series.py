@@ -14,6 +14,8 @@ _RERUN_KEYS = ("seed", "exp", "name", "resume", "progress")
 _RERUN = re.compile(rf'^[\s",]*"?({"|".join(_RERUN_KEYS)})"?\s*:')
 
 COLOURS = 8
+MOST_SETTINGS = 4
+"""Settings that a name tells; runs that differ in more are told apart by their own names."""
 
 _Z = 1.96  # two-sided 95 %
 
@@ -61,7 +63,7 @@ def _told_apart(names: Sequence[str], groups: Sequence[Sequence[Run]]) -> list[s
             for key in dict.fromkeys(key for one in settings for key in one)
             if key.split(".")[-1] not in _RERUN_KEYS and any(one.get(key) != settings[0].get(key) for one in settings)
         ]
-        if 0 < len(keys) <= 2:
+        if 0 < len(keys) <= MOST_SETTINGS:
             for place, one in zip(places, settings, strict=True):
                 found[place] = ", ".join([name, *(f"{key} {one[key]}" for key in keys if key in one)])
     return [
