@@ -78,6 +78,7 @@ def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None
             assert judged(claim, evidence).verdict.value == evidence.verdict
             assert claim.experiment is not None
             assert evidence.keys == claim.experiment.keys
+            assert evidence.command == claim.command
 
 
 def test_the_page_says_what_catalogue_and_evidence_say() -> None:

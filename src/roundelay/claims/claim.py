@@ -114,7 +114,7 @@ class Claim:
     @property
     def command(self) -> str:
         """Command that runs it."""
-        corpus = " --source DIR" if isinstance(self.experiment, Trainings) else ""
+        corpus = f" {self.experiment.wants}" if isinstance(self.experiment, Trainings) else ""
         return f"roundelay claims run {self.name}{corpus}"
 
     @property

@@ -122,6 +122,11 @@ class Trainings:
         return ("strategy", "learners", *slow, *dict.fromkeys(axes))
 
     @property
+    def wants(self) -> str:
+        """Options of its command by which the corpus is found."""
+        return "--source DIR" + (" --lexicon FILE" if "librispeech" in self.recipe else "")
+
+    @property
     def grids(self) -> list[tuple[Part, str]]:
         """Every strategy of every part."""
         return [(part, strategy) for part in self.parts for strategy in part.strategies]

@@ -12,7 +12,13 @@ from roundelay.terminal import Bar, complain, console, print_table
 def add(command: Command) -> None:
     """Their options."""
     sub = command("claims", _claims, "list what papers claim, with verdicts; run a claim again; write their page")
-    sub.add_argument("what", nargs="?", choices=["list", "run", "write"], default="list", help="(default: list)")
+    sub.add_argument(
+        "what",
+        nargs="?",
+        choices=["list", "run", "write"],
+        default="list",
+        help="list all (the default), run some again, or write their page",
+    )
     sub.add_argument("name", nargs="*", help="with run: names or numbers of claims")
     sub.add_argument(
         "--out",
