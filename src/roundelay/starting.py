@@ -148,8 +148,10 @@ def _source(recipe: Recipe, path: Path, init: Init, module: AcousticNetwork) -> 
     """
     if path.is_dir() and init.which == "final":
         if not (path / MODEL).is_file():
+            if not (path / RECIPE).is_file():
+                raise UserError(f"init.model: {path} is no run directory: it has neither {MODEL} nor {RECIPE}.")
             raise UserError(
-                f"init.model: {path} has no {MODEL}: it is no run directory, or has not finished. Resume it, or give "
+                f"init.model: {path} has no {MODEL}: the run has not finished. Resume it, or give "
                 "init.which=best for its best checkpoint so far."
             )
         return _model(recipe, path / MODEL)

@@ -181,7 +181,7 @@ def test_another_alignment_needs_a_new_output_layer(source: Path, inside: Path) 
     ("options", "complaint"),
     [
         (["init.model=nowhere"], "init.model: nowhere is no run directory"),
-        (["init.model=data"], "init.model: data has no model.safetensors: it is no run directory, or has not finished"),
+        (["init.model=data"], "init.model: data is no run directory: it has neither model.safetensors nor recipe.yaml"),
         (["init.model=data", "init.which=best"], "data has no checkpoint"),
         (["init.model=one", "init.first.epochs=1"], "a run starts from one of them"),
         (["init.model=one", "model.width=32"], r"net\.0\.weight is 64 x .* there and 32 x .* here.*section `model`"),

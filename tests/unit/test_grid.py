@@ -157,6 +157,12 @@ def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
     assert grid.about_minibatch == "64 or 128 frames for every learner"
 
 
+def test_a_value_given_twice_is_one_value(recipe: str) -> None:
+    grid = plan(recipe, ["training.minibatch=512,512"], Contenders(["ssgd"], [2], 1))
+    assert [cell.recipe().training.minibatch for cell in grid.cells] == [512, 512]
+    assert names(grid) == names(plan(recipe, ["training.minibatch=512"], Contenders(["ssgd"], [2], 1)))
+
+
 @pytest.mark.parametrize(
     ("given", "tune", "strategies", "said"),
     [
@@ -165,10 +171,13 @@ def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
         (["strategy.period=1,5"], [], ["bmuf,period=5"], "those aside that they name themselves"),
         (["strategy.period=one,5"], [], ["bmuf"], "bmuf.period"),
         (["training.minibatch=256,,512"], [], ["ssgd"], "a value between commas is empty"),
+        (["training.minibatch="], [], ["ssgd"], "write training.minibatch=null"),
+        (["strategy.period="], [], ["bmuf"], "write strategy.period=null"),
         (["training.minibatch=256,many"], [], ["ssgd"], "training.minibatch is 'many'"),
         (["training.minibatch=256,512", "training.minibatch=5"], [], ["ssgd"], "given twice"),
         (["training.minibatch=256"], ["training.minibatch=256,512"], ["ssgd"], "given twice"),
-        ([], ["schedule.learning_rate=0.1"], ["ssgd"], "several values"),
+        ([], ["schedule.learning_rate=0.1"], ["ssgd"], "several different values"),
+        ([], ["strategy.period=5,5"], ["bmuf"], "several different values.*strategy.period=VALUE,VALUE"),
         ([], ["schedule.learning_rat=0.1,0.2"], ["ssgd"], "did you mean learning_rate"),
         ([], ["training.seed=1,2"], ["ssgd"], "--seeds"),
     ],

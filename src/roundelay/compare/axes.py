@@ -85,13 +85,11 @@ def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
         if len(values) > 1 or key.startswith(_STRATEGY):
             compared.append(GridAxis(key, values))
         else:
-            plain.append(text)
+            plain.append(f"{key}={values[0]}")
     for text in tune:
         key, values = _parts(text)
         if len(values) < 2:
-            raise UserError(
-                f"--tune {text!r}: give several values to choose from, for example {key or 'KEY'}=0.01,0.02."
-            )
+            raise UserError(f"--tune {text!r}: give several different values to choose from, {key}=VALUE,VALUE.")
         tuned.append(GridAxis(key, values))
     keys = [axis.key for axis in (*compared, *tuned)]
     once = {text.partition("=")[0] for text in plain}
@@ -138,6 +136,8 @@ def _parts(text: str) -> tuple[str, tuple[str, ...]]:
     if not equals or not key:
         raise UserError(f"{text!r}: write it as section.key=value or section.key=value,value.")
     values = tuple(value.strip() for value in split_outside_brackets(written))
-    if len(values) > 1 and "" in values:
+    if values == ("",):
+        raise UserError(f"{text!r}: there is no value behind the equals sign; write {key}=null where none is meant.")
+    if "" in values:
         raise UserError(f"{text!r}: a value between commas is empty.")
     return key, tuple(dict.fromkeys(values))
