@@ -292,6 +292,7 @@ def learners_deaths(on_death: str) -> OnDeath:
 
 def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     """The terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
+    recipe = with_order(recipe, read_summary(recipe.corpus).splits.get(TRAIN, {}).get("hours", 0.0))
     training, corpus = recipe.training, read_summary(recipe.corpus)
     utterances = {name: int(sizes["utterances"]) for name, sizes in corpus.splits.items()}
     agreement = {"recipe": plain(recipe), "utterances": utterances}

@@ -48,15 +48,8 @@ from roundelay.speech.scoring.summary import Summary
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
-_NO_MATTER = (
-    "graph",
-    "splits",
-    "workers",
-    "nbest",
-    "lattice",
-    "lattice_beam",
-    "ctm",
-)  # options of decoding, for passes
+# Options of decoding that change no pass.
+_NO_MATTER = ("graph", "splits", "workers", "nbest", "lattice", "lattice_beam", "ctm", "rescore")
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ def test_whoever_goes_on_does_not_look_at_the_source_again(
     results = trained("going", "init.model=passing")
     assert results is not None
     assert results.started_from == "passing/model.safetensors"
-    assert trained("whole", "init.model=one") is not None
-    assert torch.equal(flatten(load_model(Path("going")).module), flatten(load_model(Path("whole")).module))
+    assert trained("never-stopped", "init.model=one") is not None
+    assert torch.equal(flatten(load_model(Path("going")).module), flatten(load_model(Path("never-stopped")).module))
     with pytest.raises(UserError, match=r"init\.model was 'passing', now None"):
         trained("going")
 

@@ -1,5 +1,7 @@
 """Objectives against torch's own losses and each other, alone and in a training."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import get_args
@@ -146,3 +148,15 @@ def test_every_strategy_trains_any_objective(name: str) -> None:
         after = learner.evaluate(runtime.consensus(), "dev").mean_loss
     assert before > 1
     assert after < before / 4
+
+
+def test_a_learner_that_nobody_holds_is_given_back_with_its_examples() -> None:
+    """A grid builds one after another in one process; each has the features of a whole corpus in reach."""
+    examples = Blobs()
+    learner = ModuleLearner(linear(), examples)
+    epoch = EpochPlan(0, learner.examples, 60, 1, seed=3)
+    learner.gradient(learner.initial(), epoch.piece(0), epoch, torch.zeros(learner.parameters))
+    gone = weakref.ref(learner)
+    del learner
+    gc.collect()
+    assert gone() is None

@@ -79,6 +79,7 @@ def test_the_protocol_of_li(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.training.size.per_learner
     assert (recipe.training.learners, recipe.align.tied_states) == (4, 5723)
+    assert recipe.init.first.epochs == 1
     schedule = recipe.schedule
     assert isinstance(schedule, Newbob)
     assert (schedule.halve_below, schedule.stop_below, schedule.factor, schedule.reject_worse) == (

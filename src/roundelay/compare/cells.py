@@ -10,7 +10,8 @@ from typing import Any
 
 from roundelay.core.configure import plain, read_yaml
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import Recipe, complete
+from roundelay.recipes.kept import with_kept_order
+from roundelay.recipes.recipe import Recipe, as_it_was, complete
 from roundelay.report.series import configuration_name
 from roundelay.run_directory import RECIPE, same_training
 from roundelay.strategies import make_strategy
@@ -95,17 +96,23 @@ class Directories:
         """The cell with its directory: that of its name, unless another has its training already."""
         usual = self.folder / f"{configuration.stem}-seed{seed}"
         with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
-            wanted = plain(configuration.recipe(seed))
+            recipe = configuration.recipe(seed)
             like = f"{_label(configuration.strategy, configuration.learners)}*-seed{seed}"
             for exp in (usual, *(sorted(self.folder.glob(like)) if self.folder.is_dir() else ())):
-                if (exp / RECIPE).is_file() and same_training(self._recipe(exp), wanted):
+                if (exp / RECIPE).is_file() and self._has(exp, recipe):
                     return Cell(exp, configuration, seed)
         return Cell(usual, configuration, seed)
+
+    def _has(self, exp: Path, recipe: Recipe) -> bool:
+        """True if the run in `exp` trains this recipe, in the order of epochs that it began with."""
+        with suppress(UserError):
+            return same_training(self._recipe(exp), plain(with_kept_order(recipe, exp)))
+        return False
 
     def _recipe(self, exp: Path) -> dict[str, Any]:
         if exp not in self._read:
             try:
-                self._read[exp] = complete(read_yaml(exp / RECIPE))
+                self._read[exp] = complete(as_it_was(read_yaml(exp / RECIPE)))
             except UserError:  # not a recipe any more
                 self._read[exp] = {}
         return self._read[exp]

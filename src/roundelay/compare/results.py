@@ -1,7 +1,7 @@
 """Results of a grid's cells as records, and which of the values that were tried is the best.
 
-A training *diverged* if its held-out cross-entropy at the end is not a number, or not below that of the untrained
-model.
+A training *diverged* if its held-out cross-entropy at the end is not a number, or not below that of the model it began
+with.
 """
 
 import math
@@ -165,13 +165,13 @@ def record_of(outcome: Outcome) -> CellRecord:
 
 
 def diverged(run: Run) -> bool:
-    """True if the model kept is no better on held-out speech than the untrained one, or not a number."""
+    """True if the model kept is no better on held-out speech than the one it began with, or not a number."""
     loss, before = run.cross_entropy, untrained(run)
     return loss is not None and not (math.isfinite(loss) and (before is None or loss < before))
 
 
 def untrained(run: Run) -> float | None:
-    """Held-out cross-entropy before training, nats per frame; None where it was not finite or is not recorded."""
+    """Held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
     first = run.evaluations[0] if run.evaluations and run.evaluations[0].epoch < 0 else None
     return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
 

@@ -124,6 +124,7 @@ class BlockOrder:
                 self._behind(self.blocks(past))
             if len(self._arranged) > 1:
                 del self._arranged[min(self._arranged)]
+            self._ahead(self.blocks(window))  # again: what was read and not used may have been dropped meanwhile
             rng = stream(self._plan.seed, "window", self._plan.epoch, window)
             at = int(self._positions[window])
             self._arranged[window] = self._arrange(rng, self.blocks(window), at, self._plan)

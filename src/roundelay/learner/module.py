@@ -3,10 +3,11 @@
 Legend: B examples of a minibatch (or gradients computed together), P parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -110,8 +111,10 @@ class ModuleLearner(Learner):
         self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
         self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
         self._on_ready: OnReady | None = None  # to be told of what is there
+        # Weakly: hooks of a parameter are out of sight of Python's search for cycles, and would keep the learner.
+        arrived = _weakly(self._arrived)
         for p in module.parameters():
-            p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, Order] | None = None
         self._ahead: tuple[tuple[Minibatch, EpochPlan] | None, tuple[Inputs, Tensor] | None] = (None, None)
 
@@ -306,6 +309,18 @@ class ModuleLearner(Learner):
         if x.data_ptr() != self._at:
             bind(self.module, x)
             self._at = x.data_ptr()
+
+
+def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """The bound `method`, not keeping its object alive."""
+    reference = WeakMethod(method)
+
+    def call(tensor: Tensor) -> None:
+        found = reference()
+        if found is not None:
+            found(tensor)
+
+    return call
 
 
 def autocast_pays() -> bool:
