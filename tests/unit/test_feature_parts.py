@@ -87,6 +87,23 @@ def test_rows_for_several_frames(tmp_path: Path, some: list[Utterance]) -> None:
         compute_features(some, tmp_path / "g", shorter, Silent(), audio=AudioFolder(tmp_path))
 
 
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("name", ["v.scp", "v.ark"])
+def test_vectors_of_utterances_and_speakers(tmp_path: Path, some: list[Utterance], name: str, text: bool) -> None:
+    """Kaldi's vectors, of a speaker where the utterance has none of its own; rows of other lengths are its own only."""
+    vectors = {"s1": [1.0, 2], "s2": [3.0, 4], "s2-a": [5.0, 6]}
+    arrays = {key: np.array(value, np.float32) for key, value in vectors.items()}
+    write_archive(tmp_path / "v.ark", arrays.items(), scp=tmp_path / "v.scp", text=text)
+    part = External(name="ivector", source=tmp_path / name, every=0)
+    config = FeatureConfig((Filterbank(fbank=CONFIG), part))
+    store, _ = compute_features(some, tmp_path / "f", config, Silent(), audio=AudioFolder(tmp_path))
+    for u in some:
+        assert (store.get(u.id)[:, 12:] == vectors.get(u.id, vectors[u.speaker])).all()
+    by_row = FeatureConfig((Filterbank(fbank=CONFIG), dataclasses.replace(part, every=10)))
+    with pytest.raises(UserError, match=r"s1-a: not in .*v\."):
+        compute_features(some, tmp_path / "g", by_row, Silent(), audio=AudioFolder(tmp_path))
+
+
 def test_matrices_that_do_not_fit_are_named(tmp_path: Path, some: list[Utterance]) -> None:
     fmllr = matrices(tmp_path, some)
     del fmllr["s2-a"]

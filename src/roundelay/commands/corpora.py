@@ -164,8 +164,9 @@ def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
     if options.features is not None and options.bins is not None:
         raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
     if options.features is not None:
+        given = read_yaml(options.features)  # a fault of the file names it
         try:
-            return build(FeatureConfig, read_yaml(options.features))
+            return build(FeatureConfig, given)
         except UserError as error:
             raise UserError(f"{options.features}: {error}") from None
     return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()

@@ -92,6 +92,11 @@ def prepare_kaldi(
         frame_shift_ms=options.frame_shift_ms,
         channel=options.channel,
     )
+    if not any((source / directory).is_dir() for directory in splits.values()):
+        raise UserError(
+            f"{source}: none of the folders {', '.join(splits.values())} is in it; expected Kaldi data directories "
+            f"(wav.scp, text, utt2spk). `--source` must name the folder of the corpus {preparation.name}."
+        )
     read, faults = {}, []
     for split, directory in splits.items():  # the faults of all of them in one round
         try:

@@ -1,7 +1,7 @@
 """Feature matrices that somebody else computed: fMLLR, i-vectors, whatever has an utterance's name.
 
-They are looked up by utterance: in a Kaldi script file (`feats.scp`) or archive, an `.npz` file with an array for each
-utterance, or a folder of ID.npy. Nothing is unpickled.
+They are looked up by utterance, vectors of a whole utterance also by its speaker: in a Kaldi script file (`feats.scp`)
+or archive, an `.npz` file with an array for each, or a folder of ID.npy. Nothing is unpickled.
 
 Legend: T frames of an utterance, F features.
 """
@@ -49,22 +49,25 @@ class Matrices:
                 raise UserError(f"{source}: no such file.")
             return cls(source, {}, {})
         if source.suffix in (".ark", ".gz"):
-            held = {name: np.asarray(matrix, np.float32) for name, matrix in read_archive(source)}
+            held = {name: np.asarray(matrix, np.float32) for name, matrix in read_archive(source, "rows")}
             return cls(source, {}, held)
         raise UserError(f"{source}: not a .scp, .ark, .npz file nor a folder of .npy files.")
 
-    def get(self, utterance: str) -> Float32:
-        """The matrix (T, F) of an utterance; a vector (F,) becomes (1, F).
+    def get(self, utterance: str, speaker: str | None = None) -> Float32:
+        """The matrix (T, F) of an utterance, or where it has none that of its speaker; a vector (F,) becomes (1, F).
 
         Raises:
             ExternalError: there is none, it is broken, or it holds NaN or infinity.
         """
         try:
             found = self._found(utterance)
+            if found is None and speaker is not None:
+                found = self._found(speaker)
         except ArchiveError as error:
             raise ExternalError(f"{utterance}: {error}") from None
         if found is None:
-            raise ExternalError(f"{utterance}: not in {self.source}")
+            or_speaker = "" if speaker is None else f", nor is its speaker {speaker}"
+            raise ExternalError(f"{utterance}: not in {self.source}{or_speaker}")
         if found.ndim not in (1, 2) or found.dtype.kind not in "fiu" or not found.size:
             raise ExternalError(f"{utterance}: {self.source}: {found.dtype} of shape {found.shape} is no matrix")
         matrix = np.atleast_2d(found).astype(np.float32)
@@ -80,7 +83,7 @@ class Matrices:
                 return None
             # As Kaldi: relative to where the command is given; else beside the script file.
             beside = not parse_location(place).path.exists()
-            return read_matrix(place, self.source.parent if beside else Path())
+            return read_matrix(place, self.source.parent if beside else Path(), "rows")
         if self.held or self.source.suffix in (".ark", ".gz"):
             return self.held.get(utterance)
         try:

@@ -45,7 +45,8 @@ class External:
     """Matrices from elsewhere, by utterance; see `external` for the kinds of source, `Filterbank` for the rest.
 
     Attributes:
-        every: frames that a row stands for: 1; 10 as Kaldi's online i-vectors have; 0, one row for all of an utterance.
+        every: frames that a row stands for: 1; 10 as Kaldi's online i-vectors have; 0, one row for all of an utterance,
+            its own or its speaker's.
         made_by: identity of the models that made them, if they have one: a network knows features by others for others.
     """
 
@@ -154,7 +155,7 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
             found[part.name] = features
     lengths = {name: len(features) for name, features in found.items()}
     for external in config.externals:
-        found[external.name] = sources.matrices[external.name].get(utterance.id)
+        found[external.name] = _given(sources, external, utterance)
         if external.every == 1:
             lengths[external.name] = len(found[external.name])
     if not lengths:
@@ -171,6 +172,11 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
         for p in config.parts
     ]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _given(sources: Sources, part: External, utterance: Utterance) -> Float32:
+    """The rows of an utterance; a single one for all of its frames may be its speaker's."""
+    return sources.matrices[part.name].get(utterance.id, utterance.speaker if part.every == 0 else None)
 
 
 def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance: int) -> Float32:
@@ -191,8 +197,6 @@ def stored_parts(sources: Sources, utterance: Utterance) -> tuple[StoredPart, ..
     return tuple(
         StoredPart(p.name, p.fbank.num_bins, p.deltas, p.normalise, p.spliced)
         if isinstance(p, Filterbank)
-        else StoredPart(
-            p.name, sources.matrices[p.name].get(utterance.id).shape[1], p.deltas, p.normalise, p.spliced, False
-        )
+        else StoredPart(p.name, _given(sources, p, utterance).shape[1], p.deltas, p.normalise, p.spliced, False)
         for p in sources.config.parts
     )

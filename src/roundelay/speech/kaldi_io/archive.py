@@ -12,7 +12,7 @@ Legend: T rows (frames), F columns (features).
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,8 +23,13 @@ from roundelay.speech.kaldi_io.objects import Ints, Kind, Object, Real, read_obj
 _ROWS_BEYOND = 3  # as Kaldi: times of segments are rounded to 10 ms, and frames are 25 ms long
 
 
-def read_matrix(where: str, folder: Path = Path()) -> Real:
+def read_matrix(where: str, folder: Path = Path(), kind: Literal["matrix", "rows"] = "matrix") -> Real:
     """The matrix at a place that a script file names, (T, F): float32, or float64 where it is stored so or is text.
+
+    Args:
+        where: the place.
+        folder: the one that its path is relative to.
+        kind: `rows` also takes a vector (F,), as (1, F).
 
     Raises:
         ArchiveError: there is none, it is broken, or it does not have the rows and columns asked for.
@@ -33,7 +38,7 @@ def read_matrix(where: str, folder: Path = Path()) -> Real:
     with opened(place.path) as source:
         if place.offset is not None:
             source.seek(place.offset)
-        matrix = read_object(source, "matrix", None)
+        matrix = read_object(source, kind, None)
         return np.ascontiguousarray(_part(matrix, place, source))
 
 
@@ -42,8 +47,8 @@ def read_archive(path: Path, kind: Kind = "matrix") -> Iterator[tuple[str, Objec
 
     Args:
         path: the archive.
-        kind: what it must hold: matrices (T, F), vectors (F,) (both float32, or float64 where stored so or text), or
-            vectors of whole numbers (T,) int32.
+        kind: what it must hold: matrices (T, F), vectors (F,), or `rows`, either of them with a vector as (1, F) (all
+            float32, or float64 where stored so or text); or vectors of whole numbers (T,) int32.
 
     Raises:
         ArchiveError: at the first object that is broken, cut short, of another kind, or has the key of another.

@@ -15,12 +15,17 @@ import numpy.typing as npt
 from roundelay.speech.kaldi_io.byte_source import ByteSource, room_for
 from roundelay.speech.kaldi_io.compressed import read_compressed
 
-Kind = Literal["matrix", "vector", "ints"]
+Kind = Literal["matrix", "vector", "rows", "ints"]  # rows: a matrix, or a vector as its only row
 Real = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Object = Real | Ints
 
-_NOUNS = {"matrix": "a matrix", "vector": "a vector", "ints": "a vector of whole numbers"}
+_NOUNS = {
+    "matrix": "a matrix",
+    "vector": "a vector",
+    "rows": "a matrix or a vector",
+    "ints": "a vector of whole numbers",
+}
 NUMBER = np.dtype([("width", "u1"), ("value", "<i4")])  # a whole number in a binary vector
 
 
@@ -37,7 +42,7 @@ def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: boo
     if (second := source.some(1)) != b"B":
         raise source.failure(f"not an object of Kaldi's (0x00 0x{second.hex()})", start, key)
     found, head = _form(source, key, start)
-    if found != kind:
+    if found != kind and not (kind == "rows" and found != "ints"):
         raise source.failure(f"{_NOUNS[found]}, where {_NOUNS[kind]} is expected", start, key)
     if found == "ints":
         # Every number has its width before it (kaldi-holder's BasicVectorHolder).
@@ -52,7 +57,8 @@ def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: boo
     number = "<f4" if head.startswith(b"F") else "<f8"
     shape = tuple(_int32(source, key) for _ in range(2 if found == "matrix" else 1))
     content = source.exactly(room_for(source, key, int(number[-1]), *shape), f"the {found}", key)
-    return np.frombuffer(content, number).astype(number[1:]).reshape(shape)
+    values = np.frombuffer(content, number).astype(number[1:]).reshape(shape)
+    return values[None] if kind == "rows" and found == "vector" else values
 
 
 def _form(source: ByteSource, key: str | None, start: int) -> tuple[Kind, bytes]:
@@ -102,7 +108,7 @@ def _text(source: ByteSource, line: bytes, kind: Kind, key: str | None, start: i
             break
         here = source.position
         line = source.line(key)
-    if kind == "matrix":
+    if kind != "vector":
         return np.stack(rows) if rows else np.zeros((0, 0))
     if len(rows) > 1:
         raise source.failure("a matrix, where a vector is expected", start, key)

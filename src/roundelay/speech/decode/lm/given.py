@@ -123,8 +123,9 @@ def load_model(path: Path) -> Scorer:
             model = kenlm.Model(source, config)
         except OSError as error:
             said = str(error).removeprefix(f"Cannot read model '{source}' ").strip("()")
+            said = said.partition(" threw ")[2].partition(". ")[2] or said  # without its place in the C++ source
             raise UserError(
-                f"{path}: KenLM cannot read it: {said}. The file may be cut short; copy it again."
+                f"{path}: KenLM cannot read it: {said.rstrip('. ')}. If the file is cut short, copy it again."
             ) from None
     return KenlmScorer(kenlm, model)
 
