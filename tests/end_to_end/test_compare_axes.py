@@ -11,6 +11,7 @@ from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.compare.results import CellState, cell_records, tunings
 from roundelay.compare.running import run_grid
 from roundelay.compare.summary import summarise
+from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.job import Interrupt
@@ -160,3 +161,18 @@ def test_a_crash_in_one_cell_leaves_the_others(inside: Path, monkeypatch: pytest
     records = cell_records(grid, run_grid(grid, False, Silent(), said.append, Interrupt()))
     assert [record.state for record in records] == [CellState.FINISHED] * 2
     assert said[3].endswith("there already")
+
+
+def test_a_signal_that_ends_workers_too_is_an_interruption(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers send it to every process of a job: workers of decoding break before the grid is asked to stop."""
+    interrupt = Interrupt()
+
+    def broken(*arguments: Any) -> Any:
+        interrupt.asked = True
+        raise UserError("A worker process was killed")
+
+    monkeypatch.setattr(running, "recognise", broken)
+    quick = ["training.runtime=sim", "schedule.max_epochs=1"]
+    grid = plan("recipe.yaml", quick, Contenders(["ssgd"], [2], 1), Path("signal"))
+    outcomes = run_grid(grid, True, Silent(), print, interrupt)
+    assert [outcome.state for outcome in outcomes] == [CellState.INTERRUPTED, CellState.WAITING]

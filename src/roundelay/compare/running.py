@@ -80,6 +80,9 @@ class _GridWork:
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
+            if self.interrupt.asked:  # a signal to all processes ends workers of decoding too: no fault of the cell
+                self.outcomes.append(Outcome(cell, CellState.INTERRUPTED, work.trained))
+                return
             said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             self.outcomes.append(Outcome(cell, CellState.FAILED, work.trained, said))
             self.announce(f"{what}: failed. {said}{self._left()}")
