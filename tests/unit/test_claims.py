@@ -66,6 +66,15 @@ def test_every_claim_has_a_number_and_a_name_of_its_own() -> None:
     assert find_claim(claims[0].name) == find_claim(str(claims[0].number)) == claims[0]
 
 
+def test_claims_that_share_runs_begin_with_the_same_recipe() -> None:
+    """A directory's name leaves out what the recipe has anyway: another recipe would claim the same directory."""
+    shared: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
+    for claim in load_claims():
+        if isinstance(one := claim.experiment, Trainings):
+            shared.setdefault(one.runs, set()).add((one.recipe, one.overrides))
+    assert {runs: recipes for runs, recipes in shared.items() if len(recipes) > 1} == {}
+
+
 def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None:
     """The verdict in the file is the one that rule and table come to; and a table is whole."""
     names = {claim.name for claim in load_claims()}

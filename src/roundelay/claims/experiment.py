@@ -99,7 +99,7 @@ class Part:
 class Trainings:
     """Trainings of a packaged recipe on speech, in the simulator with real gradients unless an override says processes.
 
-    runs       folder of the runs: claims that share it share trainings
+    runs       folder of the runs: claims that share it share trainings, and have the same recipe and overrides
     overrides  section.key=value for all parts
     seeds      number of seeds that judge, from 1 on where anything is tuned, else from 0
     target     column `seconds` is the virtual time to that dev loss, straight between evaluations; null: to the end
