@@ -23,8 +23,15 @@ from roundelay.runtime.base import Outcome, SegmentPlan, Watch
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.starting import first_phase
 from roundelay.training import train
+from support.beeps import prepare_beeps
 
 EPOCH = ["training.runtime=sim", "schedule.max_epochs=1", "model.dropout=0.0"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of its own: names of runs here are those of tests of other files too."""
+    return prepare_beeps(tmp_path_factory.mktemp("starting"))
 
 
 @pytest.fixture(scope="module")
