@@ -80,7 +80,7 @@ class _GridWork:
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
-            if self.interrupt.asked:  # a signal to all processes ends workers of decoding too: no fault of the cell
+            if self._stopping():  # a signal to all processes ends workers of decoding too: no fault of the cell
                 self.outcomes.append(Outcome(cell, CellState.INTERRUPTED, work.trained))
                 return
             said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -91,6 +91,9 @@ class _GridWork:
         if finished:
             self._worked += [wall_clock() - started] if work.new else []
             self.announce(f"{what}: {_said(cell)}{self._left() if work.new else ', there already'}")
+
+    def _stopping(self) -> bool:
+        return self.interrupt.asked
 
     def _left(self) -> str:
         """`; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained now."""
