@@ -44,7 +44,7 @@ def arena(parameters: int) -> tuple[Arena, str]:
     found = Arena(descriptor, layout, PATIENCE)
     found.liveness.alive[:] = 1
     for rank, row in enumerate(found.rows()):
-        row.normal_(generator=torch.Generator().manual_seed(rank))
+        row.vector.normal_(generator=torch.Generator().manual_seed(rank))
     return found, f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
