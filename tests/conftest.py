@@ -1,9 +1,11 @@
 """Settings that all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # Machines that run other things too are slow at times; the limit of pytest-timeout is limit enough. Every run draws the
@@ -34,6 +36,15 @@ LONG = (
     "end_to_end/test_pipeline.py",
 )
 """Files of tests that take longest come first: begun last, one of them would keep all but one processor waiting."""
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: sums over several may be rounded in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 """Drawn in blocks: simulator, processes, a replay and several hosts agree, also on epochs that are gone on with."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,7 @@ def segment(epoch: int, first: int = 0, last: int | None = None, learners: int =
 EPOCHS = [segment(0), segment(1)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def simulated(name: str, network: str, segments: list[SegmentPlan]) -> ClusterState:
@@ -76,7 +70,7 @@ def test_an_epoch_gone_on_with_by_others_is_the_epoch_bit_for_bit(network: str) 
 
 
 def test_an_epoch_gone_on_with_by_another_number_of_learners_trains_the_rest_of_its_frames() -> None:
-    """Which are the same, whatever the number (tests/unit/test_drawn_in_blocks.py)."""
+    """The frames are the same, whatever the number (tests/unit/test_drawn_in_blocks.py)."""
     with SimRuntime(cluster("ssgd", LEARNERS, InBlocks("dnn"))) as first:
         counts = first.segment(segment(0, last=7)).counts.frames.sum()
         state = first.state()

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,7 @@ from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, clu
 from support.coded import Pairs, Together
 from support.overwriting import Overwriting
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def record(cluster_: Cluster, segments: list[SegmentPlan], folder: Path) -> ClusterState:

@@ -1,6 +1,5 @@
 """The same strategy object in the simulator and on real processes."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,13 +50,7 @@ def both(cluster_: Cluster, segments: list[SegmentPlan]) -> tuple[ClusterState, 
         return virtual, procs.state(), outcomes
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums over several threads may be rounded in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)

@@ -3,7 +3,6 @@ rate belongs to a round, not to a moment."""
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -30,13 +29,7 @@ from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluste
 ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums over several threads may be rounded in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def assert_same(one: ClusterState, other: ClusterState) -> None:

@@ -12,7 +12,7 @@ from roundelay.core.topology import ring_matrix
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.strategies import make_strategy, parse_strategy
+from roundelay.strategies import make_strategy
 
 RATE, CURVATURE, ROUNDS, PARAMETERS = 0.05, 0.5, 300, 2048
 """Chance is a matter of 1 / sqrt(2 x parameters x learners): below 1 %."""
@@ -21,7 +21,7 @@ RATE, CURVATURE, ROUNDS, PARAMETERS = 0.05, 0.5, 300, 2048
 def at_rest(name: str, learners: int) -> tuple[float, float]:
     """(consensus distance, loss of the mean a parameter) after so many rounds, gradients with noise of variance 1."""
     task = Quadratic(PARAMETERS, ROUNDS * learners, curvature=(CURVATURE, CURVATURE))
-    cluster = Cluster(make_strategy(*parse_strategy(name)), task, Sgd(), learners, 0)
+    cluster = Cluster(make_strategy(name), task, Sgd(), learners, 0)
     with SimRuntime(cluster) as runtime:
         runtime.segment(SegmentPlan(EpochPlan(0, ROUNDS * learners, learners, learners, 0), RATE))
         loss = task.build().evaluate(runtime.consensus(), "held out").mean_loss

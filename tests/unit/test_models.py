@@ -1,6 +1,5 @@
 """Acoustic networks: sizes on paper, padding without influence, gradients that are pure functions, every strategy."""
 
-from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
@@ -26,14 +25,7 @@ from roundelay.speech.models.sequences import SequenceExamples
 from support.clusters import EVERY, cluster, plan
 from support.toy_models import SEQUENCES, TINY, TinyTask, tiny, toy
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Sums over several threads may be rounded in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner(name: str, clip: float | None = None) -> ModuleLearner:

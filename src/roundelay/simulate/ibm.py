@@ -21,7 +21,7 @@ import yaml
 from roundelay.core.configure import build
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.simulate.timing import time_strategy
-from roundelay.strategies import make_strategy, parse_strategy
+from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 
 SIMULATED_ROUNDS = 48
@@ -75,6 +75,12 @@ class Printed:
     systems: Mapping[str, System]
     inside: VirtualLink
     rows: tuple[PrintedHours, ...]
+
+    @property
+    def minibatches(self) -> float:
+        """Minibatches of a learner in the whole training."""
+        frames = self.assumed.minibatch * self.assumed.sequence_frames
+        return self.corpus_frames * self.assumed.epochs / frames
 
 
 @dataclass(frozen=True)
@@ -141,11 +147,10 @@ def load_printed() -> Printed:
 def hours(printed: Printed, machine: Machine, gpus: int, strategy: Strategy) -> float:
     """Hours of the whole training on so many GPUs, in the simulator."""
     assumed = printed.assumed
-    frames = assumed.minibatch * assumed.sequence_frames
-    total = printed.corpus_frames * assumed.epochs / frames  # minibatches of a learner
+    frames = assumed.minibatch * assumed.sequence_frames // gpus
     rounds = max(SIMULATED_ROUNDS, getattr(strategy, "period", 1))
-    timed = time_strategy(strategy, machine.cluster("IBM", gpus, assumed), frames // gpus, rounds)
-    return machine.idle + timed.seconds / rounds * total / 3600
+    timed = time_strategy(strategy, machine.cluster("IBM", gpus, assumed), frames, rounds)
+    return machine.idle + timed.seconds / rounds * printed.minibatches / 3600
 
 
 def machines(printed: Printed) -> dict[str, Machine]:
@@ -154,8 +159,7 @@ def machines(printed: Printed) -> dict[str, Machine]:
     for row in printed.rows:
         if row.use == "fitted":
             unfitted = Machine(printed.systems[row.system], printed.inside, 0.0)
-            strategy = make_strategy(*parse_strategy(row.strategy))
-
+            strategy = make_strategy(row.strategy)
             sequence = row.hours
             for _ in range(FIT_STEPS):  # hours are nearly in proportion to it
                 machine = replace(unfitted, sequence=sequence)
@@ -168,7 +172,7 @@ def compare_hours(printed: Printed) -> list[ComparedHours]:
     """Every row, in the order of the file."""
     fitted = machines(printed)
     return [
-        ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(*parse_strategy(row.strategy))))
+        ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(row.strategy)))
         for row in printed.rows
     ]
 
@@ -181,19 +185,13 @@ def flops(printed: Printed, machine: Machine) -> float:
 def knee(printed: Printed) -> list[Explanation]:
     """Things that could make 128 GPUs of system D only 1.15 times as fast as 64, one at a time."""
     rows = {row.gpus: row for row in printed.rows if row.source == "D"}
-    strategy = make_strategy(*parse_strategy(rows[64].strategy))
+    strategy = make_strategy(rows[64].strategy)
     free = Machine(replace(printed.systems["D"], bandwidth=1e15), printed.inside, 0.0)
     work = hours(printed, replace(free, sequence=1.0), 64, strategy)  # hours on 64 GPUs of 1 s a sequence
     gain = 2 * (rows[64].hours - rows[128].hours)  # of halving each learner's sequences
     sequence, rest = gain / work, rows[64].hours - gain
-    seconds = (
-        rest
-        * 3600
-        / (printed.corpus_frames * printed.assumed.epochs)
-        * (printed.assumed.minibatch * printed.assumed.sequence_frames)
-    )
+    seconds = rest * 3600 / printed.minibatches
     full = replace(free, sequence=rows[64].hours / work)
-
     system = replace(full.system, bandwidth=1e8)  # so little that messages take all the time
     for _ in range(FIT_STEPS):
         taken = hours(printed, replace(full, system=system), 128, strategy)
