@@ -27,8 +27,8 @@ WINDOW_SIZE = 1 << 20
 """Examples of a window, about: some 1,000 blocks, 168 MB of 40 filterbanks, 3 hours of speech."""
 ROUNDS_OF_WINDOW = 8
 """Rounds of a window, at least: very large minibatches want larger windows."""
-HURRY = 1.25
-"""A window is told to the disk in this ratio faster than the one before it is used up."""
+READ_AHEAD_RATIO = 1.25
+"""Share of the next window that is asked of the disk, to the share of the present one that is used up."""
 
 Integers = NDArray[np.int64]
 
@@ -93,7 +93,7 @@ class BlockOrder:
         self._bounds = np.unique(np.concatenate([[0], inner, [len(ends)]]))  # of windows, among the shuffled blocks
         self._positions = np.concatenate([[0], ends[self._bounds[1:] - 1]])
         self._arranged: dict[int, Order] = {}  # the last two windows asked for
-        self._told = 0  # so many of the shuffled blocks
+        self._told, self._told_of_next_epoch = 0, False  # so many of the shuffled blocks; the next epoch's first window
 
     @property
     def windows(self) -> int:
@@ -135,9 +135,9 @@ class BlockOrder:
         begin, end = int(self._bounds[window]), int(self._bounds[window + 1])
         self._tell(begin, end)
         if window + 1 < self.windows:
-            self._tell(end, end + int(min(1.0, HURRY * share) * int(self._bounds[window + 2] - end)))
-        elif share >= 0.5 and self._told == end:
-            self._told += 1  # of a block that is not there: once
+            self._tell(end, end + int(min(1.0, READ_AHEAD_RATIO * share) * int(self._bounds[window + 2] - end)))
+        elif share >= 0.5 and not self._told_of_next_epoch:
+            self._told_of_next_epoch = True
             following = dataclasses.replace(self._plan, epoch=self._plan.epoch + 1)
             self._ahead(BlockOrder(following, self._starts, self._arrange, window=self._window).blocks(0))
 
