@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay import loglikelihoods
 from roundelay.commands.recognition import weighted
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import Recipe
+from roundelay.recognition import loglikelihoods
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.topology import Tying
 from support.toy_speech import tying

@@ -25,8 +25,8 @@ def _adapt(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, options.overrides)  # names a slip before torch is loaded
-    from roundelay.adaptation import adapt
     from roundelay.recipes.recipe import load_recipe
+    from roundelay.recognition.adaptation import adapt
     from roundelay.speech.adapt.folder import FEATURES_FILE
     from roundelay.speech.data.problems import counted, listing
 

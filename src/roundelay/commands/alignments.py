@@ -49,7 +49,7 @@ def _align(options: argparse.Namespace) -> None:
 
 
 def _realign(options: argparse.Namespace) -> None:
-    from roundelay.realignment import realign_with
+    from roundelay.recognition.realignment import realign_with
 
     summary = realign_with(options.exp, options.out, Bar(), scale=options.scale, workers=options.workers)
     console.print(f"{summary}\nalignment is ready in {options.out}", markup=False)

@@ -57,7 +57,7 @@ def _decode(options: argparse.Namespace) -> None:
 
     check_overrides(options.set)  # names a slip before torch is loaded
     from roundelay.acoustic import check_trained
-    from roundelay.recognise import recognise
+    from roundelay.recognition.recognise import recognise
 
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")

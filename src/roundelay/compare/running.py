@@ -14,7 +14,7 @@ from roundelay.core.records import Results
 from roundelay.job import Interrupt
 from roundelay.recipes.kept import with_kept_order
 from roundelay.recipes.recipe import complete
-from roundelay.recognise import recognise
+from roundelay.recognition.recognise import recognise
 from roundelay.report import load_run
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory

@@ -21,14 +21,14 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
-from roundelay.mixture_decoding import (
+from roundelay.recipes.recipe import Recipe
+from roundelay.recognition.mixture_decoding import (
     MixtureScores,
     mixture_decoder,
     settings_kept,
     settings_told,
     splits_to_decode,
 )
-from roundelay.recipes.recipe import Recipe
 from roundelay.speech.adapt import folder as files
 from roundelay.speech.adapt.estimating import estimators
 from roundelay.speech.adapt.fmllr import Estimate

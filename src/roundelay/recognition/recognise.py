@@ -4,7 +4,6 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if
                     asked for nbest.txt, lattices.txt.gz, hyp.ctm; where columns are units (decode.graph=ctc) units.txt,
                     those of the best column of each frame. OUT is the run, or a folder of the user's
-ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,24 +18,25 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import Decoded, Results
-from roundelay.loglikelihoods import FRAME_SECONDS, TUNING_SPLIT, Given, Models, Source, ensemble, words_said
 from roundelay.recipes.recipe import Decoding, Recipe
+from roundelay.recognition.graph import decoding_graph, pronouncing, rescorer
+from roundelay.recognition.loglikelihoods import (
+    TUNING_SPLIT,
+    Given,
+    Models,
+    Source,
+    ensemble,
+    words_said,
+)
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.decode.confidence import Pronouncing
-from roundelay.speech.decode.graphs.base import Columns
-from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
-from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.graphs.making import LEXICON_FILE
 from roundelay.speech.decode.lattice import write_lattices
-from roundelay.speech.decode.lm.estimate import Estimator
-from roundelay.speech.decode.lm.given import expected, load_model
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, decoders
-from roundelay.speech.decode.rescore import Rescorer, rescorer_of
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
 from roundelay.speech.features.external import Matrices
 from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
@@ -50,7 +50,6 @@ from roundelay.speech.scoring.summary import (
     write_score,
 )
 
-GRAPHS = "graphs"
 UNITS = "units.txt"
 
 
@@ -117,9 +116,9 @@ def recognise(
         said = ""
     columns = config.graph.columns(alignment.tying)
     graph = decoding_graph(recipe, own, columns, progress, said)
-    pronouncing = _pronouncing(graph, alignment.tying, config) if config.ctm else None
+    words = pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
-    with decoders(graph, config.workers, pronouncing, _rescorer(graph, config.rescore, progress)) as run:
+    with decoders(graph, config.workers, words, rescorer(graph, config.rescore, progress)) as run:
         options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
         searched = SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
         for split in config.splits:
@@ -137,11 +136,6 @@ def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
         raise UserError(
             f"decode.splits: {corpus.folder} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}."
         )
-
-
-def _pronouncing(graph: Path, tying: Tying, config: Decoding) -> Pronouncing:
-    lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0])
-    return Pronouncing(lexicon, tying, config.silence_probability, FRAME_SECONDS)
 
 
 def _check_asked(
@@ -166,57 +160,6 @@ def _check_asked(
             f"decode.ctm: a graph of kind {kind.name} does not say when a phone begins, so words have no times. Leave "
             "decode.ctm out, or decode with decode.graph=hmm."
         )
-
-
-def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
-    """The folder of the decoding graph, built unless it is there; `said` is told with it."""
-    config = recipe.decode
-    how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
-    options = LanguageOptions(
-        how,
-        config.arpa,
-        config.text,
-        config.join,
-        config.transcript_weight,
-        config.vocabulary,
-        config.lexicon,
-        config.guess,
-    )
-    transcripts = tuple(corpus.transcripts("train"))
-    # The cost of words is put on when the graph is loaded: one graph serves all of them.
-    job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns)
-
-    def say(large: str) -> None:
-        progress.advance(0, f"of {large}")
-        progress.finish()  # what it takes is seen before it is done
-        progress.start("building the decoding graph")
-
-    progress.start("building the decoding graph")
-    folder, new = find_or_make(job, recipe.alignment / GRAPHS, say)
-    info = read_json(folder / GRAPH_FILE)
-    note = (
-        f"{info['words']:,} words, {info['states']:,} states, {info['arcs']:,} arcs, {info['build_seconds']:.1f} s ("
-        f"{info['language_model_seconds']:.1f} s for the language model), {info['peak_bytes'] / 1e9:.2f} GB. "
-    )
-    progress.advance(0, said + (note if new else "") + info["left_out"])
-    progress.finish()
-    return folder
-
-
-def _rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
-    """The rescorer of the graph's lattices with the model in a file, if there is one; says first what reading takes."""
-    if model is None:
-        return None
-    progress.start(f"rescoring with {expected(model)}")
-    progress.finish()  # what it takes is seen before it is done
-    progress.start(f"reading {model.name}")
-    rescorer = rescorer_of(graph, load_model(model))
-    if lacking := rescorer.unknown:
-        more = f" and {len(lacking) - 10} more" if len(lacking) > 10 else ""
-        said = ", ".join(lacking[:10])
-        progress.advance(0, f"{len(lacking)} words are not in {model.name} and cannot be recognised: {said}{more}.")
-    progress.finish()
-    return rescorer
 
 
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.progress import Progress
-from roundelay.loglikelihoods import FRAME_SECONDS, Source
 from roundelay.recipes.recipe import Decoding, Recipe
-from roundelay.recognise import chosen_settings, decoding_graph, recognise_split
+from roundelay.recognition.graph import decoding_graph
+from roundelay.recognition.loglikelihoods import FRAME_SECONDS, Source
+from roundelay.recognition.recognise import chosen_settings, recognise_split
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.hmm import HmmGraph

@@ -1,0 +1,1 @@
+"""Recognition with trained models: words, alignments, and transforms of speakers."""
