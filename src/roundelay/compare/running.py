@@ -19,9 +19,27 @@ from roundelay.report import load_run
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
+from roundelay.speech.hmm.alignment import require_summary as require_alignment
+from roundelay.speech.prepared import read_summary as read_corpus
 from roundelay.training import train
 
-__all__ = ["CellState", "Outcome", "run_grid"]
+__all__ = ["CellState", "Outcome", "check_data", "run_grid"]
+
+
+def check_data(grid: Grid) -> None:
+    """Find out before the first training whether the corpora and alignments are there, rather than once for each cell.
+
+    What has ended needs neither.
+
+    Raises:
+        UserError: one of them is missing, or no corpus or alignment; names its folder.
+    """
+    cells = (*grid.cells, *(cell for tuning in grid.tunings for cell in tuning.trials))
+    recipes = [cell.configuration.base for cell in cells if not (cell.exp / Results.FILE).exists()]
+    for corpus in dict.fromkeys(recipe.corpus for recipe in recipes):
+        read_corpus(corpus)
+    for alignment in dict.fromkeys(recipe.alignment for recipe in recipes):
+        require_alignment(alignment)
 
 
 def run_grid(
