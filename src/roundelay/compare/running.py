@@ -1,5 +1,6 @@
 """Training and decoding the cells of a grid, one after the other; what is there already is only read."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.acoustic import make_job
@@ -95,6 +96,7 @@ class _GridWork:
             return
         what, started = f"{len(self.outcomes) + 1}/{self.total} {cell.name}", wall_clock()
         work = _CellWork(cell, decode, _Prefixed(self.progress, what), self.interrupt)
+        gc.collect()  # a training's objects refer to each other, with features in reach: 100 MB each until Python looks
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
