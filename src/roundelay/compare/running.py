@@ -96,7 +96,6 @@ class _GridWork:
             return
         what, started = f"{len(self.outcomes) + 1}/{self.total} {cell.name}", wall_clock()
         work = _CellWork(cell, decode, _Prefixed(self.progress, what), self.interrupt)
-        gc.collect()  # a training's objects refer to each other, with features in reach: 100 MB each until Python looks
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
@@ -140,6 +139,7 @@ class _CellWork:
             claim_directory(self.cell.exp, plain(with_kept_order(recipe, self.cell.exp)), complete)
         else:
             self.new = True
+            gc.collect()  # a training's objects refer to each other, features in reach: 100 MB each until Python looks
             if train(make_job(recipe, self.cell.exp), self.cell.exp, self.progress, self.interrupt) is None:
                 return False
         self.trained = True
