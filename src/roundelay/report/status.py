@@ -223,7 +223,7 @@ def grid_headline(folder: Path, found: Sequence[Status]) -> str:
 
 def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in found:
         epochs = MISSING if one.segment is None else f"{one.segment.epoch + 1}"
         loss = MISSING if one.evaluation is None else f"{one.evaluation.cross_entropy:.4f}"
