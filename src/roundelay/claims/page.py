@@ -41,7 +41,9 @@ class Settled:
 
     @property
     def short(self) -> str:
-        """The first check, and those that do not hold, with their numbers."""
+        """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
+        if self.evidence is None:
+            return " ".join(self.claim.open.split()) or "not run yet"
         told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
         return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
 
