@@ -141,7 +141,7 @@ def _compare(options: argparse.Namespace) -> int:
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
     check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
     from roundelay.compare.grid import Contenders, parse_learners, plan
-    from roundelay.compare.running import run_grid
+    from roundelay.compare.running import check_data, run_grid
     from roundelay.compare.summary import summarise
     from roundelay.job import Interrupt
 
@@ -152,6 +152,7 @@ def _compare(options: argparse.Namespace) -> int:
         Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
         options.exp,
     )
+    check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     told = f"{before}{grid.about_time}; minibatch: {grid.about_minibatch}"
     console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)

@@ -60,7 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay doctor --listen 10.0.0.2",
         "roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500",
     ),
-    "status": ("roundelay status exp/demo/four --watch 10",),
+    "status": ("roundelay status exp/demo/four --watch 10", "roundelay status exp/an4/compare"),
     "demo": ("roundelay demo --folder demo",),
     "list": (
         "roundelay list strategies",
