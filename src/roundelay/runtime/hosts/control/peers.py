@@ -33,7 +33,7 @@ class HostAnswer:
         """From a message of a host, in a run that has so many rows.
 
         Raises:
-            KeyError, Nonsense: it is none.
+            KeyError, InvalidMessage: it is none.
         """
         if said["problem"] not in ("", "died", "timeout", "error"):
             raise checks.InvalidMessage(f"{said['problem']!r} is no problem that is known here")

@@ -112,19 +112,13 @@ def train_beside(local_runtime: ProcsRuntime, part: SegmentPart, beside: HostMea
 
 def hold(local_runtime: ProcsRuntime) -> int:
     """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
-    local_runtime.arena.queue_lock.acquire()
-    try:
+    with local_runtime.arena.queue_lock:
         local_runtime.arena.queue.hold[0] = 1
         return max(int(local_runtime.arena.queue.rounds[rank]) for rank in local_runtime.here)
-    finally:
-        local_runtime.arena.queue_lock.release()
 
 
 def let_go(local_runtime: ProcsRuntime, stop: int) -> None:
     """Let them go on up to round `stop`."""
-    local_runtime.arena.queue_lock.acquire()
-    try:
+    with local_runtime.arena.queue_lock:
         local_runtime.arena.queue.stop_round[0] = min(int(local_runtime.arena.queue.stop_round[0]), stop)
         local_runtime.arena.queue.hold[0] = 0
-    finally:
-        local_runtime.arena.queue_lock.release()
