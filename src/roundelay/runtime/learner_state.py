@@ -162,27 +162,21 @@ class LearnerState(Me):
 
     def snapshot(self) -> Snapshot:
         if self._snapshot_version != self.row.version:
-            self.row.lock.acquire()
-            try:
+            with self.row.lock:
                 self._snapshot.copy()
                 self._snapshot_version = self.row.version
-            finally:
-                self.row.lock.release()
         self.row.trace.note(Kind.READ, mine=self._snapshot_version)
         return Snapshot(self._snapshot.vector, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
         row = self.row
-        row.lock.acquire()
-        try:
+        with row.lock:
             deferred = self._deferred.take(row)
             try:
                 stale = self._update_row(gradient, deferred)
             finally:
                 if deferred is not None:
                     deferred.theirs.lock.release()
-        finally:
-            row.lock.release()
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1
         if self._count_steps:
