@@ -4,6 +4,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "prepare": (
         "roundelay prepare demo",
         "roundelay prepare an4 --download",
+        "roundelay prepare an4 --download --shards 4",
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
     ),
     "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
