@@ -59,9 +59,7 @@ def test_without_the_guard_a_task_of_the_scripts_own_is_an_error_that_names_it(r
 
 
 @pytest.mark.parametrize(("guard", "own"), [(False, ""), (True, OWN)])
-def test_learners_import_the_script_only_where_its_task_is_defined_there(
-    guard: bool, own: str, tmp_path: Path
-) -> None:
+def test_learners_import_the_script_only_where_its_task_is_defined_there(guard: bool, own: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(script("procs", guard, own))
     done = run(tmp_path / "exp", [str(path)])

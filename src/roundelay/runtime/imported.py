@@ -1,7 +1,8 @@
 """Scripts that start learners, and what they must have.
 
 A learner process imports the script that started it, under another name than `__main__`, where the task, the strategy
-or the optimizer is defined there. Without the guard `if __name__ == "__main__":` that import runs the whole script again.
+or the optimizer is defined there. Without the guard `if __name__ == "__main__":` that import runs the whole script
+again.
 """
 
 import multiprocessing
@@ -16,8 +17,8 @@ from roundelay.core.script import of_the_script, without_script
 GUARDLESS = 97
 """Exit status of a learner process in which the script began to train again."""
 ADVICE = (
-    "the script that trains runs again in each learner process, which imports it for what is defined there. Put what it "
-    'does under `if __name__ == "__main__":`'
+    "the script that trains runs again in each learner process, which imports it for what is defined there. Put what "
+    'it does under `if __name__ == "__main__":`'
 )
 
 
