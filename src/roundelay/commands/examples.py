@@ -7,6 +7,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay prepare an4 --download --shards 4",
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
     ),
+    "inspect": (
+        "roundelay inspect data/mine",
+        "roundelay inspect s5/data --split train=tr --split dev=cv --lexicon words.dict",
+        "roundelay inspect data/mine --alignment exp/mine/alignment --format json",
+    ),
     "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
     "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
