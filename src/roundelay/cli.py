@@ -16,6 +16,7 @@ from roundelay.commands import (
     inspections,
     kept,
     lists,
+    packing,
     recognition,
     training,
 )
@@ -94,6 +95,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         adaptations,
         training,
         recognition,
+        packing,
         comparisons,
         claims,
         hosts,
