@@ -17,6 +17,7 @@ from roundelay.commands import (
     lists,
     recognition,
     training,
+    transcription,
 )
 from roundelay.commands.base import DEFAULT_LEARNERS
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
@@ -30,7 +31,8 @@ ABOUT = "Train acoustic models on many learners, from recorded speech to word er
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
+    """Run one command; 0 done, 1 a defect, or bad recordings among many, 2 something the user can mend, 130
+    interrupted."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
@@ -86,7 +88,18 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(run=run)
         return commands[name]
 
-    for group in (corpora, alignments, adaptations, training, recognition, comparisons, claims, hosts, kept):
+    for group in (
+        corpora,
+        alignments,
+        adaptations,
+        training,
+        recognition,
+        transcription,
+        comparisons,
+        claims,
+        hosts,
+        kept,
+    ):
         group.add(command)
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"

@@ -68,7 +68,7 @@ class ToneRecogniser:
     asked: list[list[int]] = field(default_factory=list)
 
     def recognise_many(
-        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0
+        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0, *, times: bool = True
     ) -> Iterator[tuple[str, list[Heard]]]:
         """Reads one group ahead, as worker processes do."""
         waiting: list[tuple[str, Sequence[Samples]]] = []

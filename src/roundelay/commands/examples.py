@@ -35,6 +35,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
+    "transcribe": (
+        "roundelay transcribe models/an4 talk.mp3",
+        "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
+        "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
+        "roundelay transcribe models/an4 - --format json",
+    ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",

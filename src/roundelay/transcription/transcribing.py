@@ -13,7 +13,6 @@ from typing import Literal, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.audio.reading import AudioError, audio_shape
@@ -31,7 +30,7 @@ _ALIKE = 1e-4  # channels that differ by less are one
 
 
 class SaidWords(Protocol):
-    """The words of a piece, with times from its beginning."""
+    """The words of a piece, with times from its beginning, if any were asked for."""
 
     @property
     def words(self) -> Sequence[str]: ...
@@ -48,7 +47,7 @@ class Recogniser(Protocol):
         ...
 
     def recognise_many(
-        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0
+        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0, *, times: bool = True
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
         """The words of all pieces (N,) of each of these speakers, in order."""
         ...
@@ -63,22 +62,25 @@ class Options:
         channel: from 1; 0 for their mean; None for each by itself (channels that are the same are one).
         speaker: whose speech is normalised together.
         workers: processes; 0 for as many as there are cores, 1 for none but this one.
+        times: words get times and confidences, which takes as long as the search again.
     """
 
     cutting: Cutting = Cutting()
     channel: int | None = None
     speaker: SpeakerIs = "file"
     workers: int = 1
+    times: bool = True
 
 
 @final
 @dataclass(frozen=True)
 class Finished:
-    """A recording, with its transcripts by channel, or what is wrong with it."""
+    """A recording, with its transcripts by channel, or what is wrong with it; `note` says what is amiss otherwise."""
 
     recording: Recording
     transcripts: tuple[ChannelTranscript, ...] = ()
     problem: str = ""
+    note: str = ""
 
 
 @final
@@ -92,6 +94,7 @@ class _Underway:
     waiting: int = 0  # pieces that are not recognised yet
     read: bool = False
     problem: str = ""
+    note: str = ""
 
     def finished(self) -> Finished:
         if self.problem:
@@ -109,6 +112,7 @@ class _Underway:
                 )
                 for channel, segments in sorted(self.segments.items())
             ),
+            note=self.note,
         )
 
 
@@ -150,7 +154,8 @@ class Transcriber:
         # Units are read ahead of their results; these come in the same order.
         sent: deque[list[_Part]] = deque()
         try:
-            for _, found in self._model.recognise_many(self._units(recordings, sent), workers=self._options.workers):
+            units, how = self._units(recordings, sent), self._options
+            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times):
                 before = self.seconds
                 for part, said in zip(sent.popleft(), found, strict=True):
                     self._add(part, said)
@@ -208,6 +213,11 @@ class Transcriber:
         rate = self._model.sample_rate
         try:
             with open_sound(here.recording.path) as sound:
+                if sound.rate < rate:
+                    here.note = (
+                        f"{here.recording.path}: recorded at {sound.rate:,} Hz, where the model hears {rate:,}: "
+                        f"nothing lies above {sound.rate // 2:,} Hz"
+                    )
                 cutters: dict[int, tuple[Resampler, Stretches]] = {}
                 for block in self._chosen(sound):
                     for channel, samples in block.items():
@@ -254,12 +264,6 @@ def total_seconds(recordings: Sequence[Recording]) -> float | None:
             continue
         total += samples / rate
     return total
-
-
-def names_of_failed(failed: Sequence[Finished], of: int) -> UserError:
-    """The message at the end, where some recordings could not be used."""
-    listed = "\n".join(f"  {one.problem}" for one in failed)
-    return UserError(f"{len(failed)} of {counted(of, 'recording')} could not be transcribed:\n{listed}")
 
 
 def _processor_seconds() -> float:

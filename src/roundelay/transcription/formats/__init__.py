@@ -19,3 +19,5 @@ FORMATS: Mapping[str, Callable[[ChannelTranscript], str]] = {
 """A name is also the ending of the files."""
 ALONE = frozenset({"srt", "vtt", "TextGrid"})
 """Formats of which a file holds one transcript; the others may be joined."""
+TIMED = frozenset(FORMATS) - {"txt", "trn"}
+"""Formats that need the times of words."""
