@@ -35,6 +35,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
+    "pack": (
+        "roundelay pack exp/demo/four --out models/demo",
+        "roundelay pack exp/an4/dnn exp/an4/blstm:0.5 --out models/an4 --decoded exp/an4/together",
+    ),
     "transcribe": (
         "roundelay transcribe models/an4 talk.mp3",
         "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
