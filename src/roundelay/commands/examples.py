@@ -49,6 +49,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay evaluate models/an4 --data data/mine --out results",
         "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
     ),
+    "transcribe": (
+        "roundelay transcribe models/an4 talk.mp3",
+        "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
+        "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
+        "roundelay transcribe models/an4 - --format json",
+    ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",
