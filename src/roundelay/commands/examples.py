@@ -74,7 +74,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay claims run stragglers",
         "roundelay claims run rings --source corpora/an4",
     ),
-    "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
+    "report": (
+        "roundelay report exp/demo/one exp/demo/four --out report.html",
+        "roundelay report exp/demo/one exp/demo/four --audio",
+    ),
     "doctor": (
         "roundelay doctor",
         "roundelay doctor --listen 10.0.0.2",
