@@ -18,7 +18,7 @@ ENOUGH_FOR_PROCESSES = 600.0
 
 @final
 @dataclass(eq=False)
-class Outcome:
+class CallResult:
     """Results of a call.
 
     Attributes:
@@ -38,7 +38,7 @@ class Outcome:
     real_time_factor: float = 0.0
 
     def report(self, recordings: int) -> list[str]:
-        """What happened, a line each: what is amiss, how much was done and how fast, what failed."""
+        """Lines for people: what is amiss, how much was done and how fast, what failed."""
         lines = [*self.notes[:5], *([f"... and {len(self.notes) - 5} more"] if len(self.notes) > 5 else [])]
         done = f"{counted(recordings, 'recording')}"
         done += f", {self.kept} of them transcribed before" if self.kept else ""
@@ -58,8 +58,8 @@ def transcribe_all(
     name: str,
     to: TranscriptFolder | Callable[[str], None],
     progress: Progress,
-) -> Outcome:
-    """Transcribe all recordings; the bad ones are in the outcome.
+) -> CallResult:
+    """Transcribe all recordings; the bad ones are in the result.
 
     Args:
         name: of the format.
@@ -68,25 +68,25 @@ def transcribe_all(
     Raises:
         UserError: several recordings cannot follow each other in this format.
     """
-    outcome, pending = Outcome(), recordings
+    result, pending = CallResult(), recordings
     if isinstance(to, TranscriptFolder):
-        pending = _pending(recordings, to, options.speaker, outcome)
+        pending = _pending(recordings, to, options.speaker, result)
     elif name in ALONE and len(recordings) > 1:
         raise UserError(f"--format {name}: a file holds one transcript. Give --out DIR for a file for each recording.")
     transcriber = Transcriber(model, options)
     for one in transcriber.run(pending, progress):
         if one.note:
-            outcome.notes.append(one.note)
+            result.notes.append(one.note)
         if one.problem:
-            outcome.failed.append(one.problem)
+            result.failed.append(one.problem)
             continue
-        outcome.texts |= {transcript.name: transcript.text for transcript in one.transcripts}
+        result.texts |= {transcript.name: transcript.text for transcript in one.transcripts}
         if isinstance(to, TranscriptFolder):
             to.write(one.recording, one.transcripts)
         else:
             to(_shown(one, name, several=len(recordings) > 1))
-    outcome.seconds, outcome.real_time_factor = transcriber.seconds, transcriber.real_time_factor
-    return outcome
+    result.seconds, result.real_time_factor = transcriber.seconds, transcriber.real_time_factor
+    return result
 
 
 def _shown(one: Finished, name: str, *, several: bool) -> str:
@@ -103,7 +103,7 @@ def _shown(one: Finished, name: str, *, several: bool) -> str:
 
 
 def _pending(
-    recordings: Sequence[Recording], folder: TranscriptFolder, speaker: SpeakerIs, outcome: Outcome
+    recordings: Sequence[Recording], folder: TranscriptFolder, speaker: SpeakerIs, result: CallResult
 ) -> list[Recording]:
     """Recordings that are not in the folder; with all others whose speech is normalised together with theirs."""
 
@@ -114,13 +114,13 @@ def _pending(
     lacking = {group(recording) for recording in recordings if there[recording.name] is None}
     for recording in recordings:
         if group(recording) not in lacking:
-            outcome.kept += 1
-            outcome.texts |= {one.name: one.text for one in there[recording.name] or ()}
+            result.kept += 1
+            result.texts |= {one.name: one.text for one in there[recording.name] or ()}
     return [recording for recording in recordings if group(recording) in lacking]
 
 
 def options_of(options: Options, name: str) -> dict[str, object]:
-    """Whatever decides what is in a transcript, beside the model, for `TranscriptFolder`."""
+    """Settings that decide what is in a transcript, beside the model, for `TranscriptFolder`."""
     cutting = options.cutting
     return {
         "channel": options.channel,

@@ -43,7 +43,8 @@ def references(path: Path, names: Collection[str]) -> dict[str, list[str]]:
             result[name] = [word.upper() for word in found[key]]
     if lacking:
         more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-        raise UserError(f"{path}: nothing is said there of {', '.join(lacking[:5])}{more}; add their words.")
+        hint = " One with @ is a channel; `--channel` chooses one." if any("@" in name for name in lacking) else ""
+        raise UserError(f"{path}: nothing is said there of {', '.join(lacking[:5])}{more}; add their words.{hint}")
     return result
 
 

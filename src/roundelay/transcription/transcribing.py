@@ -26,7 +26,7 @@ from roundelay.transcription.transcript import ChannelTranscript, Segment, place
 
 Samples = npt.NDArray[np.float32]
 SpeakerIs = Literal["file", "folder", "all"]
-_ALIKE = 1e-4  # channels that differ by less are one
+_ALIKE = 0.03  # channels that differ by less than this share of their mean are one; coding alone makes 0.01
 
 
 class SaidWords(Protocol):
@@ -243,7 +243,7 @@ class Transcriber:
             raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {wanted}")
         for block in sound.blocks:
             if alike is None:
-                alike = bool(np.ptp(block, axis=1).max() < _ALIKE)
+                alike = _alike(block)
             if wanted == 0:
                 yield {1: block.mean(1)}
             elif wanted is not None:
@@ -264,6 +264,13 @@ def total_seconds(recordings: Sequence[Recording]) -> float | None:
             continue
         total += samples / rate
     return total
+
+
+def _alike(block: Samples) -> bool:
+    """True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
+    mean = block.mean(1, keepdims=True)
+    loud = float(np.sqrt(np.mean(np.square(mean))))
+    return 0 < loud and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
 
 
 def _processor_seconds() -> float:
