@@ -22,7 +22,7 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
-from roundelay.core.streams import stream, stream_seed
+from roundelay.core.streams import stream_seed
 from roundelay.job import AfterDeath, Job
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
@@ -40,10 +40,10 @@ from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
+from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior, set_scales
 from roundelay.speech.models.sequences import SequenceExamples
 from roundelay.speech.prepared import Corpus, load_corpus, read_summary
-from roundelay.speech.training_index import TrainingIndex
+from roundelay.speech.training_index import TrainingIndex, is_in_shards
 from roundelay.starting import MODEL, MODEL_META, beginning_of, targets_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
@@ -68,6 +68,14 @@ class AcousticTask(Task):
     augment: AugmentConfig = AugmentConfig()
     objective: Objective = CrossEntropy()
     order: OrderName = "shuffle"
+    scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
+
+    @property
+    def in_shards(self) -> bool:
+        return is_in_shards(self.corpus)
+
+    def begun_as(self, common: Sequence[float]) -> Task:
+        return dataclasses.replace(self, scales=tuple(common))
 
     def index(self) -> TrainingIndex:
         """Features and labelled frames; of a large corpus as all processes of a host map them.
@@ -81,18 +89,18 @@ class AcousticTask(Task):
 
     def build(self) -> Learner:
         index = self.index()
-        store = index.store
-        network = make_network(self.model, store.parts, index.num_pdfs)
+        network = make_network(self.model, index.store.parts, index.num_pdfs)
         examples = labelled_frames(self.corpus, index, network, self.order)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "initial"))
             network.reset()
-        sample = stream(0, "scale").integers(0, examples.count(TRAIN), 20_000)
-        network.frontend.fit_scale(*examples.windows(TRAIN, sample, network.frontend.config.reach))
+        scales = set_scales(network.frontend, examples, self.scales)
         if self.augment.masks:
-            network.frontend.augment = SpecAugment(self.augment, store.parts)
+            network.frontend.augment = SpecAugment(self.augment, index.store.parts)
         device = None if self.device == "cpu" else torch.device(self.device)
-        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
+        learner = ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
+        learner.shards, learner.common = examples.shards, scales if examples.shards else ()
+        return learner
 
 
 def labelled_frames(

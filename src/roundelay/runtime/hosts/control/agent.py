@@ -14,6 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.arrivals import open_router
+from roundelay.runtime.hosts.control.division import task_in_common
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.control.segment_part import (
@@ -108,6 +109,9 @@ class _HostAgent:
             self._monitored = self._find(seconds)
             self._monitored.beat()
             self._monitored.listen(self._heard, self._gone)
+            if cluster.task.in_shards:
+                task = task_in_common(cluster.task, self._orders, self._check, seconds)
+                self._cluster = dataclasses.replace(cluster, task=task)
             self._build()
         except BaseException:
             self.close()
@@ -176,7 +180,8 @@ class _HostAgent:
         self.local_runtime = start_learners(self._cluster, self._place, self._terms, self._endpoint)
         self._arena = self.local_runtime.arena
         initial = fingerprint(self._arena.vector("row", self.local_runtime.here[0]))
-        self._send("built", parameters=self.local_runtime.parameters, initial=initial)
+        facts = {"parameters": self.local_runtime.parameters, "shards": self.local_runtime.shards}
+        self._send("built", initial=initial, **facts)
 
     # What is said -----------------------------------------------------------------------------------------------------
 
