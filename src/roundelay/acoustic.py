@@ -6,6 +6,7 @@ Legend: P parameters, S tied states.
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
-from roundelay.core.streams import stream, stream_seed
+from roundelay.core.streams import stream_seed
 from roundelay.job import AfterDeath, Job
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
@@ -35,11 +36,11 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
+from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior, set_scales
 from roundelay.speech.models.sequences import SequenceExamples
 from roundelay.speech.prepared import load_corpus, read_summary
 from roundelay.speech.trained import MODEL_META, TrainedSizes
-from roundelay.speech.training_index import TrainingIndex
+from roundelay.speech.training_index import TrainingIndex, is_in_shards
 from roundelay.starting import beginning_of, targets_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
@@ -64,6 +65,14 @@ class AcousticTask(Task):
     augment: AugmentConfig = AugmentConfig()
     objective: Objective = CrossEntropy()
     order: OrderName = "shuffle"
+    scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
+
+    @property
+    def in_shards(self) -> bool:
+        return is_in_shards(self.corpus)
+
+    def begun_as(self, common: Sequence[float]) -> Task:
+        return dataclasses.replace(self, scales=tuple(common))
 
     def index(self) -> TrainingIndex:
         """Features and labelled frames; of a large corpus as all processes of a host map them.
@@ -77,18 +86,18 @@ class AcousticTask(Task):
 
     def build(self) -> Learner:
         index = self.index()
-        store = index.store
-        network = make_network(self.model, store.parts, index.num_pdfs)
+        network = make_network(self.model, index.store.parts, index.num_pdfs)
         examples = labelled_frames(self.corpus, index, network, self.order)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "initial"))
             network.reset()
-        sample = stream(0, "scale").integers(0, examples.count(TRAIN), 20_000)
-        network.frontend.fit_scale(*examples.windows(TRAIN, sample, network.frontend.config.reach))
+        scales = set_scales(network.frontend, examples, self.scales)
         if self.augment.masks:
-            network.frontend.augment = SpecAugment(self.augment, store.parts)
+            network.frontend.augment = SpecAugment(self.augment, index.store.parts)
         device = None if self.device == "cpu" else torch.device(self.device)
-        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
+        learner = ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
+        learner.shards, learner.common = examples.shards, scales if examples.shards else ()
+        return learner
 
 
 def labelled_frames(

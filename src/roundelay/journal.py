@@ -93,7 +93,8 @@ class Journal:
         for joined in outcome.joined:
             self.say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
         for gone in outcome.hosts_lost:
-            self.say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, redrawn=gone.redrawn))
+            undone = {"redrawn": gone.redrawn, "missing": gone.missing}
+            self.say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, **undone))
         for back in outcome.hosts_joined:
             self.say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
         self.say(

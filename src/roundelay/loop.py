@@ -70,13 +70,15 @@ class Run:
         self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)
         self.now = Position(schedules.start(job.schedule, job.minibatch.number))
         self.due = False  # a checkpoint inside the epoch
+        self.division = ""  # of the epoch between hosts, as it was said last
         self.before = job.cluster.learners  # of the checkpoint that is gone on from
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
         self.interrupt.busy = True
         self.started = wall_clock()
-        with LiveFile(self.exp, self.job.cluster.learners, self.learner.examples) as self.live:
+        self.examples = self._plan(0, 1).examples  # of all hosts
+        with LiveFile(self.exp, self.job.cluster.learners, self.examples) as self.live:
             return self._go()
 
     def _go(self) -> Results | None:
@@ -122,8 +124,11 @@ class Run:
         now, epoch = self.now.schedule, self.now.schedule.epoch
         if self._asked():  # between epochs, or in one so short that nobody looked
             return self._interrupted(epoch)
-        cluster, minibatch = self.job.cluster, self.now.cut(self.minibatch)
-        plan = EpochPlan(epoch, self.learner.examples, minibatch, cluster.learners, cluster.seed)
+        minibatch = self.now.cut(self.minibatch)
+        plan = self._plan(epoch, minibatch)
+        if (division := plan.division(self.learner.shards)) and division != self.division:
+            self._tell(division)
+        self.division = division
         warmup = self.job.schedule.warmup(self.job.minibatch.number, epoch, plan.rounds)
         segment = SegmentPlan(plan, now.learning_rate, first=self.now.first, warmup=warmup)
         done = min(plan.examples, segment.first_round * plan.minibatch)
@@ -146,6 +151,10 @@ class Run:
             return self._interrupted(epoch)
         self._judge(loss)
         return True
+
+    def _plan(self, epoch: int, minibatch: int) -> EpochPlan:
+        learners, seed = self.job.cluster.learners, self.job.cluster.seed
+        return self.runtime.divided(EpochPlan(epoch, self.learner.examples, minibatch, learners, seed))
 
     def _segment(self, segment: SegmentPlan) -> Outcome:
         self.journal.begin_segment()
@@ -359,7 +368,7 @@ class Run:
             RunStarted(
                 **self._time(),
                 **self._identity(),
-                train_frames=self.learner.examples,
+                train_frames=self.examples,
                 resumed=found is not None,
             )
         )

@@ -16,13 +16,14 @@ PATHS = [str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
 
 
-def start(command: Sequence[str], **environment: Any) -> "subprocess.Popen[str]":
+def start(command: Sequence[str], where: Path | None = None, **environment: Any) -> "subprocess.Popen[str]":
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
     theirs = {name: str(value) for name, value in environment.items()}
     return subprocess.Popen(
         [sys.executable, "-m", *command],
         env={**os.environ, **ours, **theirs},
         text=True,
+        cwd=where,
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -30,14 +31,17 @@ def start(command: Sequence[str], **environment: Any) -> "subprocess.Popen[str]"
 
 
 @contextmanager
-def two_hosts(sizes: tuple[int, int], *options: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """A process for every learner, as launchers have it."""
+def two_hosts(
+    sizes: tuple[int, int], *options: str, where: Sequence[Path | None] = (None, None)
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """A process for every learner, as launchers have it; each host in its own folder."""
     port, processes = free_port(), []
     for host, size in enumerate(sizes):
         for local in range(size):
             processes.append(
                 start(
                     ["roundelay.cli", "train", "recipe.yaml", *options],
+                    where[host],
                     WORLD_SIZE=sum(sizes),
                     RANK=sum(sizes[:host]) + local,
                     LOCAL_RANK=local,

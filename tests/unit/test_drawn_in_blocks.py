@@ -8,10 +8,14 @@ import pytest
 
 from roundelay.core.block_order import BlockOrder
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.control.division import HostShards, shares_of
+from roundelay.speech.features.shards import StoredShard
+from roundelay.speech.models.frames import LabelledFrames, OrderName
 from roundelay.speech.models.labelled import LabelledRuns
 from roundelay.speech.models.sequences import Pieces, SequenceExamples, lay_out
 from support.in_blocks import WINDOW, examples_in_blocks, runs
-from support.toy_models import TINY, toy
+from support.toy_models import TINY, tiny, toy
 
 
 def test_runs_number_the_labelled_frames_of_a_split() -> None:
@@ -53,6 +57,41 @@ def test_an_epoch_has_every_frame_once_whatever_the_number_of_learners(name: str
         assert np.array_equal(np.concatenate(parts), drawn)
     other = dataclasses.replace(plan, epoch=4)
     assert not np.array_equal(some.order(other)[0 : plan.examples], drawn)
+
+
+@pytest.mark.parametrize("how", ["shuffle", "blocks"])
+@pytest.mark.parametrize("name", TINY)
+def test_hosts_with_shards_of_their_own_draw_every_frame_once_between_them(name: str, how: OrderName) -> None:
+    """As numbers of the store's frames, with a shard that both have and each drawing from its own."""
+    store, labels, splits, _ = toy()
+    places = [store.position(u) for u in splits["train"]]
+    assert places == list(range(places[0], places[-1] + 1))
+    cuts = [*places[:: len(places) // 3][:3], places[-1] + 1]
+
+    def host(here: set[int]) -> LabelledFrames:
+        shards = tuple(StoredShard(cuts[n], cuts[n + 1], n in here) for n in range(3))
+        own = [u for u in splits["train"] if any(s.here and s.first <= store.position(u) < s.end for s in shards)]
+        kept = dataclasses.replace(store, shards=shards)
+        return tiny(name).examples(kept, labels, {**splits, "train": own}, how)
+
+    whole, hosts = host({0, 1, 2}), [host({0, 1}), host({1, 2})]
+    shards = shares_of([HostShards(learners, some.shards) for learners, some in zip((2, 1), hosts, strict=True)])
+    assert [max(some) for some in zip(*(one.shards for one in hosts), strict=True)] == list(whole.shards)
+    assert sum(whole.shards) == whole.count("train")
+    plan = EpochPlan(1, whole.count("train"), 64, 3, seed=2, shares=shards)
+    drawn = []
+    for batch in map(plan.piece, range(plan.pieces)):
+        own, begin = plan.own(batch)
+        some = hosts[batch.index % 3 // 2]
+        numbers = some.order(own)[batch.start - begin : batch.stop - begin]  # type: ignore[attr-defined]
+        drawn.append(some._runs["train"].in_store(numbers))
+    everything = whole._runs["train"].in_store(np.arange(whole.count("train")))
+    assert np.array_equal(np.sort(np.concatenate(drawn)), everything)
+    states = int(labels.max()) + 1
+    for some in hosts:
+        assert np.array_equal(some.label_counts("train", states), whole.label_counts("train", states))
+    with pytest.raises(UserError, match="shard 2 of 3 is to be trained and is not here"):
+        hosts[0].train_on((1, 2))
 
 
 @pytest.mark.parametrize("name", TINY)

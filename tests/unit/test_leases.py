@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.core.epochs import EpochPlan
+from roundelay.core.epochs import EpochPlan, Share
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, counted, enter
@@ -55,6 +55,46 @@ def test_a_stop_lets_the_begun_rounds_end() -> None:
     leases.stop(lambda reached: reached)
     assert leases.draw(1, 9) == ([4, 5], False)
     assert leases.next == 6
+
+
+SHARED = EpochPlan(
+    epoch=0, examples=38, minibatch=12, learners=3, seed=0, shares=(Share(2, 21, (0, 2)), Share(1, 17, (1,)))
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["draw", "train", "die"])), max_size=60))
+def test_every_host_is_leased_what_is_its_own_once_and_nobody_else_is(story: list[tuple[int, str]]) -> None:
+    leases = Leases(SHARED, 0, SHARED.pieces)
+    held: dict[int, list[int]] = {0: [], 1: []}
+    trained: dict[int, list[int]] = {0: [], 1: []}
+    for host, what in story:
+        if what == "draw":
+            held[host] += leases.draw(host, 2)[0]
+        elif what == "train" and held[host]:
+            index = held[host].pop(0)
+            leases.settle(host, [index])
+            trained[host].append(index)
+        elif what == "die":
+            done = sum(SHARED.piece(index).frames for index in trained[host])
+            assert leases.lose(host) == (0, SHARED.shares[host].examples - done)
+            held[host] = []
+    for host, ranks in ((0, {0, 1}), (1, {2})):
+        leases.give_back(host)
+        while leases.left_for([host]):
+            trained[host] += leases.draw(host, 3)[0]
+        assert {index % 3 for index in trained[host]} == ranks
+        assert sum(SHARED.piece(index).frames for index in trained[host]) == SHARED.shares[host].examples
+        assert len(set(trained[host])) == len(trained[host])
+    assert leases.next == SHARED.pieces
+
+
+def test_a_stop_ends_the_shares_of_all_hosts_after_one_round() -> None:
+    leases = Leases(SHARED, 3, SHARED.pieces)
+    assert leases.draw(0, 3) == ([3, 4, 6], True)
+    leases.stop(lambda reached: reached)
+    assert leases.draw(0, 9) == ([7], False)
+    assert leases.draw(1, 9) == ([5, 8], False)
+    assert leases.next == 9
 
 
 @pytest.fixture

@@ -4,9 +4,16 @@ One shuffled order per epoch, cut into rounds of `minibatch` examples, each roun
 learner. All strategies train the same cuts: a synchronous one takes (round, rank), an asynchronous one takes them from
 a shared queue in the same order. So every strategy sees the same frames, and one learner with minibatch B sees per
 round what L learners with B / L see together.
+
+Where hosts have only some shards of the examples each, every host has an order of its own examples, and a share of the
+epoch's positions: those of the first host come first. A round then takes of each order as many examples as is its part
+of all, cut by floors of the running sums, so that all orders end with the epoch, and a round is at most one example a
+host larger or smaller than it would be.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +22,32 @@ from roundelay.core.state import Minibatch
 from roundelay.core.streams import stream
 
 
+@final
+@dataclass(frozen=True)
+class Share:
+    """The part of an epoch that the learners of one host train: all `examples` in these `shards`."""
+
+    learners: int
+    examples: int
+    shards: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class EpochPlan:
-    """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`."""
+    """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`.
+
+    Attributes:
+        shares: of hosts in rank order, where each draws from its own shards; none: all draw from one order.
+        shards: those that the examples are in; none: all that are here.
+    """
 
     epoch: int
     examples: int
     minibatch: int
     learners: int
     seed: int
+    shares: tuple[Share, ...] = ()
+    shards: tuple[int, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -38,11 +62,70 @@ class EpochPlan:
     def piece(self, index: int) -> Minibatch:
         """Minibatch number `index` = round * learners + rank."""
         round_, rank = divmod(index, self.learners)
+        if self.shares:
+            return self._piece_of_share(index, round_, rank)
         low = round_ * self.minibatch
         size = min(self.examples, low + self.minibatch) - low
         start, stop = low + size * rank // self.learners, low + size * (rank + 1) // self.learners
         return Minibatch(epoch=self.epoch, index=index, start=start, stop=stop)
 
+    def _piece_of_share(self, index: int, round_: int, rank: int) -> Minibatch:
+        share, rank, begin = self.share(rank)
+        before, after = (min(self.examples, end * self.minibatch) for end in (round_, round_ + 1))
+        low = share.examples * before // self.examples
+        size = share.examples * after // self.examples - low
+        start, stop = low + size * rank // share.learners, low + size * (rank + 1) // share.learners
+        return Minibatch(epoch=self.epoch, index=index, start=begin + start, stop=begin + stop)
+
+    def share(self, rank: int) -> tuple[Share, int, int]:
+        """The share that learner `rank` draws from, its rank among those who do, and the share's first position."""
+        begin = 0
+        for share in self.shares:
+            if rank < share.learners:
+                return share, rank, begin
+            rank, begin = rank - share.learners, begin + share.examples
+        raise ValueError(f"{rank} learners more than shares are for")
+
+    def own(self, batch: Minibatch) -> tuple["EpochPlan", int]:
+        """The plan of the order that a minibatch is drawn from, and the first position of that order."""
+        if not self.shares:
+            return self, 0
+        share, _, begin = self.share(batch.index % self.learners)
+        minibatch = max(1, self.minibatch * share.examples // self.examples)
+        return EpochPlan(self.epoch, share.examples, minibatch, share.learners, self.seed, shards=share.shards), begin
+
+    def division(self, shards: Sequence[int]) -> str:
+        """The shares in words, and which shards nobody has; "" where all is drawn from one order.
+
+        Args:
+            shards: examples in every shard, -1 where it is not here; none: the examples are not in shards.
+        """
+        said = [
+            f"host {host} draws from shards {_listed(share.shards)} ({share.examples:,} frames)"
+            if share.shards
+            else f"host {host} draws nothing"
+            for host, share in enumerate(self.shares)
+        ]
+        there = {number for share in self.shares for number in share.shards}
+        lacking = [n for n, some in enumerate(shards) if (n not in there if self.shares else some < 0)]
+        if lacking:
+            said.append(f"shards {_listed(lacking)} of {len(shards)} are nowhere: the corpus is smaller by them")
+        return "; ".join(said)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name not in ("shares", "shards") or value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "EpochPlan":
+        """The inverse of `to_json`."""
+        shares = [Share(**{**one, "shards": tuple(one["shards"])}) for one in value.get("shares", ())]
+        return cls(**{**value, "shares": tuple(shares), "shards": tuple(value.get("shards", ()))})
+
     def order(self) -> NDArray[np.int64]:
         """The shuffled example numbers, (examples,)."""
         return stream(self.seed, "order", self.epoch).permutation(self.examples)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

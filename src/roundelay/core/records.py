@@ -141,6 +141,7 @@ class HostLost(Record):
     ranks: list[int]
     reason: str
     redrawn: int = 0  # minibatches it had drawn and not trained, which others drew again
+    missing: int = 0  # frames of shards that it drew from alone, not trained in this epoch unless it came back
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,10 @@ class Learner(ABC):
     examples: int
     sequences: int | None = None
     """Training sequences that the examples are drawn as; None: they are drawn one by one."""
+    shards: tuple[int, ...] = ()
+    """Training examples in every shard, -1 where a shard is not on this host; none: they are not in shards."""
+    common: tuple[float, ...] = ()
+    """Numbers that were measured on the examples here and must be the same for all learners (`Task.begun_as`)."""
     device: torch.device | None = None
     """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
@@ -90,6 +94,19 @@ class Learner(ABC):
 
 class Task(ABC):
     """A picklable description of a learner; each process builds its own."""
+
+    @property
+    def in_shards(self) -> bool:
+        """Are the training examples in shards, so that hosts may have different ones?"""
+        return False
+
+    def begun_as(self, common: Sequence[float]) -> "Task":
+        """The same task with these numbers in the place of those that `build` would measure here.
+
+        Raises:
+            ValueError: it has no such numbers.
+        """
+        raise ValueError(f"{type(self).__name__} measures nothing")
 
     @abstractmethod
     def build(self) -> Learner:

@@ -163,7 +163,7 @@ class ModuleLearner(Learner):
         (expected, ahead), self._ahead = self._ahead, (None, None)
         if ahead is not None and expected == (batch, plan):
             return ahead
-        inputs, targets = self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop])
+        inputs, targets = self._examples.batch("train", self._drawn(batch, plan))
         if self.device is None:
             return inputs, targets
         return tuple(self._there(some) for some in inputs), self._there(targets)
@@ -236,7 +236,7 @@ class ModuleLearner(Learner):
 
     def _stacked(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan) -> tuple[Tensor, list[Statistics]]:
         """Gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
-        examples = [self._examples.batch("train", self._order_of(plan)[batch.start : batch.stop]) for batch in batches]
+        examples = [self._examples.batch("train", self._drawn(batch, plan)) for batch in batches]
         inputs = tuple(torch.stack(parts) for parts in zip(*(some for some, _ in examples), strict=True))
         targets = torch.stack([some for _, some in examples])
         self.module.train()
@@ -254,6 +254,11 @@ class ModuleLearner(Learner):
 
         gradients, found = vmap(grad(loss, has_aux=True))(x, inputs, targets)
         return gradients, self._objective.statistics_of_each(found, targets)
+
+    def _drawn(self, batch: Minibatch, plan: EpochPlan) -> NDArray[np.int64]:
+        """The training examples (B,) of a minibatch of the plan."""
+        plan, begin = plan.own(batch)
+        return self._order_of(plan)[batch.start - begin : batch.stop - begin]
 
     def _order_of(self, plan: EpochPlan) -> Order:
         """The order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""

@@ -102,7 +102,7 @@ class SegmentPlan:
     def to_json(self) -> dict[str, Any]:
         """The part of it that a learner in another process is told, now or in a replay."""
         return {
-            "epoch": dataclasses.asdict(self.epoch),
+            "epoch": self.epoch.to_json(),
             "learning_rate": self.learning_rate,
             "first": self.first,
             "warmup": self.warmup and dataclasses.asdict(self.warmup),
@@ -112,7 +112,7 @@ class SegmentPlan:
     def from_json(cls, value: Mapping[str, Any]) -> "SegmentPlan":
         """The inverse of `to_json`, but for the last round, which a learner is told by the arena."""
         warmup = value["warmup"] and Warmup(**value["warmup"])
-        return cls(EpochPlan(**value["epoch"]), value["learning_rate"], value["first"], warmup=warmup)
+        return cls(EpochPlan.from_json(value["epoch"]), value["learning_rate"], value["first"], warmup=warmup)
 
     @property
     def first_round(self) -> int:
@@ -156,6 +156,7 @@ class HostGone:
     ranks: tuple[int, ...]
     reason: str
     redrawn: int = 0  # minibatches that were leased to it, and that others drew again
+    missing: int = 0  # examples of its own shards that nobody trains in this epoch unless it comes back
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,10 @@ class Runtime(ABC):
     parameters: int = field(init=False)
     stopped_by: str = field(default="", init=False)
     """The name of the signal that stops the run: heard by another host, or told by whoever leads the run."""
+
+    def divided(self, plan: EpochPlan) -> EpochPlan:
+        """The plan as it is trained here: with a share for each host, where hosts have only some of the examples."""
+        return plan
 
     @abstractmethod
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:

@@ -94,6 +94,14 @@ class TrainingIndex:
         return cls.make(corpus, alignment)
 
 
+def is_in_shards(corpus: Path) -> bool:
+    """Are the training features of a prepared corpus in shards, some of which may be on other hosts?"""
+    if not (corpus / CORPUS).is_file():
+        return False
+    features = str(read_sums(corpus / CORPUS, "Run `roundelay prepare` again.")[0].get("features"))
+    return bool(shard_files(corpus / features))
+
+
 def _made_from(corpus: Path, alignment: Path) -> list[Any]:
     """Size and time of change of all files that an index depends on."""
     if not (corpus / CORPUS).is_file() or not (alignment / SUMMARY).is_file():

@@ -98,6 +98,7 @@ class ProcsRuntime(Runtime):
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
+        self.shards, self.common = learner.shards, learner.common
         scalars, views = len(cluster.optimizer.scalars), () if share is None else share.views
         self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, views)
         self._descriptor = create_file(self.layout)

@@ -14,11 +14,14 @@ from torch import Tensor
 from roundelay.core.block_order import WINDOW_SIZE, Arrange, BlockOrder, Integers, Order
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
 from roundelay.speech.features.read_ahead import let_go, read_ahead
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models.frontend import FrontendConfig
+from roundelay.speech.models.frontend import Frontend, FrontendConfig
 from roundelay.speech.models.labelled import LabelledRuns
 
+TRAINED = "train"
+"""The split that orders and shards are of."""
 Windows = tuple[Tensor, Tensor, Tensor]
 """(windows (B, W, F), speaker mean (B, F), speaker standard deviation (B, F))."""
 
@@ -64,6 +67,35 @@ class LabelledFrames:
             for split, some in splits.items()
         }
 
+        self._all_here = self._runs.get(TRAINED)
+        self._now: tuple[int, ...] = ()  # shards that are trained on; none: all that are here
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Labelled frames in every shard of the training split, -1 where it is not here; none: it has no shards."""
+        runs = self._all_here
+        if runs is None:
+            return ()
+        return tuple(runs.within([(one.first, one.end)]).frames if one.here else -1 for one in self._store.shards)
+
+    def train_on(self, shards: tuple[int, ...]) -> None:
+        """From now on the training split is what is in these shards, all here; none: everything that is here.
+
+        Raises:
+            UserError: one is not here.
+        """
+        if shards == self._now or self._all_here is None:
+            return
+        stored = self._store.shards
+        if absent := [number for number in shards if not stored[number].here]:
+            raise UserError(
+                f"{self._store.folder}: shard {absent[0]} of {len(stored)} is to be trained and is not here."
+            )
+        everything = {number for number, one in enumerate(stored) if one.here} == set(shards)
+        stretches = [(stored[number].first, stored[number].end) for number in shards]
+        self._runs[TRAINED] = self._all_here if everything or not shards else self._all_here.within(stretches)
+        self._now = shards
+
     def count(self, split: str) -> int:
         """Labelled frames in `split`."""
         return self._runs[split].frames
@@ -77,8 +109,14 @@ class LabelledFrames:
         return cut_windows(self._store, frames, np.arange(-reach, reach + 1))
 
     def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
-        """(S,): how often each tied state occurs in `split`."""
+        """(S,): how often each tied state occurs in `split`, in shards that are not here too."""
         runs, counts = self._runs[split], np.zeros(states, np.int64)
+        if split == TRAINED and any(not one.here for one in self._store.shards):  # labels of all shards are here
+            stretches = [self._store.offsets[[one.first, one.end]].tolist() for one in self._store.shards]
+            for start in range(stretches[0][0], stretches[-1][1], COUNTED_AT_ONCE):
+                some = self._labels[start : min(start + COUNTED_AT_ONCE, stretches[-1][1])]
+                counts += np.bincount(some[some >= 0], minlength=states)
+            return counts
         for start in range(0, runs.frames, COUNTED_AT_ONCE):
             frames = runs.in_store(np.arange(start, min(start + COUNTED_AT_ONCE, runs.frames)))
             counts += np.bincount(self._labels[frames], minlength=states)
@@ -117,6 +155,7 @@ class FrameExamples(LabelledFrames):
 
     def order(self, plan: EpochPlan) -> Order:
         """The training frames in the order of the plan's epoch."""
+        self.train_on(plan.shards)
         return plan.order() if self._how == "shuffle" else self._in_blocks(plan, self._shuffled)
 
     def _shuffled(self, rng: np.random.Generator, blocks: NDArray[np.int32], *_: object, **__: object) -> Integers:
@@ -167,6 +206,17 @@ def _stretches(array: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
     step, feature = array.strides
     shape = (max(0, len(array) - frames + 1), frames, array.shape[1])
     return np.lib.stride_tricks.as_strided(array, shape, (step, step, feature), writeable=False)
+
+
+def set_scales(frontend: Frontend, examples: LabelledFrames, known: Sequence[float] = ()) -> tuple[float, ...]:
+    """Set the scales of a front end: to those that are known already, else as training frames have them; returns
+    them."""
+    if known:
+        frontend.scale.copy_(torch.tensor(known).view_as(frontend.scale))
+    else:
+        sample = stream(0, "scale").integers(0, examples.count(TRAINED), 20_000)
+        frontend.fit_scale(*examples.windows(TRAINED, sample, frontend.config.reach))
+    return tuple(frontend.scale.flatten().tolist())
 
 
 def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:

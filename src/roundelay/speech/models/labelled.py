@@ -71,6 +71,16 @@ class LabelledRuns:
             np.array(bounds, np.int64),
         )
 
+    def within(self, stretches: Iterable[tuple[int, int]]) -> "LabelledRuns":
+        """The runs in utterances at these places in the store, first and end of each stretch; numbered anew."""
+        some = np.zeros(len(self.firsts), bool)
+        for first, end in stretches:
+            some |= (first <= self.utterances) & (self.utterances < end)
+        utterances = self.utterances[some]
+        ends = np.concatenate([[0], np.cumsum(np.diff(self.ends)[some])]).astype(np.int64)
+        new = np.flatnonzero(np.diff(utterances, prepend=-1))
+        return LabelledRuns.of(self.firsts[some], utterances, ends, np.concatenate([ends[new], ends[-1:]]))
+
     @property
     def frames(self) -> int:
         """Labelled frames."""

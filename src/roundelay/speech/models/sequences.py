@@ -137,6 +137,7 @@ class SequenceExamples(LabelledFrames):
 
     def order(self, plan: EpochPlan) -> Order:
         """The training frames in the order of the plan's epoch."""
+        self.train_on(plan.shards)
         if self._how == "blocks":
             return self._in_blocks(plan, self._laid_out)
         return lay_out(self._pieces.cut(np.diff(self._runs["train"].bounds)), plan)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.division import task_in_common
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
@@ -89,6 +90,8 @@ class _HostAgent:
             self._monitored = self._find(seconds)
             self._monitored.beat()
             self._monitored.listen(self._heard, self._gone)
+            if cluster.task.in_shards:
+                self._local.train_on(task_in_common(cluster.task, self._orders, self._check, seconds))
             self._build()
         except BaseException:
             self.close()
@@ -152,7 +155,7 @@ class _HostAgent:
         self._local.start()
         self._runtime, self._arena = self._local.runtime, self._local.runtime.arena
         initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
-        self._send("built", parameters=self._runtime.parameters, initial=initial)
+        self._send("built", parameters=self._runtime.parameters, initial=initial, shards=self._runtime.shards)
 
     # What is said -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from torch import Tensor
 
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
     Cluster,
@@ -101,6 +102,9 @@ class MultiHostRuntime(Runtime):
             yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
         yield from self._local.readings()
 
+    def divided(self, plan: EpochPlan) -> EpochPlan:
+        return self._hosts.division.divided(plan)
+
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
@@ -117,7 +121,7 @@ class MultiHostRuntime(Runtime):
             for remote in self._hosts.all():
                 remote.answer = HostAnswer()
         self._part(plan, watch)
-        while not self._synchronous and self._leases.left:
+        while not self._synchronous and self._leases.left_for([OWN_HOST, *(r.host for r in self._hosts.inside())]):
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
         learners = self.cluster.learners
         end = int(self._arena.queue.rounds[0]) * learners if self._synchronous else self._leases.next
@@ -158,7 +162,7 @@ class MultiHostRuntime(Runtime):
             time.sleep(0.02)
             look(self.local_runtime.glance())
             self.local_runtime.processes.collect_replacements()
-            if self._more_for(self.local_runtime.processes.ready()):
+            if self._more_for(OWN_HOST, self.local_runtime.processes.ready()):
                 self._lead(plan, look, self._wanted())
         look(self.local_runtime.glance())
 
@@ -167,9 +171,9 @@ class MultiHostRuntime(Runtime):
         found = {*self.local_runtime.living(), *self.local_runtime.processes.ready()}
         return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
 
-    def _more_for(self, ready: Iterable[int]) -> bool:
+    def _more_for(self, host: int, ready: Iterable[int]) -> bool:
         """Is there anything to do for replacements on a host whose learners have all ended?"""
-        return bool(list(ready)) and self._at_once and self._leases is not None and self._leases.left
+        return bool(list(ready)) and self._at_once and self._leases is not None and self._leases.left_for([host])
 
     def _order(self, remote: RemoteHost, plan: SegmentPlan, living: list[int]) -> None:
         with self._hosts.gate:
@@ -230,13 +234,13 @@ class MultiHostRuntime(Runtime):
             indices, more = leases.draw(remote.host, checks.whole(header["wanted"]))
         remote.tell("leases", part=header["part"], indices=indices, more=more)
 
-    def _left(self, remote: RemoteHost) -> int:
+    def _left(self, remote: RemoteHost) -> tuple[int, int]:
         """A host is lost: what it was leased is drawn again, what it has counted stays."""
         self._past.append(remote)
         if self._leases is None:
-            return 0
+            return 0, 0
         self._bases[remote.host] = self._arena.counts.copy()
-        return self._leases.give_back(remote.host)
+        return self._leases.lose(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
         """Attend to hosts; called a few times a second while learners run."""
@@ -251,18 +255,14 @@ class MultiHostRuntime(Runtime):
                 self._stop()
             plan = self._plan
             for remote in self._hosts.inside():
-                if plan is not None and not remote.busy and self._more_for(remote.could_begin()):
+                if plan is not None and not remote.busy and self._more_for(remote.host, remote.could_begin()):
                     self._order(remote, plan, self._wanted())
             return False
 
         return look
 
     def _seen(self) -> tuple[HostSeen, ...]:
-        traffic: dict[int, tuple[int, int]] = {}
-        for host, sent, received, _ in self._readings():
-            before = traffic.get(host, (0, 0))
-            traffic[host] = before[0] + sent, before[1] + received
-        return self._hosts.seen(traffic)
+        return self._hosts.seen(self._traffic.bytes())
 
     def _judge(self) -> None:
         """Turn problems of other hosts into exceptions.

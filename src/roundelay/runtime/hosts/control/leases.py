@@ -10,8 +10,9 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,39 +31,106 @@ AHEAD_SECONDS = 0.02
 """Prefetched leases are to last so much longer than a round trip to the coordinator."""
 
 
+@final
+class LeaseSource:
+    """Minibatches in the order in which they are drawn: those of all learners, or of the learners of one host.
+
+    Args:
+        ranks: of the learners.
+        first_round, end_round: of the segment.
+    """
+
+    def __init__(self, plan: EpochPlan, ranks: range, first_round: int, end_round: int) -> None:
+        self._plan, self._ranks = plan, ranks
+        self._at, self._end = first_round * len(ranks), end_round * len(ranks)
+        self.returned: deque[int] = deque()
+
+    @property
+    def next(self) -> int:
+        """The first minibatch never drawn."""
+        return self._index(self._at)
+
+    @property
+    def reached(self) -> int:
+        """Rounds of which minibatches were drawn."""
+        return -(-self._at // len(self._ranks))
+
+    @property
+    def left(self) -> bool:
+        """Is there anything to draw?"""
+        return bool(self.returned) or self._at < self._end
+
+    def draw(self) -> int | None:
+        """The next; those given back come first. None: it is empty, as those of a last round may be."""
+        if self.returned:
+            return self.returned.popleft()
+        batch = self._plan.piece(self._index(self._at))
+        self._at += 1
+        return batch.index if batch.frames else None
+
+    def untrained(self) -> int:
+        """Examples to be drawn yet."""
+        if self._at >= self._end:
+            return sum(self._plan.piece(index).frames for index in self.returned)
+        first, last = (self._plan.piece(self._index(at)) for at in (self._at, self._end - 1))
+        return last.stop - first.start + sum(self._plan.piece(index).frames for index in self.returned)
+
+    def stop(self, round_: int) -> None:
+        """Let nobody draw of `round_` and later ones."""
+        self._end = min(self._end, round_ * len(self._ranks))
+
+    def _index(self, at: int) -> int:
+        round_, rank = divmod(at, len(self._ranks))
+        return round_ * self._plan.learners + self._ranks[rank]
+
+
 class Leases:
-    """The coordinator's leases of one segment: minibatches `first` to `end` of an epoch. Safe from any thread."""
+    """The coordinator's leases of one segment: minibatches `first` to `end` of an epoch, both multiples of L. Safe from
+    any thread.
+
+    Where the plan has shares, every host draws from its own, and nobody else does: what a lost host leaves is left,
+    unless it comes back.
+    """
 
     def __init__(self, plan: EpochPlan, first: int, end: int) -> None:
-        self._plan, self._next, self._end = plan, first, end
-        self._returned: deque[int] = deque()
+        self._plan = plan
+        rounds = first // plan.learners, end // plan.learners
+        self._sources = [LeaseSource(plan, range(plan.learners), *rounds)]
+        if plan.shares:
+            ends = list(accumulate(share.learners for share in plan.shares))
+            ranks = [range(stop - share.learners, stop) for share, stop in zip(plan.shares, ends, strict=True)]
+            some = [rounds if share.examples else (0, 0) for share in plan.shares]
+            self._sources = [LeaseSource(plan, own, *of) for own, of in zip(ranks, some, strict=True)]
         self._held: dict[int, set[int]] = {}
         self._settled: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     @property
     def next(self) -> int:
-        """The first minibatch never drawn."""
-        return self._next
+        """The first minibatch never drawn; of several sources the one that was drawn from most."""
+        if len(self._sources) == 1:
+            return self._sources[0].next
+        return max(source.reached for source in self._sources) * self._plan.learners
 
     @property
     def left(self) -> bool:
-        """Is there anything to draw?"""
-        return bool(self._returned) or self._next < self._end
+        """Is there anything to draw, for anybody?"""
+        return any(source.left for source in self._sources)
+
+    def left_for(self, hosts: Iterable[int]) -> bool:
+        """Is there anything to draw for one of these hosts?"""
+        return any(self._source(host).left for host in hosts)
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
         """Up to so many for `host`, at most PREFETCH; those given back by others come first. And: is there more?"""
         with self._lock:
             found: list[int] = []
-            while len(found) < min(wanted, PREFETCH) and self.left:
-                if self._returned:
-                    found.append(self._returned.popleft())
-                else:
-                    if self._plan.piece(self._next).frames:
-                        found.append(self._next)
-                    self._next += 1
+            source = self._source(host)
+            while len(found) < min(wanted, PREFETCH) and source.left:
+                if (index := source.draw()) is not None:
+                    found.append(index)
             self._held.setdefault(host, set()).update(found)
-            return found, self.left
+            return found, source.left
 
     def settle(self, host: int, trained: Collection[int]) -> None:
         """`host` has trained them, and said what its learners counted."""
@@ -79,14 +147,24 @@ class Leases:
         """All that `host` has drawn and not trained is to be drawn again; how many these are."""
         with self._lock:
             held = self._held.pop(host, set())
-            self._returned.extend(sorted(held))
+            self._source(host).returned.extend(sorted(held))
             return len(held)
+
+    def lose(self, host: int) -> tuple[int, int]:
+        """`host` is lost: minibatches that others draw again, and examples that nobody can unless it comes back."""
+        returned = self.give_back(host)
+        with self._lock:
+            return (0, self._source(host).untrained()) if self._plan.shares else (returned, 0)
 
     def stop(self, stop_round: Callable[[int], int]) -> None:
         """End after the last round begun, or its block."""
         with self._lock:
-            learners = self._plan.learners
-            self._end = min(self._end, stop_round(-(-self._next // learners)) * learners)
+            end = stop_round(max(source.reached for source in self._sources))
+            for source in self._sources:
+                source.stop(end)
+
+    def _source(self, host: int) -> LeaseSource:
+        return self._sources[host if self._plan.shares else 0]
 
 
 class PrefetchedLeases:

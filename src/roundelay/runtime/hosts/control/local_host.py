@@ -5,9 +5,11 @@ synchronous strategy, or leases of minibatches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import final
 
 from roundelay.algorithms.codecs import codec_named
+from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, SegmentPlan, Watch, wall_clock
 from roundelay.runtime.hosts.control.arrivals import open_router
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases
@@ -44,6 +46,10 @@ class LocalHost:
         """The leases of the part that runs, or ran last."""
         self.runtime: ProcsRuntime
         """Leads the learners of this host, once they are started."""
+
+    def train_on(self, task: Task) -> None:
+        """Let learners that are started later train on `task`."""
+        self._cluster = replace(self._cluster, task=task)
 
     def start(self) -> None:
         """Start the learners."""

@@ -15,6 +15,7 @@ from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
 from roundelay.runtime.hosts.transport import checks
@@ -39,12 +40,13 @@ class HostEvents:
 
     Attributes:
         message: for each message of a host, from that host's thread.
-        left: when a host is gone, from any thread; how many minibatches come back from it.
+        left: when a host is gone, from any thread; how many minibatches come back from it for others, and how many
+            examples of its own shards are left that nobody else can train in this epoch.
         moved: with the addresses of all hosts, when one is lost or comes.
     """
 
     message: Callable[[RemoteHost, Message], None]
-    left: Callable[[RemoteHost], int]
+    left: Callable[[RemoteHost], tuple[int, int]]
     moved: Callable[[Sequence[Address]], None]
 
 
@@ -78,6 +80,7 @@ class HostMembership:
         self._told: list[object] = []  # who lives, and where, as all were told
         self._generation = 0
         self._begun = False  # all have come
+        self.division = Division(self.shards)
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +153,7 @@ class HostMembership:
         monitored.listen(handle, lambda reason: self.evict(remote, reason))
         if why:
             raise self._refuse(remote, why)
+        remote.tell("common", numbers=self._local_runtime.common)
         return remote
 
     def _refuse(self, remote: RemoteHost, why: str) -> UserError:
@@ -181,6 +185,28 @@ class HostMembership:
                 remote.monitored.send("welcome", {"host": remote.host, "hosts": self.hosts, "integers": numbers})
 
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
+
+    def _has_its_shards(self, remote: RemoteHost) -> bool:
+        """False where a host that comes back is refused: its shards are of another corpus, or not those it trains.
+
+        Raises:
+            UserError: the run has not begun, and cannot without that host.
+        """
+        why = disagreement(self._local_runtime.shards, remote.shards)
+        if not why and remote.late and not self.division.has_its_share(remote.host, remote.shards):
+            why = f"host {remote.host} is to train shards in this epoch that are not there any more"
+        if why:
+            error = self._refuse(remote, why)
+            if not remote.late:
+                raise error
+        return not why
+
+    def shards(self) -> list[HostShards]:
+        """Shards of every host, in rank order."""
+        found = [HostShards(len(self._place.ranks), self._local_runtime.shards)]
+        for _, remote in sorted(self._remotes.items()):
+            found.append(HostShards(len(remote.ranks), remote.shards, remote.standing == "in"))
+        return found
 
     def addresses(self) -> list[Address]:
         """Addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
@@ -241,6 +267,7 @@ class HostMembership:
                 raise ValueError(
                     f"{message.header['parameters']} parameters there, {self._local_runtime.parameters} here"
                 )
+            remote.shards = tuple(checks.wholes(message.header.get("shards", []), low=-1))
             remote.initial = checks.whole(message.header["initial"])
         elif message.kind == "prepared":
             with self.gate:
@@ -280,7 +307,7 @@ class HostMembership:
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
                 arena.liveness.mark(remote.ranks, False)
-                self.lost.append(HostGone(remote.host, remote.ranks, reason, self._events.left(remote)))
+                self.lost.append(HostGone(remote.host, remote.ranks, reason, *self._events.left(remote)))
         remote.replied.set()
         remote.monitored.close()
 
@@ -290,7 +317,8 @@ class HostMembership:
             self._come_back(monitored)
         with self.gate:
             for remote in self.all():
-                if remote.standing == "new" and remote.initial is not None and not remote.welcomed:
+                built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
+                if built and self._has_its_shards(remote):
                     self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"

@@ -78,6 +78,7 @@ class RemoteHost:
     standing: Standing = "new"
     busy: bool = False  # a part of a segment runs there
     began: int = 0  # the last segment it has taken part in
+    shards: tuple[int, ...] = ()  # examples in every shard, -1 where it has it not (runtime/hosts/control/division)
     initial: int | None = None  # once its learners are built: the fingerprint of what they would begin with
     welcomed: bool = False  # it has been given what it needs, or is just being given it
     late: bool = False  # it came when the run had begun

@@ -20,13 +20,20 @@ class TrafficCounters:
         self._host, self._read = host, read
         self._before: dict[int, tuple[int, int, float]] = {}
 
-    def since(self) -> tuple[Traffic, ...]:
-        """By the host at the other end, since this was asked last."""
+    def bytes(self) -> dict[int, tuple[int, int]]:
+        """Bytes sent and received so far, over links there are now, by the host at the other end."""
+        return {peer: (sent, received) for peer, (sent, received, _) in self._totals().items()}
+
+    def _totals(self) -> dict[int, tuple[int, int, float]]:
         now: dict[int, tuple[int, int, float]] = {}
         for peer, sent, received, waited in self._read():
             old = now.get(peer, (0, 0, 0.0))
             now[peer] = (old[0] + sent, old[1] + received, old[2] + waited)
-        found = []
+        return now
+
+    def since(self) -> tuple[Traffic, ...]:
+        """By the host at the other end, since this was asked last."""
+        now, found = self._totals(), []
         for peer, values in sorted(now.items()):
             before = self._before.get(peer, (0, 0, 0.0))
             if values[0] < before[0]:  # a new link, after the old one was lost
