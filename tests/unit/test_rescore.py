@@ -130,7 +130,7 @@ def test_a_model_of_words_alone_which_kenlm_does_not_take_is_read_all_the_same(t
     ours, found = ArpaScorer(arpa), load_model(tmp_path / "lm.arpa")
     assert f"{len(arpa.words):,} n-grams" in expected(tmp_path / "lm.arpa")
     for sentence in SAID:
-        assert found.sentence(sentence) == pytest.approx(ours.sentence(sentence), abs=1e-4)
+        assert found.sentence(tuple(sentence)) == pytest.approx(ours.sentence(tuple(sentence)), abs=1e-4)
 
 
 @pytest.fixture(scope="module")

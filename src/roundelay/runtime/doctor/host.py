@@ -45,22 +45,8 @@ class Asked:
 
 def examine(asked: Asked) -> list[Finding]:
     """All findings about this host."""
-    looks: list[Callable[[Asked], Iterator[Finding]]] = [
-        software,
-        cores,
-        memory,
-        shared_memory,
-        locks,
-        disk,
-        limits,
-        clock,
-        interfaces,
-        ports,
-        secrets,
-        gpus,
-    ]
     findings = []
-    for look in looks:
+    for look in LOOKS:
         try:
             findings += list(look(asked))
         except OSError as error:  # what it needs to look with is missing
@@ -351,6 +337,23 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         text = f"{min(free) / 2**30:.1f} GiB free on the fullest, about {share / 2**30:.1f} needed"
         yield Finding("GPU memory", BAD, text, "Start fewer learners, or end what else runs there (nvidia-smi).")
 
+
+Look = Callable[[Asked], Iterator[Finding]]
+LOOKS: list[Look] = [
+    software,
+    cores,
+    memory,
+    shared_memory,
+    locks,
+    disk,
+    limits,
+    clock,
+    interfaces,
+    ports,
+    secrets,
+    gpus,
+]
+"""In the order of the report."""
 
 # What looks look with -------------------------------------------------------------------------------------------------
 

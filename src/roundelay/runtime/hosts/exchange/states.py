@@ -111,12 +111,7 @@ TRANSITIONS: Mapping[Role, Mapping[State, Mapping[Event, State]]] = {
     Role.ASKER: {
         State.IDLE: {Event.ASK: State.ASKED},
         State.ASKED: {Event.APPLY: State.VISITED, **_STAYS, **_LOST},
-        State.VISITED: {
-            Event.DONE: State.COMMITTED,
-            Event.SEND: State.VISITED,
-            Event.CUT: State.VISITED,
-            **_LOST,
-        },
+        State.VISITED: {Event.DONE: State.COMMITTED, Event.SEND: State.VISITED, Event.CUT: State.VISITED, **_LOST},
         **_ENDED,
     },
     Role.READER: {
