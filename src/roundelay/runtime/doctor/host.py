@@ -11,7 +11,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -45,8 +45,9 @@ class Asked:
 
 def examine(asked: Asked) -> list[Finding]:
     """All findings about this host."""
+    looks = (software, cores, memory, shared_memory, locks, disk, limits, clock, interfaces, ports, secrets, gpus)
     findings = []
-    for look in LOOKS:
+    for look in looks:
         try:
             findings += list(look(asked))
         except OSError as error:  # what it needs to look with is missing
@@ -337,23 +338,6 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         text = f"{min(free) / 2**30:.1f} GiB free on the fullest, about {share / 2**30:.1f} needed"
         yield Finding("GPU memory", BAD, text, "Start fewer learners, or end what else runs there (nvidia-smi).")
 
-
-Look = Callable[[Asked], Iterator[Finding]]
-LOOKS: list[Look] = [
-    software,
-    cores,
-    memory,
-    shared_memory,
-    locks,
-    disk,
-    limits,
-    clock,
-    interfaces,
-    ports,
-    secrets,
-    gpus,
-]
-"""In the order of the report."""
 
 # What looks look with -------------------------------------------------------------------------------------------------
 
