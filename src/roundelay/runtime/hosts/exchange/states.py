@@ -146,7 +146,7 @@ class ExchangeState:
     """
 
     def __init__(self, role: Role, guard: AbstractContextManager[object] | None = None) -> None:
-        self.role, self.state = role, State.IDLE
+        self.role, self.state, self._table = role, State.IDLE, TRANSITIONS[role]
         self._guard = guard or nullcontext()
 
     def take(self, event: Event) -> State:
@@ -156,7 +156,7 @@ class ExchangeState:
             OutOfTurn: this state does not allow `event`; nothing has changed.
         """
         with self._guard:
-            following = TRANSITIONS[self.role][self.state].get(event)
+            following = self._table[self.state].get(event)
             if following is None:
                 raise OutOfTurn(f"{event.value!r} while the {self.role.value} of an exchange is {self.state.value}")
             self.state = following
