@@ -51,6 +51,8 @@ class Role(Enum):
 class State(Enum):
     """A state of one end."""
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python's, and each event looks in two tables
+
     IDLE = "idle"
     ASKED = "asked"
     VISITED = "visited"
@@ -65,6 +67,8 @@ class State(Enum):
 
 class Event(Enum):
     """Something that happens at one end."""
+
+    __hash__ = object.__hash__
 
     CHECK_OUT = "check out"
     ASK = "ask"
