@@ -23,7 +23,7 @@ class PassTables(View):
     keys: Integers = table(PASS_SLOTS, 3)  # The pass in each slot: its key, the first number raised by 1
     next_index: Integers = table(PASS_SLOTS)  # The next minibatch of each
     returned: Integers = table(PASS_SLOTS, lambda of: 1 + of.learners)
-    """How many minibatches of each are to be drawn again, then which."""
+    """Number of minibatches of each that are to be drawn again, then which."""
     count: Integers = table(1)  # Passes begun so far
     held: Integers = table(L, 2)  # Slot and number of the minibatch a learner has drawn last, or NONE twice
 
