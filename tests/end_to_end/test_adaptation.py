@@ -117,6 +117,7 @@ def test_nothing_is_done_twice_and_an_interrupted_run_goes_on(there: Path, capsy
         (["adapt.dimension=10"], "differs in adapt.dimension"),
         (["adapt.ivector_rounds=2"], "differs in adapt.ivector_rounds"),
         (["adapt.passes=0"], "adapt.passes is 0: give 1 or more"),
+        (["adaptation=rescored", "decode.rescore=lm.arpa"], "rescore nothing. Leave it out here"),
         (["--corpus", "data"], "give --out DIR"),
         (["--out", "x"], "--out is for --corpus"),
         (["adaptation=nothing", "--corpus", "data", "--out", "x"], "nothing: no finished adaptation here"),

@@ -97,6 +97,16 @@ def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytes
     assert [line[3:] for line in found["pruned"]] == [line[3:] for line in found["alone"]]
 
 
+def test_a_model_to_rescore_with_that_is_not_there_is_named_before_a_graph_is_made(
+    exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graphs = sorted(Path("alignment/graphs").iterdir())
+    options = ["decode.graph=ctc", "decode.silence_probability=0.123", "decode.rescore=nowhere.arpa"]
+    assert main(["decode", str(exp), "--scores", "scores.ark", "--out", str(tmp_path), "--set", *options]) == 2
+    assert "nowhere.arpa: cannot be read" in " ".join(capsys.readouterr().err.split())
+    assert sorted(Path("alignment/graphs").iterdir()) == graphs
+
+
 def test_characters_and_a_boundary(exp: Path, tmp_path: Path) -> None:
     columns = ["-", *sorted({c for word in WORDS for c in word}), "|"]
     (tmp_path / "units.txt").write_text("".join(f"{unit} {i}\n" for i, unit in enumerate(columns)))

@@ -124,6 +124,15 @@ def test_kenlm_says_the_same(order: int, name: str, tmp_path: Path) -> None:
         assert theirs.end(b) == pytest.approx(ours.end(a), abs=1e-5)
 
 
+def test_a_model_of_words_alone_which_kenlm_does_not_take_is_read_all_the_same(tmp_path: Path) -> None:
+    arpa = model(1)
+    write_arpa(tmp_path / "lm.arpa", arpa)
+    ours, found = ArpaScorer(arpa), load_model(tmp_path / "lm.arpa")
+    assert f"{len(arpa.words):,} n-grams" in expected(tmp_path / "lm.arpa")
+    for sentence in SAID:
+        assert found.sentence(tuple(sentence)) == pytest.approx(ours.sentence(tuple(sentence)), abs=1e-4)
+
+
 @pytest.fixture(scope="module")
 def small() -> Graph:
     return build_graph(LEXICON, model(1), tying(3))

@@ -20,6 +20,8 @@ EXACT = 1 << 53
 """The largest whole number up to which all are exact as a float, which is what vectors are multiplied by."""
 RULES: dict[str, Callable[..., Any]] = {}
 """Functions, and dataclasses that make one of their numbers."""
+_USES: set[tuple[Callable[..., Any], tuple[str, ...], int, bool]] = set()
+"""Rules, names of their numbers, private vectors, and whether there is an age: those that are known to fit."""
 
 
 def register(rule: Callable[..., Any]) -> None:
@@ -70,12 +72,11 @@ def find(description: Any, private: int, aged: bool) -> Rule:
     if made is None or not isinstance(numbers, Mapping) or not all(map(_is_number, numbers.values())):
         raise ValueError("no rule of ours")
     try:
-        if isinstance(made, type):
-            inspect.signature(made).bind(**numbers)
-            rule: Rule = made(**numbers)
-        else:
-            rule = partial(made, **numbers) if numbers else made
-        inspect.signature(rule).bind(*[None] * (2 + private), **({"age": 0} if aged else {}))
+        rule: Rule = made(**numbers) if isinstance(made, type) else partial(made, **numbers) if numbers else made
+        use = made, tuple(numbers), private, aged
+        if use not in _USES:
+            inspect.signature(rule).bind(*[None] * (2 + private), **({"age": 0} if aged else {}))
+            _USES.add(use)  # a look at a signature takes longer than the rest of a small exchange
     except TypeError as error:
         raise ValueError(f"{name} is not to be used like this") from error
     return rule

@@ -121,6 +121,11 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
     made_from = stage.made_from()
     if files.there_already(folder, files.DONE, made_from):
         return Adapted.read(folder)
+    if recipe.decode.rescore is not None:
+        raise UserError(
+            f"decode.rescore={recipe.decode.rescore}: the passes of an adaptation need the tied states of the words "
+            "that the graph's own model finds, and rescore nothing. Leave it out here: decode.rescore=null."
+        )
     with scratch_folder(folder) as scratch, estimators(recipe.adapt.workers) as run:
         told, written = stage.make(Workplace(recipe.adapt, run, scratch, progress))
     write_checked(folder / files.DONE, {"made_from": made_from, **told}, written)

@@ -33,6 +33,7 @@ from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
 from roundelay.speech.decode.lattice import write_lattices
+from roundelay.speech.decode.lm.given import expected
 from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, decoders
 from roundelay.speech.decode.search import SCALES
 from roundelay.speech.decode.tuning import Tried, Tuning
@@ -149,6 +150,8 @@ def _check_asked(
         raise UserError(f"{what} a folder for the results: give --out DIR.")
     if others and scores is not None:
         raise UserError("--scores stands for the log-likelihoods of runs: leave --with out.")
+    if config.rescore is not None:
+        expected(config.rescore)  # before a graph is made, which may take long
     kind = config.graph
     if not kind.tied_states and scores is None:
         raise UserError(

@@ -245,10 +245,7 @@ def _prepare_fetch(mine: Row, theirs: Row, request: Fetch) -> ChunkWork:
 
 REACH_RULES: dict[type[Reach], ReachRule] = {
     Exchange: ReachRule(
-        Access(Use.WRITTEN, Use.WRITTEN),
-        _prepare_exchange,
-        lambda effect: (effect.codec, effect.codec),
-        Kind.EXCHANGE,
+        Access(Use.WRITTEN, Use.WRITTEN), _prepare_exchange, lambda effect: (effect.codec, effect.codec), Kind.EXCHANGE
     ),
     Fetch: ReachRule(Access(theirs=Use.READ), _prepare_fetch, lambda effect: (None, FP32), Kind.FETCH),
 }

@@ -11,7 +11,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -45,20 +45,7 @@ class Asked:
 
 def examine(asked: Asked) -> list[Finding]:
     """All findings about this host."""
-    looks: list[Callable[[Asked], Iterator[Finding]]] = [
-        software,
-        cores,
-        memory,
-        shared_memory,
-        locks,
-        disk,
-        limits,
-        clock,
-        interfaces,
-        ports,
-        secrets,
-        gpus,
-    ]
+    looks = (software, cores, memory, shared_memory, locks, disk, limits, clock, interfaces, ports, secrets, gpus)
     findings = []
     for look in looks:
         try:

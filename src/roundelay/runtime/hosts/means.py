@@ -83,12 +83,7 @@ class HostMeans:
     """
 
     def __init__(
-        self,
-        arena: Arena,
-        links: MeanLinks,
-        part: int,
-        failed: Callable[[str], None],
-        codec: Codec = FP32,
+        self, arena: Arena, links: MeanLinks, part: int, failed: Callable[[str], None], codec: Codec = FP32
     ) -> None:
         host, chain, mix_links = links.host, links.chain, links.mix_links
         self._arena, self._hosts, self._here, self._part = arena, links.hosts, tuple(links.hosts[host]), part

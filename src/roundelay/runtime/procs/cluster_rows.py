@@ -101,8 +101,7 @@ class ClusterRows:
             vectors["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[source])
         versions = self._arena.row_versions.versions
         return ClusterState(
-            vectors=vectors,
-            integers={"steps": self._arena.optimizer.steps.tolist(), "versions": versions.tolist()},
+            vectors=vectors, integers={"steps": self._arena.optimizer.steps.tolist(), "versions": versions.tolist()}
         )
 
     def load(self, state: ClusterState) -> None:

@@ -49,10 +49,6 @@ LOOK_SECONDS = 0.2
 """Interval at which the parent looks at its learners."""
 
 
-def do_nothing() -> None:
-    """Nobody has anything to prepare."""
-
-
 @final
 @dataclass(frozen=True)
 class HostShare:
@@ -179,7 +175,7 @@ class ProcsRuntime(Runtime):
         plan: SegmentPlan,
         watch: Watch = keep_going,
         living: Sequence[int] | None = None,
-        prepare: Callable[[], None] = do_nothing,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         """Let all learners run until there is nothing more to draw.
 

@@ -53,12 +53,7 @@ class LearnerProcesses:
     """
 
     def __init__(
-        self,
-        arena: Arena,
-        rows: ClusterRows,
-        start: Callable[[int], Member],
-        deaths: Deaths,
-        synchronous: bool,
+        self, arena: Arena, rows: ClusterRows, start: Callable[[int], Member], deaths: Deaths, synchronous: bool
     ) -> None:
         self._arena, self._rows, self._start = arena, rows, start
         self._policy, self._left, self._synchronous = deaths.policy, deaths.replacements, synchronous

@@ -127,13 +127,13 @@ class Worker:
         self.arena = arena = access.arena
         learner, traits = spec.cluster.task.build(), spec.cluster.strategy.traits
         self._vectors = vectors = make_vectors(access, learner.device, traits, spec.collectives is not None)
-        self._leave: Callable[[], None] = _nothing
+        self.leave: Callable[[], None] = lambda: None  # no library
         meanwhile: OnReady | None = None
         if spec.collectives is not None and learner.device is not None:
             spec.collectives.join(spec.rank, spec.layout.learners, learner.device, spec.patience_seconds)
             between = DeviceMeans(arena, spec.rank, patience, vectors.gradient, spec.collectives.bucket)
             self.means: Means = between
-            self._leave, meanwhile = between.leave, between.look
+            self.leave, meanwhile = between.leave, between.look
         else:
             forwards = spec.here is not None and traits.synchronous
             self.means = Means(arena, spec.rank, patience, spec.here, forwards)
@@ -145,10 +145,6 @@ class Worker:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
         backend = ArenaBackend(access, vectors, self.means, self._work)
         self.engine = Engine(self.me, backend, deferred, self.remote, trace)
-
-    def leave(self) -> None:
-        """The run is over."""
-        self._leave()
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""
@@ -172,10 +168,6 @@ class Worker:
                 self.engine.finish_asked()
             self.engine.close()
         return SegmentAnswer()
-
-
-def _nothing() -> None:
-    """No library to leave."""
 
 
 def _state(

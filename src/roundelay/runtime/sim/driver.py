@@ -67,12 +67,7 @@ class SimRuntime(Runtime):
 
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cost: CostModel | None = None,
-        model_bytes: float | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, cost: CostModel | None = None, model_bytes: float | None = None) -> None:
         cluster.strategy.check(cluster.learners)
         self.cluster, self.cost = cluster, cost or CostModel()
         self._learner = cluster.task.build()

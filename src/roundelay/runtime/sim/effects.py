@@ -226,12 +226,7 @@ class VirtualEffects:
         return LATER
 
     def _meet(
-        self,
-        role: LearnerCoroutine,
-        effect: GradMean | Mean,
-        vector: Tensor,
-        weight: float,
-        who: Meeting,
+        self, role: LearnerCoroutine, effect: GradMean | Mean, vector: Tensor, weight: float, who: Meeting
     ) -> None:
         group, codec = effect.group, effect.codec
         if not (self.lives.all_there and not self.outside) and not all(self._comes(member) for member in group):

@@ -18,12 +18,8 @@ class Work:
     """The minibatches of one segment: by (round, rank), or from one queue. Those of the dead come first."""
 
     def __init__(self, plan: SegmentPlan, learners: int, synchronous: bool) -> None:
-        self.stop_round, self._epoch, self._learners, self._synchronous = (
-            plan.end_round,
-            plan.epoch,
-            learners,
-            synchronous,
-        )
+        self.stop_round, self._epoch = plan.end_round, plan.epoch
+        self._learners, self._synchronous = learners, synchronous
         self._queue, self._round = plan.first, [plan.first_round] * learners
         self._groups: dict[tuple[int, ...], _GroupDraw] = {}
         self.returned: list[Minibatch] = []

@@ -29,10 +29,6 @@ GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
 
 
-def do_nothing_with(_: Message) -> None:
-    """A message of a host is refused."""
-
-
 @final
 @dataclass(frozen=True)
 class HostEvents:
@@ -149,7 +145,11 @@ class HostMembership:
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:
             why = ""
-        handle = do_nothing_with if why else lambda message: self._heard(remote, message)
+
+        def handle(message: Message) -> None:
+            if not why:
+                self._heard(remote, message)
+
         monitored.listen(handle, lambda reason: self.evict(remote, reason))
         if why:
             raise self._refuse(remote, why)

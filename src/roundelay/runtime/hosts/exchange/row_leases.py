@@ -28,10 +28,6 @@ LEASE_LOOK_SECONDS = 0.2
 """The longest time between two looks of one who waits."""
 
 
-def _nothing() -> None:
-    """Nobody calls the wait off."""
-
-
 class RowLeases:
     """The leases of one host's process. First come, first served."""
 
@@ -42,7 +38,7 @@ class RowLeases:
         self._last = 0
 
     @contextmanager
-    def held(self, row: int, seconds: float, look: Callable[[], None] = _nothing) -> Iterator[int]:
+    def held(self, row: int, seconds: float, look: Callable[[], None] = lambda: None) -> Iterator[int]:
         """Wait for `row`, and have it meanwhile; the number of this lease, above 0.
 
         Args:

@@ -51,6 +51,8 @@ class Role(Enum):
 class State(Enum):
     """A state of one end."""
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python's, and each event looks in two tables
+
     IDLE = "idle"
     ASKED = "asked"
     VISITED = "visited"
@@ -65,6 +67,8 @@ class State(Enum):
 
 class Event(Enum):
     """Something that happens at one end."""
+
+    __hash__ = object.__hash__
 
     CHECK_OUT = "check out"
     ASK = "ask"
@@ -111,12 +115,7 @@ TRANSITIONS: Mapping[Role, Mapping[State, Mapping[Event, State]]] = {
     Role.ASKER: {
         State.IDLE: {Event.ASK: State.ASKED},
         State.ASKED: {Event.APPLY: State.VISITED, **_STAYS, **_LOST},
-        State.VISITED: {
-            Event.DONE: State.COMMITTED,
-            Event.SEND: State.VISITED,
-            Event.CUT: State.VISITED,
-            **_LOST,
-        },
+        State.VISITED: {Event.DONE: State.COMMITTED, Event.SEND: State.VISITED, Event.CUT: State.VISITED, **_LOST},
         **_ENDED,
     },
     Role.READER: {
@@ -151,7 +150,7 @@ class ExchangeState:
     """
 
     def __init__(self, role: Role, guard: AbstractContextManager[object] | None = None) -> None:
-        self.role, self.state = role, State.IDLE
+        self.role, self.state, self._table = role, State.IDLE, TRANSITIONS[role]
         self._guard = guard or nullcontext()
 
     def take(self, event: Event) -> State:
@@ -161,7 +160,7 @@ class ExchangeState:
             OutOfTurn: this state does not allow `event`; nothing has changed.
         """
         with self._guard:
-            following = TRANSITIONS[self.role][self.state].get(event)
+            following = self._table[self.state].get(event)
             if following is None:
                 raise OutOfTurn(f"{event.value!r} while the {self.role.value} of an exchange is {self.state.value}")
             self.state = following

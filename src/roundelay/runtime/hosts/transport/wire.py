@@ -195,10 +195,7 @@ class Link(Stream):
     ) -> handshake.Keys:
         try:
             keys = how(
-                lambda size: self._hear(size, deadline),
-                lambda data: self.write([memoryview(data)]),
-                secret,
-                encrypts,
+                lambda size: self._hear(size, deadline), lambda data: self.write([memoryview(data)]), secret, encrypts
             )
         except handshake.Refused as error:
             raise UnknownPeer(f"{self.peer} {error}") from error

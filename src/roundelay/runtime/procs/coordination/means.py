@@ -103,12 +103,7 @@ class Means:
         return lay
 
     def publish(
-        self,
-        vector: Tensor,
-        weight: float,
-        group: Sequence[int] = (),
-        readers: Sequence[int] = (),
-        codec: Codec = FP32,
+        self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = (), codec: Codec = FP32
     ) -> None:
         """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
         others who will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the form in which it goes

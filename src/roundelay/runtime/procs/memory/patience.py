@@ -5,17 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
-def _nothing() -> None:
-    """Somebody else looks round."""
-
-
 @dataclass(frozen=True)
 class Patience:
     """Seconds that learner `rank` waits for anything before it gives up, and what it does while it waits."""
 
     rank: int
     seconds: float
-    look: Callable[[], None] = _nothing
+    look: Callable[[], None] = lambda: None
 
     def until(
         self,

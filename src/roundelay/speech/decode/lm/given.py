@@ -2,7 +2,8 @@
 
 KenLM (Heafield 2011) keeps an ARPA file in a hash table, some 20 bytes an n-gram, and maps its own binary files, which
 its program build_binary makes. It comes with `pip install 'roundelay[ngram]'`. Without it, an ARPA file of at most
-FEW n-grams is read into our own arrays, which give the same numbers and take longer and six times the memory to read.
+FEW n-grams is read into our own arrays, which give the same numbers and take longer and six times the memory to read;
+so is a file of words alone (order 1), which KenLM does not take.
 """
 
 import importlib
@@ -90,20 +91,20 @@ def expected(path: Path) -> str:
     if not (counts := declared_counts(path)):
         with open_text(path, _NEEDED):
             raise UserError(f"{path}: neither an ARPA file (no `ngram 1=COUNT` at its head) nor KenLM's. {_NEEDED}")
-    ngrams = sum(counts)
-    if not with_kenlm() and ngrams > FEW:
+    ngrams, by_kenlm = sum(counts), with_kenlm() and len(counts) > 1
+    if not by_kenlm and ngrams > FEW:
         raise UserError(
-            f"{path}: {ngrams:,} n-grams; without KenLM at most {FEW:,} can be read. Install it: {EXTRA}. Or give "
-            "decode.rescore a smaller model."
+            f"{path}: {ngrams:,} n-grams; without KenLM, which takes no model of order 1, at most {FEW:,} can be read. "
+            f"Install it: {EXTRA}. Or give decode.rescore a smaller model."
         )
-    needed = ngrams * (TABLE_BYTES if with_kenlm() else READING_BYTES)
+    needed = ngrams * (TABLE_BYTES if by_kenlm else READING_BYTES)
     check_fits(
         needed,
         f"decode.rescore={path}: its {ngrams:,} n-grams",
         "Give a smaller model, or a quantized trie made with KenLM's build_binary (`build_binary -q 8 -b 8 trie`), "
         "which takes about a third.",
     )
-    seconds = max(1, round(ngrams * (TABLE_SECONDS if with_kenlm() else READING_SECONDS)))
+    seconds = max(1, round(ngrams * (TABLE_SECONDS if by_kenlm else READING_SECONDS)))
     return f"{path.name}: {ngrams:,} n-grams, about {gigabytes(needed)} of memory and {seconds} s to read"
 
 
@@ -113,7 +114,7 @@ def load_model(path: Path) -> Scorer:
     Raises:
         UserError: the file is damaged or cut short; names it.
     """
-    if not with_kenlm():
+    if not with_kenlm() or (not is_binary(path) and len(declared_counts(path)) == 1):
         return ArpaScorer(read_arpa(path))
     kenlm = importlib.import_module("kenlm")
     config = kenlm.Config()
