@@ -11,6 +11,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
+from roundelay.core.records import Evaluation, Results, of_kind, read_events
 from roundelay.packed.folder import PACKED
 from roundelay.packed.hearing import ENOUGH_FRAMES
 from roundelay.packed.model import Model, Transcript, load_model
@@ -81,7 +82,7 @@ def test_features_are_those_of_the_corpus_bit_for_bit(model: Model, corpus: Corp
         assert np.array_equal(found, store.get(utterance.id))
 
 
-def test_statistics_are_those_of_the_corpus_from_ten_seconds_on(model: Model, corpus: Corpus) -> None:
+def test_statistics_are_those_of_the_corpus_where_there_is_speech_enough(model: Model, corpus: Corpus) -> None:
     store = corpus.features()
     for speaker, some in by_speaker(corpus, "train").items():
         assert sum(store.frames(u.id) for u in some) >= ENOUGH_FRAMES
@@ -270,3 +271,16 @@ def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytes
     ):
         assert main(["evaluate", "model", *arguments]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_training_starts_from_a_packed_model(
+    home: Path, model: Model, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
+    train = ["train", str(folder / "recipe.yaml"), *QUICK, *paths]
+    assert main([*train, "--exp", "on", "--init", "model", "schedule.max_epochs=1"]) == 0
+    started = of_kind(read_events(Path("on/events.jsonl")), Evaluation)[0]
+    finished = Results.from_json(read_json(home / "one/results.json"))
+    assert started.cross_entropy == pytest.approx(finished.frame_cross_entropy["dev"])
+    assert main([*train, "--exp", "pair", "--init", str(home / "pair")]) == 2
+    assert "a packed model of several networks. Give one of them" in " ".join(capsys.readouterr().err.split())

@@ -42,7 +42,7 @@ from roundelay.speech.hmm.alignment import TREE, Alignment
 from roundelay.speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay.speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay.speech.prepared import TRAIN, Corpus, load_corpus
-from roundelay.speech.trained import MODEL, MODEL_META
+from roundelay.speech.trained import MODEL, MODEL_META, PACKED_NETWORK
 
 Float64 = npt.NDArray[np.float64]
 
@@ -95,7 +95,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         networks: list[PackedNetwork] = []
         below: dict[str, str] = {}
         for number, (member, config, run) in enumerate(zip(members, configs, runs, strict=True), 1):
-            name = f"acoustic-{number}"
+            name = f"{PACKED_NETWORK}{number}"
             networks.append(_packed_network(folder / name, member, config, load_corpus(run[1].corpus)))
             below |= checksum_below(folder, name)
         card = card_of(runs, own, found, words, options.licence, options.out.name)

@@ -142,8 +142,8 @@ class Model:
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Statistics of the one speaker of all these pieces.
 
-        From ten seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made up
-        by the average training speaker, unless they are to be `exact`.
+        From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
+        up by the average training speaker, unless they are to be `exact`.
         """
         return Statistics(
             tuple(
