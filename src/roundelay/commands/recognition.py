@@ -39,7 +39,7 @@ def add(command: Command) -> None:
         type=Path,
         metavar="DIR",
         help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
-        "model; needs --out",
+        "model; needs --out, unless the run's own corpus is not found: then this one stands for it",
     )
     sub.add_argument(
         "--scores",
@@ -71,7 +71,9 @@ def _decode(options: argparse.Namespace) -> None:
         for path in [*options.exp, *(path for path, *_ in others)]:
             check_trained(path)
     for exp, recipe in zip(options.exp, recipes, strict=True):
-        done = recognise(exp, recipe, Bar(), others=others, out=options.out, of=options.corpus, scores=options.scores)
+        own = options.corpus is not None and options.corpus.resolve() == recipe.corpus.resolve()
+        of = None if own else options.corpus
+        done = recognise(exp, recipe, Bar(), others=others, out=options.out, of=of, scores=options.scores)
         for found in done:
             console.print(
                 f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
@@ -105,7 +107,7 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> "
         if not key.startswith("decode."):
             hint = " To decode another corpus, give --corpus DIR." if key == "corpus" else ""
             raise UserError(f"decode --set {assignment}: only decode.KEY=VALUE can be set.{hint}")
-    recipe = kept_recipe(exp, overrides)
+    recipe = kept_recipe(exp, overrides, corpus)
     if corpus is None or any(text.partition("=")[0].strip() == "decode.splits" for text in overrides):
         return recipe
     splits = tuple(name for name in load_corpus(corpus).splits if name != TRAIN)
