@@ -203,6 +203,11 @@ def test_what_is_no_packed_model(home: Path, model: Model) -> None:
         load_model(model.folder)
 
 
+def test_decode_says_what_takes_a_packed_model(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", "model"]) == 2
+    assert "a packed model, not a run directory. `roundelay evaluate`" in " ".join(capsys.readouterr().err.split())
+
+
 def test_nothing_is_left_of_a_pack_that_failed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model"
     assert main(["pack", str(home / "one"), "--out", str(out), "--decoded", str(home / "both")]) == 2
@@ -251,6 +256,9 @@ def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys:
     source = write_beeps(tmp_path / "new", seed=7)
     for name in ("text", "utt2spk"):
         (source / "test" / name).unlink()
+    prepare = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", "data"]
+    assert main(prepare) == 2
+    assert "recognises speech without transcripts" in " ".join(capsys.readouterr().err.split())
     evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1"]
     assert main([*evaluate, "--out", "out"]) == 0
     assert "10 utterances without transcripts" in " ".join(capsys.readouterr().out.split())

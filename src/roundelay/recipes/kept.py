@@ -57,6 +57,10 @@ def read_kept(exp: Path) -> dict[str, Any]:
     """
     if not (exp / RECIPE).is_file():
         what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
+        if (exp / "packed.json").is_file():
+            raise UserError(
+                f"{exp}: a packed model, not a run directory. `roundelay evaluate` and `roundelay transcribe` take it."
+            )
         raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
     return as_it_was(read_yaml(exp / RECIPE))
 

@@ -165,7 +165,10 @@ def read_data_dir_with(
 def _refuse(directory: Path, problems: Sequence[str]) -> None:
     """Raise a UserError that lists all problems, if there are any."""
     if problems:
-        raise UserError(f"{directory}: {counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}")
+        unsaid = f"{directory / 'text'}: no such file" in problems
+        hint = "\n`roundelay evaluate MODEL --data DIR` recognises speech without transcripts." if unsaid else ""
+        faults = f"{counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}{hint}"
+        raise UserError(f"{directory}: {faults}")
 
 
 def _channels(
