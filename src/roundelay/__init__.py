@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from roundelay.compare.grid import Contenders
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
+    from roundelay.packed.model import load_model
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
     from roundelay.speech.corpus.options import PrepareOptions
@@ -31,6 +32,7 @@ _PLACES = {
     "attach": "roundelay.attached",
     "decode": "roundelay.api.recognition",
     "learners": "roundelay.runtime.launch.world",
+    "load_model": "roundelay.packed.model",
     "load_recipe": "roundelay.api.recipes",
     "load_run": "roundelay.api.runs",
     "local_rank": "roundelay.runtime.launch.world",
@@ -55,6 +57,7 @@ __all__ = [
     "compare",
     "decode",
     "learners",
+    "load_model",
     "load_recipe",
     "load_run",
     "local_rank",

@@ -88,12 +88,17 @@ def test_absolute_paths_move_too(moved: Path) -> None:
 
 
 def test_a_run_without_its_corpus_says_where_it_was_looked_for(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = words(moved / "exp/one")
+    shutil.rmtree(moved / "exp/one/decode")
     shutil.move(moved / "data", moved / "elsewhere")
     assert main(["decode", str(moved / "exp/one")]) == 2
     message = capsys.readouterr().err
     assert "its corpus, `data` in its recipe, is not found" in message
     assert str(moved / "data") in message
     assert "roundelay prepare" not in message
+    assert main(["decode", str(moved / "exp/one"), "--corpus", str(moved / "elsewhere")]) == 0
+    assert "changed" not in capsys.readouterr().out
+    assert words(moved / "exp/one") == found
 
 
 def test_everything_is_checked_before_anything_is_decoded(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
+from roundelay.core.records import Evaluation, Results, of_kind, read_events
 from roundelay.packed.folder import PACKED
 from roundelay.packed.hearing import ENOUGH_FRAMES
 from roundelay.packed.model import Model, Transcript, load_model
@@ -81,7 +82,7 @@ def test_features_are_those_of_the_corpus_bit_for_bit(model: Model, corpus: Corp
         assert np.array_equal(found, store.get(utterance.id))
 
 
-def test_statistics_are_those_of_the_corpus_from_ten_seconds_on(model: Model, corpus: Corpus) -> None:
+def test_statistics_are_those_of_the_corpus_where_there_is_speech_enough(model: Model, corpus: Corpus) -> None:
     store = corpus.features()
     for speaker, some in by_speaker(corpus, "train").items():
         assert sum(store.frames(u.id) for u in some) >= ENOUGH_FRAMES
@@ -202,6 +203,11 @@ def test_what_is_no_packed_model(home: Path, model: Model) -> None:
         load_model(model.folder)
 
 
+def test_decode_says_what_takes_a_packed_model(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", "model"]) == 2
+    assert "a packed model, not a run directory. `roundelay evaluate`" in " ".join(capsys.readouterr().err.split())
+
+
 def test_nothing_is_left_of_a_pack_that_failed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model"
     assert main(["pack", str(home / "one"), "--out", str(out), "--decoded", str(home / "both")]) == 2
@@ -250,6 +256,9 @@ def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys:
     source = write_beeps(tmp_path / "new", seed=7)
     for name in ("text", "utt2spk"):
         (source / "test" / name).unlink()
+    prepare = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", "data"]
+    assert main(prepare) == 2
+    assert "recognises speech without transcripts" in " ".join(capsys.readouterr().err.split())
     evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1"]
     assert main([*evaluate, "--out", "out"]) == 0
     assert "10 utterances without transcripts" in " ".join(capsys.readouterr().out.split())
@@ -270,3 +279,16 @@ def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytes
     ):
         assert main(["evaluate", "model", *arguments]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_training_starts_from_a_packed_model(
+    home: Path, model: Model, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
+    train = ["train", str(folder / "recipe.yaml"), *QUICK, *paths]
+    assert main([*train, "--exp", "on", "--init", "model", "schedule.max_epochs=1"]) == 0
+    started = of_kind(read_events(Path("on/events.jsonl")), Evaluation)[0]
+    finished = Results.from_json(read_json(home / "one/results.json"))
+    assert started.cross_entropy == pytest.approx(finished.frame_cross_entropy["dev"])
+    assert main([*train, "--exp", "pair", "--init", str(home / "pair")]) == 2
+    assert "a packed model of several networks. Give one of them" in " ".join(capsys.readouterr().err.split())

@@ -32,7 +32,8 @@ def decode(
     Args:
         overrides: options of recognition that differ from the run's recipe, `{"decode.beam": 13}`.
         others: more runs and their weights beside the 1 of `exp`, whose log-likelihoods are averaged; needs `out`.
-        corpus: another prepared corpus, whose splits are recognised; needs `out`.
+        corpus: another prepared corpus, whose splits are recognised; needs `out`, unless the run's own is not found,
+            and this one stands for it.
         scores: log-likelihoods to decode instead of the model's; needs `out`.
 
     Raises:
@@ -45,6 +46,8 @@ def decode(
     if scores is None:
         for path in (Path(exp), *(path for path, *_ in beside)):
             check_trained(path)
+    if of is not None and of.resolve() == recipe.corpus.resolve():
+        of = None
     return recognise(Path(exp), recipe, progress or Bar(), others=beside, out=_path(out), of=of, scores=_path(scores))
 
 
@@ -59,7 +62,7 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> R
         if not key.startswith("decode."):
             hint = " To decode another corpus, give --corpus DIR." if key == "corpus" else ""
             raise UserError(f"decode --set {assignment}: only decode.KEY=VALUE can be set.{hint}")
-    recipe = kept_recipe(exp, overrides)
+    recipe = kept_recipe(exp, overrides, corpus)
     if corpus is None or any(text.partition("=")[0].strip() == "decode.splits" for text in overrides):
         return recipe
     splits = tuple(name for name in load_corpus(corpus).splits if name != TRAIN)

@@ -44,6 +44,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "pack": (
         "roundelay pack exp/demo/four --out models/demo",
         "roundelay pack exp/an4/dnn exp/an4/blstm:0.5 --out models/an4 --decoded exp/an4/together",
+        "roundelay pack models/an4 --words names.txt --out models/an4-names",
+        "roundelay pack models/an4 --set decode.text=commands.txt decode.order=3 --out models/commands",
     ),
     "evaluate": (
         "roundelay evaluate models/an4 --data data/mine --out results",

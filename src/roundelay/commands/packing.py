@@ -2,18 +2,25 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
 
+if TYPE_CHECKING:
+    from roundelay.packed.card import Card
+
 
 def add(command: Command) -> None:
     """Their options."""
     sub = command("pack", _pack, "put trained models and all they need to recognise into one folder")
     sub.add_argument(
-        "exp", nargs="+", metavar="EXP[:WEIGHT]", help="run directories, and weights of their log-likelihoods (1)"
+        "exp",
+        nargs="+",
+        metavar="EXP[:WEIGHT]",
+        help="run directories, and weights of their log-likelihoods (1); or a packed model that is to have other words",
     )
     sub.add_argument("--out", type=Path, required=True, metavar="MODEL", help="the folder to make")
     sub.add_argument(
@@ -30,6 +37,12 @@ def add(command: Command) -> None:
         metavar="DIR",
         help="take settings and word errors from here, where `roundelay decode --out DIR` left them for the same runs, "
         "weights and options (default: from the run; else the runs are decoded now)",
+    )
+    sub.add_argument(
+        "--words",
+        type=Path,
+        metavar="FILE",
+        help="of a packed model: add these words, one a line, with their phones behind them if no dictionary has them",
     )
     sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
     sub = command("evaluate", _evaluate, "recognise new speech with a packed model, and score it")
@@ -67,10 +80,14 @@ def _pack(options: argparse.Namespace) -> None:
     check_overrides(options.set)  # names a slip before torch is loaded
     from roundelay.api.recognition import decode_recipe
     from roundelay.commands.recognition import weighted
+    from roundelay.packed.folder import is_packed
     from roundelay.packed.making import Packing, pack
     from roundelay.speech.trained import check_trained
 
     named = [weighted(text) for text in options.exp]
+    if is_packed(named[0][0]) or options.words is not None:
+        _reword(options)
+        return
     for exp, weight in named:
         if not weight > 0:
             raise UserError(
@@ -82,8 +99,20 @@ def _pack(options: argparse.Namespace) -> None:
     card = pack(runs, Packing(options.out, options.decoded, options.licence), Bar())
     for split, errors in card.word_errors.items():
         console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
+    _ready(options.out, card)
+
+
+def _reword(options: argparse.Namespace) -> None:
+    from roundelay.packed.rewording import Rewording, reword
+
+    if len(options.exp) > 1 or options.decoded is not None:
+        raise UserError("pack: a packed model is given other words alone, without further runs and --decoded.")
+    _ready(options.out, reword(Path(options.exp[0]), Rewording(options.out, options.words, options.set), Bar()))
+
+
+def _ready(out: Path, card: "Card") -> None:
     console.print(
-        f"{options.out} is a model of {card.vocabulary.words:,} words for audio at {card.sampling_rate:,} Hz; it can "
+        f"{out} is a model of {card.vocabulary.words:,} words for audio at {card.sampling_rate:,} Hz; it can "
         "be moved anywhere.",
         markup=False,
     )

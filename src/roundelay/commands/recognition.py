@@ -34,7 +34,7 @@ def add(command: Command) -> None:
         type=Path,
         metavar="DIR",
         help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
-        "model; needs --out",
+        "model; needs --out, unless the run's own corpus is not found: then this one stands for it",
     )
     sub.add_argument(
         "--scores",

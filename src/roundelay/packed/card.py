@@ -73,11 +73,7 @@ class Card:
             "",
             f"Licence: {self.licence or 'none was stated; ask whoever made this model.'}",
             "",
-            "| split | word errors | of words | WER | 95 % interval |",
-            "|---|---|---|---|---|",
-            *(_row(split, errors) for split, errors in self.word_errors.items()),
-            "",
-            "The settings of the search were chosen on dev, where the corpus has one.",
+            *self._errors(),
             "",
             "| run | weight | network | strategy | learners | epochs | commit |",
             "|---|---|---|---|---|---|---|",
@@ -90,11 +86,24 @@ class Card:
             "It needs nothing but Roundelay:",
             "",
             "```",
+            "roundelay transcribe MODEL FILE...",
             "roundelay evaluate MODEL --data CORPUS",
             "```",
             "",
         ]
         return "\n".join(lines)
+
+    def _errors(self) -> list[str]:
+        """The table of word errors."""
+        if not self.word_errors:
+            return ["Its words are others than those it was tested with: its word errors are not known."]
+        return [
+            "| split | word errors | of words | WER | 95 % interval |",
+            "|---|---|---|---|---|",
+            *(_row(split, errors) for split, errors in self.word_errors.items()),
+            "",
+            "The settings of the search were chosen on dev, where the corpus has one.",
+        ]
 
 
 def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabulary, licence: str, name: str) -> Card:

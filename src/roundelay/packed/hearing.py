@@ -22,8 +22,8 @@ from roundelay.speech.trained import AcousticModel
 
 Float32 = npt.NDArray[np.float32]
 
-ENOUGH_FRAMES = 1000
-"""Frames of a speaker that say enough of how they speak: ten seconds. Of fewer, what is missing is made up."""
+ENOUGH_FRAMES = 500
+"""Frames of a speaker that say enough of how they speak: five seconds. Of fewer, what is missing is made up."""
 _ONLY = "speech"  # name of the utterance, and of its speaker, in a store of one
 
 

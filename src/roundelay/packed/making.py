@@ -42,7 +42,7 @@ from roundelay.speech.hmm.alignment import TREE, Alignment
 from roundelay.speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay.speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay.speech.prepared import TRAIN, Corpus, load_corpus
-from roundelay.speech.trained import MODEL, MODEL_META
+from roundelay.speech.trained import MODEL, MODEL_META, PACKED_NETWORK
 
 Float64 = npt.NDArray[np.float64]
 
@@ -72,8 +72,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         UserError: the folder exists; a run is not finished; runs that do not fit together; features that cannot be
             computed from audio alone.
     """
-    if options.out.exists():
-        raise UserError(f"{options.out} exists: give --out another folder, or remove it.")
+    refuse_existing(options.out)
     runs = [(exp, recipe, weight / runs[0][2]) for exp, recipe, weight in runs]
     (exp, recipe, _), *others = runs
     if not recipe.decode.graph.tied_states:
@@ -83,7 +82,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
     configs = [computed_features(member) for member in members]
     columns = recipe.decode.graph.columns(alignment.tying)
     graph = decoding_graph(recipe, own, columns, progress, words_said(members[0], own, own))
-    with _beside(options.out) as folder:
+    with new_folder(options.out) as folder:
         found = decoded_for(runs, options.decoded, folder / "decoded", progress)
         shutil.rmtree(folder / "decoded", ignore_errors=True)
         for name in GRAPH_FILES:
@@ -95,7 +94,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         networks: list[PackedNetwork] = []
         below: dict[str, str] = {}
         for number, (member, config, run) in enumerate(zip(members, configs, runs, strict=True), 1):
-            name = f"acoustic-{number}"
+            name = f"{PACKED_NETWORK}{number}"
             networks.append(_packed_network(folder / name, member, config, load_corpus(run[1].corpus)))
             below |= checksum_below(folder, name)
         card = card_of(runs, own, found, words, options.licence, options.out.name)
@@ -185,9 +184,20 @@ def _write_words(folder: Path, recipe: Recipe, own: Corpus, progress: Progress) 
     return Vocabulary(int(info["words"]), int(info["lm_order"]), sum(info["lm_ngrams"]), spells)
 
 
+def refuse_existing(out: Path) -> None:
+    """Raise a UserError if there is something that would be overwritten."""
+    if out.exists():
+        raise UserError(f"{out} exists: give --out another folder, or remove it.")
+
+
 @contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that becomes it at the end, or is removed."""
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that becomes it at the end, or is removed.
+
+    Raises:
+        UserError: `out` exists, or cannot be written.
+    """
+    refuse_existing(out)
     folder = out.with_name(f".{out.name}.{getpid()}.part")
     try:
         folder.mkdir(parents=True)

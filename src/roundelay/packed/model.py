@@ -142,8 +142,8 @@ class Model:
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Statistics of the one speaker of all these pieces.
 
-        From ten seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made up
-        by the average training speaker, unless they are to be `exact`.
+        From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
+        up by the average training speaker, unless they are to be `exact`.
         """
         return Statistics(
             tuple(
@@ -254,12 +254,13 @@ class Model:
         return features, self.statistics(features, exact=exact)
 
 
-def load_model(folder: Path) -> Model:
+def load_model(folder: Path | str) -> Model:
     """The packed model in a folder.
 
     Raises:
         UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
     """
+    folder = Path(folder)
     packed = read_packed(folder)
     try:
         hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)

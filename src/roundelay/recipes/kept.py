@@ -26,8 +26,11 @@ NEEDED = ("corpus", "alignment")
 _OTHERS = ("arpa", "rescore", "lexicon")  # of the section decode, whose `text` is a list
 
 
-def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:
+def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = None) -> Recipe:
     """The recipe of the run in `exp`, with paths that hold here and now; overrides name paths seen from here.
+
+    Args:
+        corpus: stands for the run's own where that is not found.
 
     Raises:
         UserError: not a run directory; its corpus or alignment is not found (names all places looked at); an override
@@ -40,7 +43,8 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{exp / RECIPE}: {error}") from None
     origin = read_origin(exp)
     for holder, key in _paths(mapping):
-        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key))
+        instead = corpus if key == "corpus" else None
+        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key, instead))
     apply_overrides(mapping, overrides)
     return build(Recipe, mapping)
 
@@ -53,6 +57,10 @@ def read_kept(exp: Path) -> dict[str, Any]:
     """
     if not (exp / RECIPE).is_file():
         what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
+        if (exp / "packed.json").is_file():
+            raise UserError(
+                f"{exp}: a packed model, not a run directory. `roundelay evaluate` and `roundelay transcribe` take it."
+            )
         raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
     return as_it_was(read_yaml(exp / RECIPE))
 
@@ -118,14 +126,17 @@ def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
     return [absolute, moved] if given.is_absolute() else [moved, absolute]
 
 
-def _found(exp: Path, origin: Origin | None, given: Path, key: object) -> Path:
+def _found(exp: Path, origin: Origin | None, given: Path, key: object, instead: Path | None) -> Path:
     candidates = list(dict.fromkeys(_candidates(exp, origin, given)))
     there = next((path for path in candidates if path.exists()), None)
+    if there is None and instead is not None:
+        return instead
     if there is None and key in NEEDED:
         looked = " nor ".join(str(path) for path in candidates[:3])
         raise UserError(
             f"{exp}: its {key}, `{given}` in its recipe, is not found: neither {looked} is there. Run and {key} can be "
-            f"moved together; if only one was, write the {key}'s place into {exp / RECIPE}."
+            f"moved together; if only one was, write the {key}'s place into {exp / RECIPE}"
+            f"{', or decode with --corpus DIR' if key == 'corpus' else ''}."
         )
     path = there or candidates[0]
     return given if os.path.realpath(given.expanduser()) == os.path.realpath(path) else _seen_from_here(path)

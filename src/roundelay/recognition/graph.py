@@ -26,20 +26,11 @@ GRAPHS = "graphs"
 def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
     """The folder of the decoding graph, built unless it is there; `said` is told with it."""
     config = recipe.decode
-    how = Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune)
-    options = LanguageOptions(
-        how,
-        config.arpa,
-        config.text,
-        config.join,
-        config.transcript_weight,
-        config.vocabulary,
-        config.lexicon,
-        config.guess,
-    )
     transcripts = tuple(corpus.transcripts("train"))
     # The cost of words is put on when the graph is loaded: one graph serves all of them.
-    job = GraphJob(options, GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns)
+    job = GraphJob(
+        language_options(config), GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns
+    )
 
     def say(large: str) -> None:
         progress.advance(0, f"of {large}")
@@ -56,6 +47,20 @@ def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: P
     progress.advance(0, said + (note if new else "") + info["left_out"])
     progress.finish()
     return folder
+
+
+def language_options(config: Decoding, *, guess: bool | None = None) -> LanguageOptions:
+    """Sources of words and language model that a section decode names; `guess` in the place of its own."""
+    return LanguageOptions(
+        Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune),
+        config.arpa,
+        config.text,
+        config.join,
+        config.transcript_weight,
+        config.vocabulary,
+        config.lexicon,
+        config.guess if guess is None else guess,
+    )
 
 
 def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:

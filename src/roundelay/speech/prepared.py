@@ -229,7 +229,10 @@ def write_prepared(corpus: Corpus) -> None:
 def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
     """Raise a UserError unless there is a training split, no split is empty and no id occurs in two of them."""
     if TRAIN not in splits:
-        raise UserError(f"A corpus needs a split named `{TRAIN}`; there are: {', '.join(splits) or 'none'}.")
+        raise UserError(
+            f"A corpus needs a split named `{TRAIN}`; there are: {', '.join(splits) or 'none'}. Speech that is to be "
+            "recognised alone need not be prepared: `roundelay evaluate MODEL --data DIR` takes a Kaldi data directory."
+        )
     if odd := [name for name in splits if not is_one_word(name) or "/" in name]:
         raise UserError(
             f"A split's name becomes a file's: {', '.join(map(repr, odd))} must be one word without a slash."

@@ -24,6 +24,8 @@ from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.prepared import Corpus
 
 MODEL, MODEL_META = "model.safetensors", "model.json"
+PACKED_NETWORK = "acoustic-"
+"""Beginning of the names of folders of networks in a packed model (see packed/folder.py)."""
 
 
 @dataclass(frozen=True)

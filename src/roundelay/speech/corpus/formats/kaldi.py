@@ -128,8 +128,7 @@ def read_data_dir_with(
         refused = [(name, refusal(value, options.pipes is not None)) for name, value in wav.values.items()]
         problems += [f"{wav.at(name)}: {name} {reason}" for name, reason in refused if reason is not None]
     matrices = _matrices(directory, root, options, (wav, feats), files.speakers, problems)
-    if problems:
-        raise UserError(f"{directory}: {counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}")
+    _refuse(directory, problems)
     reasons: dict[str, str] = {}
     shapes: dict[str, tuple[int, int]] = {}
     if matrices is not None and feats is not None:
@@ -161,6 +160,15 @@ def read_data_dir_with(
             f"(`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
         )
     return DataDir(utterances, left_out, matrices, _channels(utterances, places, lengths, options, directory))
+
+
+def _refuse(directory: Path, problems: Sequence[str]) -> None:
+    """Raise a UserError that lists all problems, if there are any."""
+    if problems:
+        unsaid = f"{directory / 'text'}: no such file" in problems
+        hint = "\n`roundelay evaluate MODEL --data DIR` recognises speech without transcripts." if unsaid else ""
+        faults = f"{counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}{hint}"
+        raise UserError(f"{directory}: {faults}")
 
 
 def _channels(

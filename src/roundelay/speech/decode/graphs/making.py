@@ -176,6 +176,21 @@ def make_graph(job: GraphJob, folder: Path) -> None:
     begun = os.times().elapsed
     found = language_lexicon(job, folder.parent)
     model, left_out = language_model(job, found.lexicon)
+    write_graph(folder, found, model, job, left_out, begun)
+
+
+def write_graph(
+    folder: Path, found: VocabularyLexicon, model: Arpa, job: GraphJob, left_out: str, begun: float
+) -> None:
+    """Compile words and a language model for the columns of a job, and write all files of the graph.
+
+    Args:
+        left_out: words of the language model that were left out, for people.
+        begun: when the work on words and language model began, in seconds of `os.times().elapsed`.
+
+    Raises:
+        UserError: they do not fit together; too little memory.
+    """
     write_arpa(folder / LM_FILE, model)
     write_lexicon(folder / LEXICON_FILE, found.lexicon)
     write_text(folder / DROPPED_FILE, "".join(f"{word}\n" for word in found.dropped))
