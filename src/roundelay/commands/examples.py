@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
         "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
         "roundelay transcribe models/an4 - --format json",
+        "roundelay transcribe models/an4 talk.wav --stream",
     ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from roundelay.commands.arguments import count, positive, whole
 from roundelay.commands.base import Command
@@ -42,6 +42,19 @@ def add(command: Command) -> None:
         metavar="FILE",
         help="what was said, as trn or `NAME words` lines: prints the word error rate",
     )
+    _add_reading(sub)
+    sub.add_argument(
+        "--stream",
+        action="store_true",
+        help="recognise as the audio comes, from one FILE or, with -, from a recorder (arecord -t wav); --format txt, "
+        "or json, which has the words so far as well",
+    )
+    sub.add_argument(
+        "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
+    )
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--channel",
         type=_channel,
@@ -99,6 +112,11 @@ def _options(options: argparse.Namespace, seconds: float) -> "Options":
 
 
 def _transcribe(options: argparse.Namespace) -> int:
+    if options.stream:
+        _stream(options)
+        return 0
+    if options.rate is not None:
+        raise UserError("--rate is of bare samples that come: give --stream.")
     from roundelay.transcription.inputs import STANDARD_INPUT, recordings, spooled
 
     with ExitStack() as stack:
@@ -130,6 +148,51 @@ def _transcribe(options: argparse.Namespace) -> int:
         if options.ref is not None and outcome.texts:
             say(str(scored(options.ref, outcome.texts)))
     return 1 if outcome.failed else 0
+
+
+def _stream(options: argparse.Namespace) -> None:
+    from contextlib import nullcontext
+
+    from roundelay.transcription.inputs import STANDARD_INPUT
+
+    refused = {"--out": options.out, "--ref": options.ref, "--workers": options.workers}
+    if wrong := [name for name, value in refused.items() if value is not None]:
+        raise UserError(f"--stream: words go to standard output as they come; leave {', '.join(wrong)} out.")
+    if len(options.recordings) > 1 or options.format not in ("txt", "json"):
+        raise UserError("--stream: one FILE, or -, and --format txt or json.")
+    (name,) = options.recordings
+    if options.rate is not None and name != STANDARD_INPUT:
+        raise UserError("--rate is of bare samples on standard input: give - for FILE.")
+
+    from roundelay.packed.model import load_model
+    from roundelay.speech.audio.activity import Cutting
+    from roundelay.speech.audio.arriving import Pipe, arriving
+    from roundelay.speech.audio.sound import open_sound
+    from roundelay.speech.data.problems import Unusable
+    from roundelay.transcription.formats.timed import update_line
+    from roundelay.transcription.live import latencies, updates
+
+    model = load_model(options.model)
+    channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
+    waited: list[float] = []
+    with (
+        nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
+        if name == STANDARD_INPUT
+        else open_sound(Path(name)) as sound
+    ):
+        try:
+            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel)):
+                if options.format == "json":
+                    write(update_line(update.segment, update.at, final=update.final))
+                elif update.final and update.segment.words:
+                    write(f"{update.segment.text}\n")
+                elif not update.final and console.is_terminal:
+                    console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
+                if update.final:
+                    waited.append(update.latency)
+        except Unusable as error:
+            raise UserError(f"{name}: {error}") from None
+    complain(latencies(waited))
 
 
 def _print(line: str) -> None:

@@ -270,7 +270,7 @@ def _alike(block: Samples) -> bool:
     """True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
     mean = block.mean(1, keepdims=True)
     loud = float(np.sqrt(np.mean(np.square(mean))))
-    return 0 < loud and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
+    return loud > 0 and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
 
 
 def _processor_seconds() -> float:
