@@ -1,4 +1,4 @@
-"""Transcription: words of recordings, by a packed model."""
+"""Transcription: words of recordings, by a packed model, at once, as they come, or for whoever asks over HTTP."""
 
 import argparse
 import sys
@@ -52,6 +52,16 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
     )
+    sub = command("serve", _serve, "serve a packed model: a page for a browser, and an HTTP endpoint for clients")
+    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine alone; elsewhere anybody may ask, unencrypted)",
+    )
+    sub.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default: 8000)")
+    sub.add_argument("--max-megabytes", type=count, default=100, metavar="N", help="of an upload (default: 100)")
+    sub.add_argument("--max-minutes", type=positive, default=60.0, metavar="N", help="of a recording (default: 60)")
 
 
 def _add_reading(sub: argparse.ArgumentParser) -> None:
@@ -193,6 +203,38 @@ def _stream(options: argparse.Namespace) -> None:
         except Unusable as error:
             raise UserError(f"{name}: {error}") from None
     complain(latencies(waited))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    import asyncio
+
+    from roundelay.packed.model import load_model
+    from roundelay.transcription.serving.endpoint import Endpoint, Service, refusal
+    from roundelay.transcription.serving.http import Limits, listen
+    from roundelay.transcription.transcribing import Options
+
+    if options.port > 65535:
+        raise UserError(f"--port {options.port}: there are ports up to 65535.")
+    model = load_model(options.model)
+    how = Options(most_seconds=60 * options.max_minutes)
+    service = Service(model, options.model.resolve().name, how, options.host)
+
+    async def serve() -> None:
+        def ready(port: int) -> None:
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            _print(f"{service.name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
+
+        endpoint = Endpoint(service)
+        limits = Limits(body=options.max_megabytes << 20)
+        await listen(options.host, options.port, limits, endpoint.answer, refusal, ready)
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        raise UserError(
+            f"{options.host}:{options.port} cannot be listened on ({error.strerror or error}). Give another --port, or "
+            "end what uses it."
+        ) from None
 
 
 def _print(line: str) -> None:
