@@ -105,7 +105,9 @@ def test_samples_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with open_sound(path) as opened:
         assert (opened.rate, opened.channels, opened.samples) == (22050, 2, None)
     np.testing.assert_array_equal(samples(path), data.reshape(-1, 2))
-    assert f"-protocol_whitelist file,pipe -i file:{path} " in (tmp_path / "said").read_text()
+    said = (tmp_path / "said").read_text()
+    assert " -protocol_whitelist file,pipe -format_whitelist mov,mp4,m4a," in said
+    assert f" -i file:{path} " in said
 
 
 @pytest.mark.parametrize(

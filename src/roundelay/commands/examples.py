@@ -56,7 +56,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
         "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
         "roundelay transcribe models/an4 - --format json",
+        "roundelay transcribe models/an4 talk.wav --stream",
     ),
+    "serve": ("roundelay serve models/an4", "roundelay serve models/an4 --port 9000 --max-minutes 10"),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",

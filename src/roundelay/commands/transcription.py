@@ -1,11 +1,11 @@
-"""Transcription: words of recordings, by a packed model."""
+"""Transcription: words of recordings, by a packed model, at once, as they come, or for whoever asks over HTTP."""
 
 import argparse
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from roundelay.commands.arguments import count, positive, whole
 from roundelay.commands.base import Command
@@ -42,6 +42,29 @@ def add(command: Command) -> None:
         metavar="FILE",
         help="what was said, as trn or `NAME words` lines: prints the word error rate",
     )
+    _add_reading(sub)
+    sub.add_argument(
+        "--stream",
+        action="store_true",
+        help="recognise as the audio comes, from one FILE or, with -, from a recorder (arecord -t wav); --format txt, "
+        "or json, which has the words so far as well",
+    )
+    sub.add_argument(
+        "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
+    )
+    sub = command("serve", _serve, "serve a packed model: a page for a browser, and an HTTP endpoint for clients")
+    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine alone; elsewhere anybody may ask, unencrypted)",
+    )
+    sub.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default: 8000)")
+    sub.add_argument("--max-megabytes", type=count, default=100, metavar="N", help="of an upload (default: 100)")
+    sub.add_argument("--max-minutes", type=positive, default=60.0, metavar="N", help="of a recording (default: 60)")
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--channel",
         type=_channel,
@@ -99,6 +122,11 @@ def _options(options: argparse.Namespace, seconds: float) -> "Options":
 
 
 def _transcribe(options: argparse.Namespace) -> int:
+    if options.stream:
+        _stream(options)
+        return 0
+    if options.rate is not None:
+        raise UserError("--rate is of bare samples that come: give --stream.")
     from roundelay.transcription.inputs import STANDARD_INPUT, recordings, spooled
 
     with ExitStack() as stack:
@@ -130,6 +158,83 @@ def _transcribe(options: argparse.Namespace) -> int:
         if options.ref is not None and outcome.texts:
             say(str(scored(options.ref, outcome.texts)))
     return 1 if outcome.failed else 0
+
+
+def _stream(options: argparse.Namespace) -> None:
+    from contextlib import nullcontext
+
+    from roundelay.transcription.inputs import STANDARD_INPUT
+
+    refused = {"--out": options.out, "--ref": options.ref, "--workers": options.workers}
+    if wrong := [name for name, value in refused.items() if value is not None]:
+        raise UserError(f"--stream: words go to standard output as they come; leave {', '.join(wrong)} out.")
+    if len(options.recordings) > 1 or options.format not in ("txt", "json"):
+        raise UserError("--stream: one FILE, or -, and --format txt or json.")
+    (name,) = options.recordings
+    if options.rate is not None and name != STANDARD_INPUT:
+        raise UserError("--rate is of bare samples on standard input: give - for FILE.")
+
+    from roundelay.packed.model import load_model
+    from roundelay.speech.audio.activity import Cutting
+    from roundelay.speech.audio.arriving import Pipe, arriving
+    from roundelay.speech.audio.sound import open_sound
+    from roundelay.speech.data.problems import Unusable
+    from roundelay.transcription.formats.timed import update_line
+    from roundelay.transcription.live import latencies, updates
+
+    model = load_model(options.model)
+    channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
+    waited: list[float] = []
+    with (
+        nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
+        if name == STANDARD_INPUT
+        else open_sound(Path(name)) as sound
+    ):
+        try:
+            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel)):
+                if options.format == "json":
+                    write(update_line(update.segment, update.at, final=update.final))
+                elif update.final and update.segment.words:
+                    write(f"{update.segment.text}\n")
+                elif not update.final and console.is_terminal:
+                    console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
+                if update.final:
+                    waited.append(update.latency)
+        except Unusable as error:
+            raise UserError(f"{name}: {error}") from None
+    complain(latencies(waited))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    import asyncio
+
+    from roundelay.packed.model import load_model
+    from roundelay.transcription.serving.endpoint import Endpoint, Service, refusal
+    from roundelay.transcription.serving.http import Limits, listen
+    from roundelay.transcription.transcribing import Options
+
+    if options.port > 65535:
+        raise UserError(f"--port {options.port}: there are ports up to 65535.")
+    model = load_model(options.model)
+    how = Options(most_seconds=60 * options.max_minutes)
+    service = Service(model, options.model.resolve().name, how, options.host)
+
+    async def serve() -> None:
+        def ready(port: int) -> None:
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            _print(f"{service.name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
+
+        endpoint = Endpoint(service)
+        limits = Limits(body=options.max_megabytes << 20)
+        await listen(options.host, options.port, limits, endpoint.answer, refusal, ready)
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        raise UserError(
+            f"{options.host}:{options.port} cannot be listened on ({error.strerror or error}). Give another --port, or "
+            "end what uses it."
+        ) from None
 
 
 def _print(line: str) -> None:

@@ -4,6 +4,7 @@ What a recording is normalised by is the speaker's affair, and nobody says who s
 is taken for one speaker, or all of a folder, or all that is given.
 """
 
+import math
 import resource
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +63,7 @@ class Options:
         channel: from 1; 0 for their mean; None for each by itself (channels that are the same are one).
         speaker: whose speech is normalised together.
         workers: processes; 0 for as many as there are cores, 1 for none but this one.
+        most_seconds: a longer recording is refused.
         times: words get times and confidences, which takes as long as the search again.
     """
 
@@ -69,6 +71,7 @@ class Options:
     channel: int | None = None
     speaker: SpeakerIs = "file"
     workers: int = 1
+    most_seconds: float = math.inf
     times: bool = True
 
 
@@ -241,7 +244,11 @@ class Transcriber:
         wanted, alike = self._options.channel, None
         if wanted is not None and wanted > sound.channels:
             raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {wanted}")
+        most, taken = self._options.most_seconds * sound.rate, 0
         for block in sound.blocks:
+            taken += len(block)
+            if max(taken, sound.samples or 0) > most:
+                raise Unusable(f"lasts longer than {self._options.most_seconds:g} s, the most that is transcribed")
             if alike is None:
                 alike = _alike(block)
             if wanted == 0:

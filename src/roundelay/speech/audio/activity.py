@@ -113,7 +113,7 @@ def speech_spans(level: Decibels) -> list[Span]:
         around = level[max(0, first - _AROUND * FRAMES_PER_SECOND) : last + _AROUND * FRAMES_PER_SECOND]
         on[first:last], off[first:last] = thresholds(around)
     spans = [span for span in _runs(level >= off) if (level[slice(*span)] >= on[slice(*span)]).any()]
-    return [span for span in _joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
+    return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
 
 
 def cut(level: Decibels, how: Cutting) -> list[Span]:
@@ -131,17 +131,17 @@ def cut(level: Decibels, how: Cutting) -> list[Span]:
     longest = max(2, round(how.longest * FRAMES_PER_SECOND))
     margin = round(how.margin * FRAMES_PER_SECOND)
     pieces = []
-    for first, last in _with_margins(_joined(spans, round(how.pause * FRAMES_PER_SECOND)), margin, len(level)):
+    for first, last in _with_margins(joined(spans, round(how.pause * FRAMES_PER_SECOND)), margin, len(level)):
         start = first
         while last - start > longest:
-            place = _place(level, spans, start + longest // 2, start + longest)
+            place = quiet_place(level, spans, start + longest // 2, start + longest)
             pieces.append((start, place))
             start = place
         pieces.append((start, last))
     return pieces
 
 
-def _place(level: Decibels, spans: Sequence[Span], first: int, last: int) -> int:
+def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -> int:
     """The best frame from `first` to `last`, exclusive, to cut before."""
     silences = [(max(a[1], first), min(b[0], last)) for a, b in pairwise(spans) if a[1] < last and b[0] > first]
     if widest := max((b - a for a, b in silences), default=0):
@@ -156,7 +156,7 @@ def _runs(mask: npt.NDArray[np.bool_]) -> list[Span]:
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
-def _joined(spans: Sequence[Span], gap: int) -> list[Span]:
+def joined(spans: Sequence[Span], gap: int) -> list[Span]:
     """Spans with those together that lie less than `gap` frames apart."""
     result: list[Span] = []
     for first, last in spans:

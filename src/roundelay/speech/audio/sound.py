@@ -33,6 +33,8 @@ LOUDEST = 100.0
 _PATIENCE = 60.0  # s, that ffmpeg may be silent
 _AU_HEADER = struct.Struct(">4sIIIII")  # magic, where samples begin, their bytes, their kind, rate, channels
 _AU_FLOAT = 6
+# Kinds of files that hold sound themselves: a playlist would have ffmpeg open others.
+_CONTAINERS = "mov,mp4,m4a,matroska,webm,aac,amr,ac3,ape,asf,avi,caf,flv,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv,flac,aiff"
 _EXACT = frozenset({"WAV", "FLAC", "AIFF", "NIST", "WAVEX", "AU"})
 """Formats whose header says how many samples there are; that of an MP3 guesses."""
 
@@ -125,7 +127,8 @@ def _finite(blocks: Iterator[Samples]) -> Iterator[Samples]:
 
 @contextmanager
 def _decoded(program: str, path: Path) -> Iterator[Sound]:
-    command = [program, "-nostdin", "-v", "error", "-protocol_whitelist", "file,pipe", "-i", f"file:{path}"]
+    command = [program, "-nostdin", "-v", "error", "-protocol_whitelist", "file,pipe"]
+    command += ["-format_whitelist", _CONTAINERS, "-i", f"file:{path}"]
     command += ["-map", "0:a:0", "-f", "au", "-c:a", "pcm_f32be", "pipe:1"]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(

@@ -29,6 +29,13 @@ def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
     }
 
 
+def update_line(segment: Segment, at: float, *, final: bool) -> str:
+    """Words of a stream as a line of JSON: a segment, whether it is `final`, and the audio that had come, `at` (s)."""
+    told = as_segment(0, segment)
+    del told["id"]
+    return f"{json_line({'final': final, 'at': round(at, _DECIMALS), **told})}\n"
+
+
 def as_segment(number: int, segment: Segment) -> dict[str, Any]:
     """A segment in JSON."""
     return {

@@ -1,0 +1,277 @@
+"""Recognition while somebody speaks: words so far, and final ones when a pause follows.
+
+An utterance begins where the detector hears speech and ends with a pause, or after `longest` seconds. While it lasts,
+the words so far are found every `EVERY` seconds: by networks that see a window around each frame (dnn), as the frames
+come, in one search that goes on; by others (which see all of an utterance) from its beginning, ever more rarely. At its
+end it is recognised once more as a whole, normalised by all that was said so far, itself included: these are the words
+that the model gives for the same samples, recognised at once after the same utterances.
+
+Legend: N samples, T frames.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.packed.hearing import PieceFeatures, Statistics
+from roundelay.packed.model import Model
+from roundelay.speech.audio.activity import (
+    FRAMES_PER_SECOND,
+    Cutting,
+    Energies,
+    Span,
+    joined,
+    quiet_place,
+    smoothed,
+    speech_spans,
+)
+from roundelay.speech.audio.sound import Sound
+from roundelay.speech.audio.speed import Resampler
+from roundelay.speech.data.problems import Unusable, counted
+from roundelay.speech.models.network import FrameNetwork
+from roundelay.speech.search.beam import GrowingSearch
+from roundelay.transcription.transcript import Segment, placed
+
+Samples = npt.NDArray[np.float32]
+
+USUAL = Cutting()
+EVERY = 0.2
+"""Seconds of audio after which the words so far are found again."""
+_HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that say what is noise and what is speech
+_UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept while nobody speaks: speech is told from noise only after a while
+_REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
+_GROWTH = 1.25  # by which an utterance grows before it is recognised from its beginning again
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """Words that were heard.
+
+    Attributes:
+        at: how much audio had come (s): what this waited for.
+        spoken: end of the speech in it (s); for words that are not final, `at`.
+        segment: the words; those that are not final have no times of their own.
+    """
+
+    at: float
+    spoken: float
+    segment: Segment
+    final: bool
+
+    @property
+    def latency(self) -> float:
+        """Seconds of audio from the end of the speech to these words."""
+        return self.at - self.spoken
+
+
+@final
+class Live:
+    """Recognises what comes, of one speaker.
+
+    Args:
+        model: a packed model.
+        cutting: options; `pause` ends an utterance.
+    """
+
+    def __init__(self, model: Model, cutting: Cutting = USUAL) -> None:
+        self._model, self._cutting, self._rate = model, cutting, model.sample_rate
+        self._energies = Energies(self._rate)
+        self._level: npt.NDArray[np.float32] = np.zeros(0, np.float32)
+        self._level_first = 0  # frame
+        self._held: Samples = np.zeros(0, np.float32)
+        self._held_first = 0  # frame
+        self._start: int | None = None  # frame in which the utterance begins
+        self._waiting: Samples = np.zeros(0, np.float32)  # less than a step
+        self._past: deque[PieceFeatures] = deque()
+        self._growing = _Growing(model)
+
+    def push(self, samples: Samples) -> Iterator[Update]:
+        """Updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
+        self._waiting = np.concatenate([self._waiting, samples])
+        step = round(EVERY * self._rate)
+        while len(self._waiting) >= step:
+            block, self._waiting = self._waiting[:step], self._waiting[step:]
+            self._take(block)
+            yield from self._heard(last=False)
+
+    def finish(self) -> Iterator[Update]:
+        """Updates with what is left: nothing follows."""
+        self._take(self._waiting)
+        self._waiting = self._waiting[:0]
+        yield from self._heard(last=True)
+
+    @property
+    def _now(self) -> int:
+        return self._level_first + len(self._level)
+
+    def _take(self, block: Samples) -> None:
+        self._held = np.concatenate([self._held, block])
+        self._level = np.concatenate([self._level, self._energies.push(block)])
+
+    def _heard(self, *, last: bool) -> Iterator[Update]:
+        while True:
+            spans = self._spans()
+            if not spans and self._start is not None and self._now - self._start > _UNHEARD:
+                self._start = None  # what seemed speech is noise, now that more of it is known
+            if self._start is None:
+                if not spans:
+                    self._forget(self._now - _UNHEARD)
+                    return
+                self._start = max(self._held_first, spans[0][0] - self._frames(self._cutting.margin))
+                self._growing.begin()
+            if (ends := self._end(spans, last)) is None:
+                yield self._partial()
+                return
+            yield self._final(*ends)
+
+    def _spans(self) -> list[Span]:
+        """Speech that is held, in frames of the whole stream."""
+        found = [(a + self._level_first, b + self._level_first) for a, b in speech_spans(smoothed(self._level))]
+        begin = self._held_first if self._start is None else self._start
+        return [(max(a, begin), b) for a, b in found if b > begin]
+
+    def _end(self, spans: Sequence[Span], last: bool) -> tuple[int, int] | None:
+        """The end of the utterance and of the speech in it, if it has ended."""
+        assert self._start is not None
+        utterances = joined(spans, self._frames(self._cutting.pause))
+        spoken = utterances[0][1] if utterances else self._start
+        limit = self._start + self._frames(self._cutting.longest)
+        if spoken > limit or (self._now > limit and not utterances):
+            half = (self._start + limit) // 2 - self._level_first
+            place = quiet_place(smoothed(self._level), self._of_level(spans), half, limit - self._level_first)
+            return place + self._level_first, place + self._level_first
+        if utterances and (last or self._now - spoken >= self._frames(self._cutting.pause)):
+            return min(spoken + self._frames(self._cutting.margin), self._now), spoken
+        return (self._now, self._now) if last else None
+
+    def _of_level(self, spans: Sequence[Span]) -> list[Span]:
+        return [(max(0, a - self._level_first), b - self._level_first) for a, b in spans]
+
+    def _partial(self) -> Update:
+        assert self._start is not None
+        words = self._growing.words(self._samples(self._start, self._now), self._past)
+        at, start = self._now / FRAMES_PER_SECOND, self._start / FRAMES_PER_SECOND
+        return Update(at, at, placed(words, (), start, at), final=False)
+
+    def _final(self, end: int, spoken: int) -> Update:
+        assert self._start is not None
+        features = self._model.features(self._samples(self._start, end))
+        self._past.append(features)
+        while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
+            self._past.popleft()
+        found = self._model.of_features(features, self._model.statistics(list(self._past)))
+        start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
+        segment = placed(found.words, found.timed, start, until)
+        self._start = None
+        self._forget(end)
+        return Update(self._now / FRAMES_PER_SECOND, spoken / FRAMES_PER_SECOND, segment, final=True)
+
+    def _samples(self, first: int, last: int) -> Samples:
+        begin = self._at(self._held_first)
+        return self._held[self._at(first) - begin : self._at(last) - begin]
+
+    def _forget(self, before: int) -> None:
+        """Drop samples before this frame, and levels long before it."""
+        if before > self._held_first:
+            self._held = self._held[self._at(before) - self._at(self._held_first) :].copy()
+            self._held_first = before
+        if (old := before - _HISTORY - self._level_first) > 0:
+            self._level = self._level[old:].copy()
+            self._level_first += old
+
+    def _frames(self, seconds: float) -> int:
+        return round(seconds * FRAMES_PER_SECOND)
+
+    def _at(self, frame: int) -> int:
+        return frame * self._rate // FRAMES_PER_SECOND
+
+
+def latencies(waited: Sequence[float]) -> str:
+    """A sentence on the latencies of final words."""
+    if not waited:
+        return "nothing was said."
+    return (
+        f"{counted(len(waited), 'utterance')}; words were final {np.mean(waited):.2f} s of audio after they were said, "
+        f"at most {max(waited):.2f} s"
+    )
+
+
+def updates(model: Model, sound: Sound, cutting: Cutting = USUAL, channel: int = 0) -> Iterator[Update]:
+    """Updates from a sound that is open, block by block.
+
+    Args:
+        channel: from 1; 0 for the mean of all.
+
+    Raises:
+        Unusable: the sound is damaged, or has no such channel.
+    """
+    if channel > sound.channels:
+        raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
+    resampler, live = Resampler(sound.rate, model.sample_rate), Live(model, cutting)
+    for block in sound.blocks:
+        mono = block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
+        yield from live.push(resampler.push(mono))
+    yield from live.push(resampler.finish())
+    yield from live.finish()
+
+
+@final
+class _Growing:
+    """Words of an utterance that is still being said.
+
+    Normalisation is what is known when its search begins; when there is twice as much, the search begins anew.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._options = model, model.packed.search.search(False)
+        self._graph = model.graph.with_word_cost(self._options.word_cost or 0.0)
+        networks = [hearing.model.module for hearing in model.hearings]
+        frame_networks = [network for network in networks if isinstance(network, FrameNetwork)]
+        self._reach = (
+            max(network.frontend.config.reach for network in frame_networks)
+            if len(frame_networks) == len(networks) and not model.packed.rescored
+            else None
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """A new utterance."""
+        self._search: GrowingSearch | None = None
+        self._known: Statistics | None = None
+        self._known_frames = self._done = 0
+        self._found: list[str] = []
+
+    def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
+        """The words so far of all samples (N,) of the utterance so far, after utterances `past`."""
+        frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
+        grown = self._known is None or frames >= (2 if self._reach is not None else _GROWTH) * self._known_frames
+        if self._reach is None:
+            if grown:
+                features = self._model.features(samples)
+                self._known, self._known_frames = self._model.statistics([*past, features]), frames
+                self._found = list(self._model.of_features(features, self._known, times=False).words)
+            return self._found
+        if grown:
+            features = self._model.features(samples)
+            self._known, self._known_frames, self._done = self._model.statistics([*past, features]), frames, 0
+            self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)
+        return self._go_on(samples)
+
+    def _go_on(self, samples: Samples) -> list[str]:
+        assert self._search is not None
+        assert self._known is not None
+        assert self._reach is not None
+        shift = round(self._model.frame_seconds * self._model.sample_rate)
+        first = max(0, self._done - self._reach)  # what stands left of a frame is known again
+        features = self._model.features(samples[first * shift :])
+        settled = len(features) - self._reach  # frames whose right neighbours are there
+        if settled > self._done - first:
+            scores = self._model.scores(features, self._known)[self._done - first : settled]
+            self._search.push(np.float32(self._options.scale) * scores)
+            self._done = first + settled
+        return [self._graph.words[word] for word in self._search.words()]

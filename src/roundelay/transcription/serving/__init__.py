@@ -1,0 +1,1 @@
+"""A packed model behind a page and an HTTP endpoint."""

@@ -1,0 +1,139 @@
+"""Words while somebody speaks: the final ones are those of the same samples recognised at once."""
+
+import json
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile
+
+from roundelay.cli import main
+from roundelay.core.streams import stream
+from roundelay.packed.model import Model, load_model
+from roundelay.speech.audio.activity import Cutting
+from roundelay.speech.decode.search import decode
+from roundelay.speech.search.beam import GrowingSearch
+from roundelay.transcription.live import EVERY, USUAL, Live, Update, latencies
+from support.beeps import RATE, say
+
+QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
+SENTENCES = [["GO", "YES"], ["NO"], ["STAY", "STAY", "GO"], ["YES", "NO", "GO"]]
+Samples = npt.NDArray[np.float32]
+NETWORKS = {"dnn": [], "blstm": ["model={name: blstm, layers: 1, cells: 16}"]}
+
+
+@pytest.fixture(scope="module", params=sorted(NETWORKS))
+def model(folder: Path, request: pytest.FixtureRequest) -> Model:
+    """A packed model of a network that sees a window, and of one that sees whole utterances."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exp, out = f"exp/live/{request.param}", f"exp/live/model-{request.param}"
+        assert main(["train", "recipe.yaml", "--exp", exp, *NETWORKS[request.param], *QUICK]) == 0
+        assert main(["decode", exp]) == 0
+        assert main(["pack", exp, "--out", out]) == 0
+        return load_model(folder / out)
+
+
+@pytest.fixture(scope="module")
+def talk() -> Samples:
+    """Sentences with pauses of a second."""
+    rng = stream(0, "talk")
+    parts = [part for words in SENTENCES for part in (np.zeros(RATE), say(words, rng))]
+    signal = np.concatenate([*parts, np.zeros(RATE)])
+    noisy: Samples = (signal + 0.0003 * rng.standard_normal(len(signal))).astype(np.float32)
+    return noisy
+
+
+def heard(model: Model, samples: Samples, block: int, cutting: Cutting = USUAL) -> list[Update]:
+    live = Live(model, cutting)
+    found = [update for at in range(0, len(samples), block) for update in live.push(samples[at : at + block])]
+    return [*found, *live.finish()]
+
+
+def test_final_words_are_those_of_the_same_samples(model: Model, talk: Samples) -> None:
+    """Recognised at once, and normalised by the same: all utterances so far."""
+    updates = heard(model, talk, 1000)
+    final = [update for update in updates if update.final]
+    assert len(final) == len(SENTENCES)
+    pieces = [talk[round(u.segment.start * RATE) : round(u.segment.end * RATE)] for u in final]
+    for number, update in enumerate(final):
+        whole = model.recognise_pieces(pieces[: number + 1])[number]
+        assert [word.word for word in update.segment.words] == list(whole.words)
+        for word, same in zip(update.segment.words, whole.timed, strict=True):
+            assert word.start == pytest.approx(update.segment.start + same.start)
+            assert (word.duration, word.confidence) == (same.duration, same.confidence)
+    assert any(word for update in final for word in update.segment.words)
+
+
+def test_blocks_do_not_matter(model: Model, talk: Samples) -> None:
+    assert heard(model, talk, 333) == heard(model, talk, len(talk))
+
+
+def test_words_come_while_somebody_speaks(model: Model, talk: Samples) -> None:
+    """And they are final a pause after the speech, and a step, in audio that had come by then."""
+    updates = heard(model, talk, 1000)
+    assert [u.at for u in updates] == sorted(u.at for u in updates)
+    for update in updates:
+        assert update.final or update.segment.end <= update.at + 1e-9
+        assert not update.final or 0.5 <= update.latency <= 0.5 + EVERY + 0.011
+    before = [u for u in updates if not u.final and u.segment.words]
+    assert before
+    assert "4 utterances; words were final 0." in latencies([u.latency for u in updates if u.final])
+
+
+def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:
+    speech = np.concatenate([talk[: 4 * RATE], *[talk[RATE : RATE + RATE // 2]] * 12])
+    final = [update for update in heard(model, speech, 1000, Cutting(longest=3.0)) if update.final]
+    assert len(final) >= 2
+    assert all(update.segment.end - update.segment.start <= 3.3 for update in final)
+    starts, ends = [u.segment.start for u in final], [u.segment.end for u in final]
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+
+
+def test_silence_is_forgotten(model: Model) -> None:
+    live = Live(model)
+    quiet = (0.0003 * stream(0, "quiet").standard_normal(RATE)).astype(np.float32)
+    for _ in range(60):
+        assert list(live.push(quiet)) == []
+    assert len(live._held) < 4 * RATE
+    assert len(live._level) < 2500
+    assert list(live.finish()) == []
+
+
+def test_a_search_that_goes_on_finds_the_words_of_one_at_once(model: Model) -> None:
+    rng = stream(0, "scores")
+    scores = rng.normal(size=(150, model.graph.num_pdfs)).astype(np.float32)
+    for sizes in ([150], [1] * 150, [40, 0, 70, 40]):
+        growing = GrowingSearch(model.graph.fst, 9.0, 500)
+        for first, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
+            growing.push(scores[first : first + size])
+        assert tuple(model.graph.words[word] for word in growing.words()) == decode(model.graph, scores, 9.0, 500).words
+    assert GrowingSearch(model.graph.fst, 9.0, 500).words() == []
+
+
+def test_the_command(
+    model: Model, talk: Samples, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soundfile.write(tmp_path / "talk.wav", talk, RATE, subtype="FLOAT")
+    expected = [" ".join(w.word for w in u.segment.words) for u in heard(model, talk, len(talk)) if u.final]
+    call = ["transcribe", str(model.folder), str(tmp_path / "talk.wav"), "--stream"]
+    assert main(call) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [text for text in expected if text]
+    assert "4 utterances; words were final" in err
+    buffer = BytesIO()
+    soundfile.write(buffer, talk, RATE, format="WAV", subtype="FLOAT")
+    buffer.seek(0)
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(buffer))
+    assert main([*call[:2], "-", "--stream", "--format", "json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines if line["final"]] == expected
+    assert main([*call, "--out", "x"]) == 2
+    assert "leave --out out" in capsys.readouterr().err
+    assert main([*call, "--format", "srt"]) == 2
+    assert "--format txt or json" in capsys.readouterr().err
+    assert main([*call[:-1], "--rate", "8000"]) == 2
+    assert "give --stream" in capsys.readouterr().err

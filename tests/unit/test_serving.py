@@ -1,0 +1,205 @@
+"""A model behind HTTP: what clients ask is answered in their shape, and nobody can ask for too much."""
+
+import asyncio
+import http.client
+import io
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from roundelay.transcription.serving import endpoint
+from roundelay.transcription.serving.endpoint import ENDPOINT, MODELS, Endpoint, Service, refusal
+from roundelay.transcription.serving.form import read_form
+from roundelay.transcription.serving.http import Limits, Refused, listen
+from roundelay.transcription.transcribing import Options
+from support.recogniser import ToneRecogniser, tones
+
+RATE = 8000
+PAGE = Path(endpoint.__file__).with_name("page.html").read_text()
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server on a free port."""
+
+    port: int
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the reply."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
+            reply = connection.getresponse()
+            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
+        finally:
+            connection.close()
+
+    def post(self, file: bytes | None, **fields: str) -> tuple[int, dict[str, str], bytes]:
+        """A recording, as a form."""
+        boundary = "----a-boundary"
+        parts = [f'Content-Disposition: form-data; name="{k}"\r\n\r\n{v}'.encode() for k, v in fields.items()]
+        if file is not None:
+            head = (
+                b'Content-Disposition: form-data; name="file"; filename="talk.wav"\r\nContent-Type: audio/wav\r\n\r\n'
+            )
+            parts.append(head + file)
+        body = b"".join(b"--" + boundary.encode() + b"\r\n" + part + b"\r\n" for part in parts)
+        body += f"--{boundary}--\r\n".encode()
+        return self.ask("POST", ENDPOINT, body, Content_Type=f'multipart/form-data; boundary="{boundary}"')
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """It recognises tones; limits are low."""
+    loop, ports = asyncio.new_event_loop(), list[int]()
+    ready = threading.Event()
+    service = Service(ToneRecogniser(RATE), "tones", Options(most_seconds=20))
+    limits = Limits(body=600_000, seconds=1.0, connections=8)
+
+    async def serve() -> None:
+        def told(port: int) -> None:
+            ports.append(port)
+            ready.set()
+
+        await listen("127.0.0.1", 0, limits, Endpoint(service).answer, refusal, told)
+
+    task = loop.create_task(serve())
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(30)
+    yield Server(ports[0])
+    loop.call_soon_threadsafe(task.cancel)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def wav(words: list[str], pause: float = 1.0) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, tones(words, RATE, pause), RATE, format="WAV", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+def test_every_format_that_clients_know(server: Server) -> None:
+    talk = wav(["LOW", "TOP"])
+    status, headers, body = server.post(talk, model="whisper-1", language="en", temperature="0")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert json.loads(body) == {"text": "LOW TOP"}
+    assert server.post(talk, response_format="text")[2] == b"LOW TOP\n"
+    assert server.post(talk, response_format="srt")[2].startswith(b"1\n00:00:01,0")
+    status, headers, body = server.post(talk, response_format="vtt")
+    assert headers["content-type"].startswith("text/vtt")
+    assert body.startswith(b"WEBVTT\n")
+
+
+def test_verbose_json(server: Server) -> None:
+    found = json.loads(server.post(wav(["LOW", "TOP"]), response_format="verbose_json")[2])
+    assert (found["task"], found["text"]) == ("transcribe", "LOW TOP")
+    assert found["duration"] == pytest.approx(len(tones(["LOW", "TOP"], RATE)) / RATE, abs=1e-3)
+    assert [(word["word"], word["confidence"]) for word in found["words"]] == [("LOW", 0.5), ("TOP", 0.5)]
+    assert found["words"][1]["start"] == pytest.approx(2.6, abs=0.05)
+    (segment,) = found["segments"]
+    assert segment["text"] == "LOW TOP"
+    assert segment["avg_logprob"] == pytest.approx(-0.693, abs=1e-3)
+
+
+def test_models_and_page(server: Server) -> None:
+    assert [model["id"] for model in json.loads(server.ask("GET", MODELS)[2])["data"]] == ["tones"]
+    status, headers, body = server.ask("GET", "/")
+    assert (status, body.decode()) == (200, PAGE)
+    assert headers["content-security-policy"].startswith("default-src 'none'; ")
+    status, headers, body = server.ask("HEAD", "/")
+    assert (status, headers["content-length"], body) == (200, str(len(PAGE.encode())), b"")
+
+
+def test_the_page_asks_nobody_else() -> None:
+    assert not re.search(r"https?://|//[a-z]|@import|\bimport\b|src=|innerHTML|url\(", PAGE)
+    assert f'fetch("{ENDPOINT}"' in PAGE
+    assert re.search(r'<html lang="en">', PAGE)
+    assert set(re.findall(r'\$\("(\w+)"\)', PAGE)) <= set(re.findall(r'id="(\w+)"', PAGE))
+
+
+def message(reply: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    error = json.loads(reply[2])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return reply[0], error["message"]
+
+
+def test_what_is_refused(server: Server) -> None:
+    assert message(server.ask("GET", "/nothing")) == (404, f"Nothing is here; POST a recording to {ENDPOINT}.")
+    assert message(server.ask("GET", ENDPOINT))[0] == 405
+    assert message(server.ask("PUT", "/"))[0] == 405
+    assert message(server.ask("POST", ENDPOINT, b"{}", Content_Type="application/json"))[0] == 415
+    assert message(server.post(None, model="x")) == (400, "The form has no `file`, or an empty one.")
+    assert message(server.post(b"")) == (400, "The form has no `file`, or an empty one.")
+    status, text = message(server.post(b"RIFF, but no sound, WAVE"))
+    assert status == 400
+    assert text.startswith("The recording: cannot be read as audio")
+    assert message(server.post(wav(["LOW"]), response_format="docx")) == (
+        400,
+        "response_format 'docx': there are json, text, srt, vtt, verbose_json.",
+    )
+    status, text = message(server.post(wav(["LOW"] * 8, 2.0)))
+    assert (status, "lasts longer than 20 s" in text) == (400, True)
+    assert message(server.post(bytes(700_000)))[0] == 413
+    assert message(server.ask("GET", "/", Host="evil.example")) == (
+        403,
+        "This server is for this machine: ask for localhost.",
+    )
+    for name in ("localhost:1", "[::1]:80", "127.0.0.1"):
+        assert server.ask("GET", "/", Host=name)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"hello\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nHost: lo", None),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n123", None),
+    ],
+)
+def test_broken_requests(server: Server, sent: bytes, status: int | None) -> None:
+    """Answered, or, where nothing more comes, closed; and the next is answered."""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as link:
+        link.sendall(sent)
+        reply = b""
+        while more := link.recv(1 << 16):
+            reply += more
+    assert (reply == b"") if status is None else reply.startswith(f"HTTP/1.1 {status} ".encode())
+    assert server.ask("GET", MODELS)[0] == 200
+
+
+@pytest.mark.parametrize("cut", range(0, 260, 13))
+def test_a_form_that_is_cut_is_refused_or_read(cut: int) -> None:
+    body = b'--bound\r\nContent-Disposition: form-data; name="a"\r\n\r\none\r\n'
+    body += (
+        b'--bound\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n\r\n--bytes\r\n\r\n--bound--\r\n'
+    )
+    kind = "multipart/form-data; boundary=bound"
+    fields = read_form(kind, b"preamble\r\n" + body)
+    assert {name: field.value for name, field in fields.items()} == {"a": b"one", "file": b"\r\n--bytes\r\n"}
+    assert fields["file"].file == "x"
+    if cut < len(body) - 6:
+        with pytest.raises(Refused):
+            read_form(kind, body[:cut])
+    many = b"".join(b'--bound\r\nContent-Disposition: form-data; name="%d"\r\n\r\n\r\n' % n for n in range(40))
+    with pytest.raises(Refused, match="more than 32"):
+        read_form(kind, many + b"--bound--")
