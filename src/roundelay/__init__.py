@@ -38,8 +38,8 @@ _PLACES = {
     "rank": "roundelay.runtime.launch.world",
     "train": "roundelay.api.training",
 }
-"""Modules of what is public, a line each, loaded when it is asked for: some load torch, and `import roundelay` must not.
-`compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
+"""Modules of what is public, a line each, loaded when it is asked for: some load torch, and `import roundelay`
+must not. `compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
 _PACKAGES = ("compare", "report", "simulate")
 
 __all__ = [

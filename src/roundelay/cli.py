@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.terminal import complain, console, tidy
+from roundelay.terminal import Verbosity, complain, console, tidy
 
 ABOUT = "Train acoustic models on many learners, from recorded speech to word error rate."
 
@@ -38,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tidy():
             options = _parse(words)
+            Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
             wait_politely()  # before any command imports torch
             return int(options.run(options) or 0)
     except UserError as error:
+        if Verbosity.verbose:
+            traceback.print_exc()
         complain(str(error))
         return 2
     except KeyboardInterrupt:
@@ -84,6 +88,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
         )
         commands[name].set_defaults(run=run)
+        commands[name].add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+        commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
 
     for group in (corpora, alignments, adaptations, training, recognition, comparisons, claims, hosts, kept):
@@ -138,7 +144,7 @@ def _demo(options: argparse.Namespace) -> int:
     ]
     for step in steps:
         console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
-        if code := main(step):
+        if code := main([*step, *["--quiet"] * options.quiet, *["--verbose"] * options.verbose]):
             return code
     return 0
 

@@ -66,7 +66,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay list strategies",
         "roundelay list models",
         "roundelay list codecs",
-        "roundelay list options an4",
+        "roundelay list keys an4",
     ),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),
