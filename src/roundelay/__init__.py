@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from roundelay.compare.grid import Contenders
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
+    from roundelay.exporting.writing import export
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
     from roundelay.speech.corpus.options import PrepareOptions
@@ -30,6 +31,7 @@ _PLACES = {
     "align": "roundelay.api.corpora",
     "attach": "roundelay.attached",
     "decode": "roundelay.api.recognition",
+    "export": "roundelay.exporting.writing",
     "learners": "roundelay.runtime.launch.world",
     "load_recipe": "roundelay.api.recipes",
     "load_run": "roundelay.api.runs",
@@ -54,6 +56,7 @@ __all__ = [
     "attach",
     "compare",
     "decode",
+    "export",
     "learners",
     "load_recipe",
     "load_run",

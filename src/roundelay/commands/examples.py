@@ -7,7 +7,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
     ),
     "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
-    "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
+    "export": (
+        "roundelay export kaldi data/an4 --out kaldi/an4",
+        "roundelay export onnx exp/an4/dnn --out exported/dnn",
+    ),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
     "realign": ("roundelay realign exp/an4/dnn --out exp/an4/realigned",),
     "adapt": (
