@@ -49,7 +49,7 @@ console: Console = _Shown(highlight=False, soft_wrap=True)
 
 
 class Verbosity:
-    """How much is said of work under way; results and errors are printed in any case."""
+    """Remarks on work under way; results and errors are printed in any case."""
 
     quiet: ClassVar[bool] = False
     """Nothing."""

@@ -12,7 +12,7 @@ from roundelay.acoustic import AcousticModel
 from roundelay.core.errors import UserError
 from roundelay.exporting.lstm import ScannedLstm
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
-from roundelay.exporting.writing import ABOUT, TOLERANCE, describe, difference_of, program_of, quiet, write
+from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
 from roundelay.speech.models.frames import log_likelihoods
 from support.toy_models import tiny, toy
 
@@ -57,9 +57,9 @@ def test_what_is_written_agrees_with_the_network_and_says_what_it_takes(name: st
         for kind, file in (("onnx", tmp_path / "model.onnx"), ("torch", tmp_path / "model.pt2")):
             write(program, file, kind, about)  # type: ignore[arg-type]
             assert difference_of(file, kind, scores) <= TOLERANCE  # type: ignore[arg-type]
-        kept: dict[str, str] = {ABOUT: ""}
+        kept: dict[str, str] = {DESCRIPTION: ""}
         torch.export.load(tmp_path / "model.pt2", extra_files=kept)
-    assert json.loads(kept[ABOUT]) == about
+    assert json.loads(kept[DESCRIPTION]) == about
     metadata = {one.key: one.value for one in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
     assert (metadata["source"], int(metadata["states"])) == (name, toy()[3])
     with torch.no_grad():  # another model is not taken for this one

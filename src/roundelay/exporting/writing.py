@@ -27,7 +27,7 @@ from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utter
 
 Kind = Literal["onnx", "torch"]
 FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
-ABOUT = "about.json"
+DESCRIPTION = "about.json"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
 FRAMES = 57
@@ -64,7 +64,7 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         raise UserError(
             f"{name}: exported, its log-likelihoods differ by {difference:.1e} of the largest. Not written."
         )
-    write_json(file.with_name(ABOUT), about)
+    write_json(file.with_name(DESCRIPTION), about)
     return Exported(file, difference)
 
 
@@ -122,7 +122,7 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
     """
     if to == "torch":
         with atomic_write(file) as open_file:
-            torch.export.save(program, open_file, extra_files={ABOUT: json_text(about)})
+            torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
         return
     onnx = wanted("onnx")
     wanted("onnxscript")
