@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from roundelay.compare.grid import Contenders
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
+    from roundelay.exporting.writing import export
     from roundelay.packed.model import load_model
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
@@ -31,6 +32,7 @@ _PLACES = {
     "align": "roundelay.api.corpora",
     "attach": "roundelay.attached",
     "decode": "roundelay.api.recognition",
+    "export": "roundelay.exporting.writing",
     "learners": "roundelay.runtime.launch.world",
     "load_model": "roundelay.packed.model",
     "load_recipe": "roundelay.api.recipes",
@@ -56,6 +58,7 @@ __all__ = [
     "attach",
     "compare",
     "decode",
+    "export",
     "learners",
     "load_model",
     "load_recipe",

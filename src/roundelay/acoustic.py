@@ -217,6 +217,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         after_death=_after_death(on_death, strategy),
         keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
+        curve_points=training.curve_points,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.terminal import complain, console, tidy
+from roundelay.terminal import Verbosity, complain, console, tidy
 
 ABOUT = "Train acoustic models on many learners, from recorded speech to word error rate."
 
@@ -42,9 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tidy():
             options = _parse(words)
+            Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
             wait_politely()  # before any command imports torch
             return int(options.run(options) or 0)
     except UserError as error:
+        if Verbosity.verbose:
+            traceback.print_exc()
         complain(str(error))
         return 2
     except KeyboardInterrupt:
@@ -88,6 +92,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
         )
         commands[name].set_defaults(run=run)
+        commands[name].add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+        commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
 
     for group in (
@@ -134,7 +140,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 def _demo(options: argparse.Namespace) -> int:
     for step in demo_steps(options.folder):
         console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
-        if code := main(step):
+        if code := main([*step, *["--quiet"] * options.quiet, *["--verbose"] * options.verbose]):
             return code
     return 0
 

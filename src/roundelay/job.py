@@ -12,6 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Progress
 from roundelay.learner.base import Learner
+from roundelay.loggers.base import Logger
 from roundelay.run_directory import Complete
 from roundelay.runtime.base import Cluster, Runtime
 from roundelay.schedule import Schedule
@@ -68,6 +69,10 @@ class Job:
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0
     """Seconds for which a full disk is waited for."""
+    curve_points: int = 0
+    """Points of curves inside an epoch, at most."""
+    loggers: tuple[Logger, ...] = ()
+    """Told of every record, beside TensorBoard."""
 
     def identity(self) -> dict[str, Any]:
         """Fields of records that say which job it is."""

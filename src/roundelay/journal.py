@@ -1,14 +1,9 @@
-"""Writes down what a run does while it trains: records in `events.jsonl`, and the same curves for TensorBoard."""
+"""Writes down what a run does while it trains: records in `events.jsonl`; and tells loggers, TensorBoard among them."""
 
 import dataclasses
-import errno
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
 
 from roundelay.core.records import (
     Evaluation,
@@ -23,6 +18,8 @@ from roundelay.core.records import (
     Staleness,
 )
 from roundelay.core.state import Statistics
+from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger
+from roundelay.loggers.tensorboard import TensorBoard
 from roundelay.run_directory import EVENTS, append
 from roundelay.runtime.base import Lost, Outcome, staleness_summary
 from roundelay.saving import Position, Room
@@ -32,20 +29,35 @@ class Journal:
     """The log of the run in directory `exp`.
 
     Args:
+        run: what loggers are told of it.
         time: the fields of a record that say when it was.
-        purge_step: of TensorBoard: what it knows from there on will be written again.
+        loggers: told of every record, beside TensorBoard.
+        tell: says something to whoever watches the run.
     """
 
-    def __init__(self, exp: Path, room: Room, time: Callable[[], dict[str, Any]], purge_step: int | None) -> None:
-        self._exp, self._room, self._time = exp, room, time
-        self._writer: SummaryWriter | None = SummaryWriter(str(exp / "tensorboard"), purge_step=purge_step)
+    def __init__(
+        self,
+        run: LoggedRun,
+        room: Room,
+        time: Callable[[], dict[str, Any]],
+        loggers: Sequence[Logger] = (),
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._exp, self._room, self._time, self._tell = run.exp, room, time, tell
+        self._tensorboard, self._loggers = TensorBoard(), [*loggers]
+        self._tensorboard.begin(run)
+        self._each(lambda logger: logger.begin(run))
         self._deaths: Counter[tuple[int, str]] = Counter()  # said in this segment: rank and reason
 
     def close(self) -> None:
-        """Finish what TensorBoard reads."""
-        if self._writer is not None:
-            with suppress(OSError):  # a full disk: the log has all that is in the curves
-                self._writer.close()
+        """Nothing more will be said."""
+        self._tensorboard.close()
+        self._each(lambda logger: logger.close())
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """True once a function that is told of records has asked the run to stop."""
+        return any(isinstance(logger, FunctionLogger) and logger.asked for logger in self._loggers)
 
     @property
     def size(self) -> int:
@@ -53,12 +65,25 @@ class Journal:
         return (self._exp / EVENTS).stat().st_size
 
     def say(self, record: Record) -> None:
-        """Add a record; waits for room on a full disk.
+        """Add a record, and tell loggers of it; waits for room on a full disk.
 
         Raises:
             UserError: the disk stays full, or cannot be written.
         """
         self._room.wait_for(lambda: append(self._exp, record), self._exp)
+        self._tensorboard.log(record)
+        self._each(lambda logger: logger.log(record))
+
+    def _each(self, call: Callable[[Logger], None]) -> None:
+        """Call all loggers; who fails is told no more, but for the user's own functions, whose errors are the run's."""
+        for logger in [*self._loggers]:
+            try:
+                call(logger)
+            except Exception as error:
+                if isinstance(logger, FunctionLogger):
+                    raise
+                self._loggers.remove(logger)
+                self._tell(f"{type(logger).__name__} is told no more of this run: {error}")
 
     def begin_segment(self) -> None:
         """Begins a segment none of whose learners has died yet."""
@@ -117,14 +142,6 @@ class Journal:
         if outcome.traffic:
             links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
             self.say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
-        for name, value in (
-            ("train/cross_entropy", statistics.mean_loss),
-            ("train/accuracy", statistics.accuracy),
-            ("train/frames_per_second", speed),
-            ("train/staleness", mean),
-            ("train/learning_rate", rate),
-        ):
-            self._draw(name, value, now.frames)
 
     def evaluation(
         self, split: str, found: Statistics, epoch: int, frames: int, distance: float, accepted: bool
@@ -142,21 +159,6 @@ class Journal:
                 accepted=accepted,
             )
         )
-        self._draw(f"{split}/cross_entropy", found.mean_loss, frames)
-        self._draw(f"{split}/accuracy", found.accuracy, frames)
-        self._draw("consensus_distance", distance, frames)
-
-    def _draw(self, name: str, value: float, frames: int) -> None:
-        """A point of a curve, while TensorBoard's thread can write: on a full disk it ends, and with it the curves of
-        this call, for the log has them too."""
-        if self._writer is None:
-            return
-        try:
-            self._writer.add_scalar(name, value, frames)
-        except OSError as error:  # met by the thread, and raised here
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self._writer = None
 
 
 def _spent(outcome: Outcome) -> dict[str, Any]:

@@ -24,10 +24,12 @@ from roundelay.core.records import (
     RunStarted,
 )
 from roundelay.core.state import Statistics
+from roundelay.curve_points import CurvePoints
 from roundelay.job import Begin, Interrupt, Job
 from roundelay.journal import Journal
 from roundelay.learner.base import Learner, Stopped
 from roundelay.live import LiveFile
+from roundelay.loggers.base import LoggedRun
 from roundelay.run_directory import commit, cut, has_trained, machine
 from roundelay.runtime.base import (
     Glance,
@@ -83,7 +85,8 @@ class Run:
 
     def _go(self) -> Results | None:
         found = self._resume()
-        self.journal = Journal(self.exp, self.room, self._time, self.now.frames if found else 0)
+        run = LoggedRun(self.exp, self.job.recipe, self.now.frames if found else None)
+        self.journal = Journal(run, self.room, self._time, self.job.loggers, self._tell)
         try:
             if not found and self.job.begin is not None and not self._begin(self.job.begin):
                 return None
@@ -160,7 +163,7 @@ class Run:
         self.journal.begin_segment()
         self.due = False
         try:
-            return self.runtime.segment(segment, self._watch())
+            return self.runtime.segment(segment, self._watch(segment))
         except LearnerDied as error:
             goes_on = self.restarts < RESTARTS and self.job.survives_death()
             if not self.journal.has_said(error.rank, error.reason):
@@ -230,12 +233,16 @@ class Run:
 
     def _asked(self) -> bool:
         """True if the run is to stop. A signal may also have come to another host."""
+        if self.journal.asked_to_stop and not self.interrupt.asked:
+            self.interrupt.asked, self.interrupt.why = True, "a callback"
         if self.runtime.stopped_by and not self.interrupt.asked:
             self.interrupt.asked, self.interrupt.why = True, self.runtime.stopped_by
         return self.interrupt.asked
 
-    def _watch(self) -> Callable[[Glance], bool]:
-        shown = 0
+    def _watch(self, segment: SegmentPlan) -> Callable[[Glance], bool]:
+        shown, most = 0, self.job.curve_points
+        period = max(1, segment.epoch.pieces // most) if most else 0
+        points = CurvePoints(segment, period, self.now.frames, self.journal.say, self._time)
         started = wall_clock()
 
         def look(glance: Glance) -> bool:
@@ -247,11 +254,12 @@ class Run:
             self.progress.advance(glance.frames - shown, note)
             shown = glance.frames
             self.live.look(glance)
+            points.look(glance)
             if not self.job.cluster.strategy.traits.synchronous:  # else it ends the segment, which says so
                 self.journal.lose_all(glance.lost)
             # Without a minibatch trained the segment would stop where it began, again and again.
             self.due = self.due or (glance.frames > 0 and wall_clock() - started >= self.job.checkpoint_seconds)
-            return self.interrupt.asked or self.due
+            return self._asked() or self.due
 
         return look
 

@@ -44,6 +44,7 @@ CHANGEABLE: tuple[str, ...] = tuple(
         "keep_checkpoints",
         "checkpoint_minutes",
         "disk_patience",
+        "curve_points",
         "encrypt",
     )
 )

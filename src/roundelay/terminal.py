@@ -48,7 +48,17 @@ class _Shown(Console):
 console: Console = _Shown(highlight=False, soft_wrap=True)
 
 
+class Verbosity:
+    """Remarks on work under way; results and errors are printed in any case."""
+
+    quiet: ClassVar[bool] = False
+    """Nothing."""
+    verbose: ClassVar[bool] = False
+    """A line every ten seconds where no bar is drawn; and errors say where they came from."""
+
+
 FIRST_LINE, RAREST_LINE = 60.0, 1800.0
+VERBOSE_LINE = 10.0
 """Seconds after which work that is not drawn says how far it is, and after which it does so again, at most."""
 
 
@@ -69,7 +79,7 @@ class Bar:
     _drawn: ClassVar[set[RichProgress]] = set()
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] | None = None) -> None:
-        self._quiet, self._clock = quiet, clock
+        self._quiet, self._clock = quiet or Verbosity.quiet, clock
         self._bars: RichProgress | None = None
         self._counted: RichProgress | None = None  # where nothing is drawn
         self._next = FIRST_LINE
@@ -79,7 +89,7 @@ class Bar:
     def start(self, what: str, total: int | None = None) -> None:
         self.finish()
         self._what, self._note = what, ""
-        if console.is_terminal and not console.is_jupyter and total is not None:
+        if console.is_terminal and not console.is_jupyter and total is not None and not Verbosity.quiet:
             self._bars = RichProgress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
@@ -95,7 +105,7 @@ class Bar:
         elif total is not None and not self._quiet:
             self._counted = RichProgress(console=console, disable=True, get_time=self._clock, speed_estimate_period=600)
             self._counted.add_task(what, total=total)
-            self._next = FIRST_LINE
+            self._next = VERBOSE_LINE if Verbosity.verbose else FIRST_LINE
 
     def advance(self, n: int = 1, note: str = "") -> None:
         self._note = note or self._note
@@ -106,7 +116,7 @@ class Bar:
             self._counted.advance(task.id, n)
             elapsed, left = task.elapsed or 0.0, task.time_remaining
             if elapsed >= self._next and left is not None:
-                self._next = elapsed + min(elapsed, RAREST_LINE)
+                self._next = elapsed + (VERBOSE_LINE if Verbosity.verbose else min(elapsed, RAREST_LINE))
                 console.print(f"{self._what}: {task.completed:,.0f} of {task.total:,.0f}, about {duration(left)} left")
 
     def finish(self) -> None:

@@ -11,6 +11,10 @@ A run directory holds
 """
 
 import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from roundelay.checkpoint import latest
@@ -21,7 +25,7 @@ from roundelay.core.records import Results
 from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Learner
 from roundelay.loop import Run, WentBack
-from roundelay.run_directory import alone, claim_directory, put_away
+from roundelay.run_directory import EVENTS, alone, claim_directory, put_away
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.imported import not_imported_again
 from roundelay.saving import Room, Saves
@@ -51,7 +55,8 @@ def train(
         raise UserError("to resume only and to begin anew exclude each other: leave --resume or --begin-anew out.")
     if resume_only and latest(exp / "checkpoints") is None and not (exp / Results.FILE).exists():
         raise UserError(f"{exp}: nothing to resume, there is no checkpoint. Leave --resume out to begin a run here.")
-    with alone(exp):
+    new = not exp.exists()
+    with alone(exp), _left_as_it_was(exp, new):
         claim_directory(exp, job.recipe, job.complete)
         for folder in (exp, exp / "checkpoints"):
             sweep(folder)
@@ -60,6 +65,17 @@ def train(
         if begin_anew:
             _put_away(exp, job, progress)
         return _train(job, exp, progress, interrupt)
+
+
+@contextmanager
+def _left_as_it_was(exp: Path, new: bool) -> Iterator[None]:
+    """Remove a directory that is `new` again where a mistake of the user's ends the run before it has begun."""
+    try:
+        yield
+    except UserError:
+        if new and not (exp / EVENTS).exists() and latest(exp / "checkpoints") is None:
+            shutil.rmtree(exp, ignore_errors=True)
+        raise
 
 
 def _put_away(exp: Path, job: Job, progress: Progress) -> None:
@@ -84,7 +100,7 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
         except LearnerDied as death:  # and there is a way to go on
             said = f"{death}; going on"  # without its traceback, which holds the rows of a whole runtime
             if job.after_death == "shrink" and job.with_learners is not None:
-                job = job.with_learners(job.cluster.learners - 1)
+                job = replace(job.with_learners(job.cluster.learners - 1), loggers=job.loggers)
                 claim_directory(exp, job.recipe, job.complete)
             left = job.cluster.learners
             said += f" from the last checkpoint with {left} learner{'s' * (left > 1)}"

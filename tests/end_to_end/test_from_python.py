@@ -23,6 +23,8 @@ changes = {"training.strategy": "adpsgd", "training.learners": 2, "schedule.max_
 run = roundelay.train("recipe.yaml", "from_python/run", changes, progress=silent)
 (test,) = roundelay.decode(run.folder, {"decode.splits": ["test"], "decode.scale": 0.2}, progress=silent)
 assert roundelay.load_run("from_python/run").results.wer["test"].wer == test.score.errors.wer
+exported = roundelay.export(run.folder, "from_python/exported", to="torch")
+assert exported.difference <= 1e-4, exported
 print(roundelay.report("from_python/run", "from_python/page.html"))
 """
 

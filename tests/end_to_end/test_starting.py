@@ -202,6 +202,7 @@ def test_another_alignment_needs_a_new_output_layer(source: Path, inside: Path) 
 def test_what_does_not_fit_is_named(options: list[str], complaint: str, source: Path, inside: Path) -> None:
     with pytest.raises(UserError, match=complaint):
         trained("misfit", *options)
+    assert not Path("misfit").exists(), "nothing was begun"
 
 
 def test_the_command_line_takes_the_place_of_a_first_phase(inside: Path) -> None:

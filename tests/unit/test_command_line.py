@@ -207,6 +207,7 @@ def test_any_words(words: list[str]) -> None:
             f"none [{', '.join(CODECS)}]",
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
+        (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),
         (["options", "demo"], "optimizer.momentum=0.9  momentum [number]"),
     ],
 )

@@ -21,8 +21,9 @@ from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.live import LiveFile
 from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
-from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler, glanced_distance
+from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler
 from roundelay.runtime.clocks import unix_clock
+from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.training import train

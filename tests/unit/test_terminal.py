@@ -83,6 +83,22 @@ def test_long_work_says_in_a_log_how_long_it_will_take(monkeypatch: pytest.Monke
     assert written.getvalue().splitlines()[len(lines) :] == ["reading"]
 
 
+@pytest.mark.parametrize(("quiet", "verbose", "lines"), [(True, False, 0), (False, False, 1), (False, True, 4)])
+def test_quiet_and_verbose(quiet: bool, verbose: bool, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute of work: nothing, that it is done, or also how far it is every ten seconds."""
+    written, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(terminal, "console", type(terminal.console)(file=written, width=200, soft_wrap=True))
+    monkeypatch.setattr(terminal.Verbosity, "quiet", quiet)
+    monkeypatch.setattr(terminal.Verbosity, "verbose", verbose)
+    bar = terminal.Bar(clock=lambda: now[0])
+    bar.start("reading", 100)
+    for _ in range(35):
+        now[0] += 1
+        bar.advance()
+    bar.finish()
+    assert len(written.getvalue().splitlines()) == lines
+
+
 @pytest.mark.parametrize(("seconds", "said"), [(40.2, "40 s"), (720, "12 min"), (11_100, "3 h 5 min")])
 def test_durations_are_said_as_people_say_them(seconds: float, said: str) -> None:
     assert terminal.duration(seconds) == said

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
-from roundelay.core.records import Evaluation, Record, Results, Segment, Staleness, of_kind, read_events
+from roundelay.core.records import CurvePoint, Evaluation, Record, Results, Segment, Staleness, of_kind, read_events
 from roundelay.report.page import write_report
 
 Curve = Mapping[str, NDArray[Any]]
@@ -37,9 +37,13 @@ class LoadedRun:
 
     @cached_property
     def curves(self) -> Mapping[str, Curve]:
-        """Curves as arrays: `train`, a point a segment; and one of each evaluated split, `dev` for example, a point an
-        evaluation. Columns are called as the fields of the records, and `wall_s` and `frames` say when."""
-        found = {"train": _columns(of_kind(self.events, Segment))}
+        """Curves as arrays: `within_epochs`, some hundred points an epoch; `train`, a point a segment; and one of each
+        evaluated split, `dev` for example, a point an evaluation. Columns are called as the fields of the records, and
+        `wall_s` and `frames` say when."""
+        found = {
+            "within_epochs": _columns(of_kind(self.events, CurvePoint)),
+            "train": _columns(of_kind(self.events, Segment)),
+        }
         ages = of_kind(self.events, Staleness)
         if len(ages) == len(found["train"].get("epoch", ())):
             found["train"] = {**found["train"], "staleness": np.array([one.mean for one in ages])}
@@ -91,8 +95,13 @@ def report(
 
 
 def _columns(records: Iterable[Record]) -> Curve:
-    """One array for each field that is a number in all records."""
+    """One array for each field that is a number in all records; what is not known of some is NaN there."""
     every = list(records)
     names = [field.name for field in fields(every[0])] if every else []
     columns = {name: [getattr(record, name) for record in every] for name in names}
-    return {name: np.array(some) for name, some in columns.items() if all(isinstance(v, int | float) for v in some)}
+    known = {
+        name: [float("nan") if value is None else value for value in some]
+        for name, some in columns.items()
+        if any(value is not None for value in some)
+    }
+    return {name: np.array(some) for name, some in known.items() if all(isinstance(v, int | float) for v in some)}

@@ -1,14 +1,20 @@
 """Training from Python: train."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roundelay.acoustic import make_job
 from roundelay.api.recipes import Overrides, load_recipe
 from roundelay.api.runs import LoadedRun, load_run
+from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.core.records import Results
+from roundelay.core.records import Record, Results
+from roundelay.core.strategy_text import did_you_mean
 from roundelay.job import Interrupt, Job
+from roundelay.loggers.base import FunctionLogger, Logger
+from roundelay.loggers.mlflow import MlflowLogger
+from roundelay.loggers.wandb import WandbLogger
 from roundelay.recipes.recipe import Recipe
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar
@@ -25,6 +31,7 @@ class Beginning:
 
 
 GO_ON = Beginning()
+NAMED_LOGGERS: dict[str, Callable[[], Logger]] = {"mlflow": MlflowLogger, "wandb": WandbLogger}
 
 
 def train(
@@ -33,6 +40,7 @@ def train(
     overrides: Overrides = (),
     *,
     begin: Beginning = GO_ON,
+    loggers: Iterable[str | Logger | Callable[[Record], object]] = (),
     progress: Progress | None = None,
 ) -> LoadedRun:
     """Train a network in the run directory `exp`, or go on with the training there; a finished one is only read.
@@ -43,6 +51,8 @@ def train(
     Args:
         recipe: a name, a file, or a `Recipe`.
         overrides: options that differ from the recipe's, `{"training.strategy": "adpsgd", "training.learners": 2}`.
+        loggers: told of every record beside TensorBoard: "mlflow", "wandb", or a `Logger` of `roundelay.loggers`. A
+            function is called with each; a true reply asks the run to stop at the next round, with a checkpoint.
         progress: draws how far it is; None: at the terminal, or as lines. `roundelay.Silent()`: nothing.
 
     Returns:
@@ -53,8 +63,23 @@ def train(
             strategy that cannot go on without it. Whatever was checkpointed stays.
     """
     folder = Path(exp)
-    conduct(make_job(load_recipe(recipe, overrides), folder), folder, begin, progress or Bar())
+    told = tuple(map(make_logger, loggers))
+    job = replace(make_job(load_recipe(recipe, overrides), folder), loggers=told)
+    conduct(job, folder, begin, progress or Bar())
     return load_run(folder)
+
+
+def make_logger(wanted: str | Logger | Callable[[Record], object]) -> Logger:
+    """The logger that a name or a function stands for.
+
+    Raises:
+        UserError: no such name; its package is not installed.
+    """
+    if isinstance(wanted, str):
+        if wanted not in NAMED_LOGGERS:
+            raise UserError(f"there is no logger {wanted!r}.{did_you_mean(wanted, NAMED_LOGGERS)}")
+        return NAMED_LOGGERS[wanted]()
+    return FunctionLogger(wanted) if callable(wanted) else wanted
 
 
 def conduct(job: Job, exp: Path, begin: Beginning, progress: Progress) -> tuple[Results | None, str]:

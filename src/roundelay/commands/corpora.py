@@ -27,10 +27,21 @@ def add(command: Command) -> None:
     )
     _add_feature_options(sub)
     sub = command(
-        "export", _export, "write a prepared corpus for others, as Kaldi data directories or Lhotse manifests"
+        "export",
+        _export,
+        "write a corpus as Kaldi or Lhotse read it, or an acoustic model as ONNX or torch.export",
     )
-    sub.add_argument("format", choices=["kaldi", "lhotse"], help="the format to write")
-    sub.add_argument("data", type=Path, metavar="CORPUS", help="the folder that `roundelay prepare` wrote")
+    sub.add_argument(
+        "format",
+        choices=["kaldi", "lhotse", "onnx", "torch"],
+        help="the format to write: kaldi and lhotse of a corpus, onnx and torch of a model",
+    )
+    sub.add_argument(
+        "data",
+        type=Path,
+        metavar="CORPUS|EXP|MODEL",
+        help="the folder that `roundelay prepare` wrote; or a run directory, or a packed model",
+    )
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write to")
     sub.add_argument(
         "--split",
@@ -122,6 +133,8 @@ def _features(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
+    if options.format in ("onnx", "torch"):
+        return _export_model(options)
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus
 
@@ -135,6 +148,17 @@ def _export(options: argparse.Namespace) -> None:
     for one in done:
         frames = "" if one.frames is None else f", {one.frames} frames of features"
         console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
+
+
+def _export_model(options: argparse.Namespace) -> None:
+    if options.split or options.features:
+        raise UserError(f"export {options.format} takes a model, which has no --split and no --features of a corpus.")
+    from roundelay.exporting.writing import export
+
+    done = export(options.data, options.out, options.format)
+    console.print(
+        f"{done.file}: agrees with the network to {done.difference:.1e} of its largest log-likelihood", markup=False
+    )
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -13,7 +13,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay inspect data/mine --alignment exp/mine/alignment --format json",
     ),
     "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
-    "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
+    "export": (
+        "roundelay export kaldi data/an4 --out kaldi/an4",
+        "roundelay export onnx exp/an4/dnn --out exported/dnn",
+    ),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
     "realign": ("roundelay realign exp/an4/dnn --out exp/an4/realigned",),
     "adapt": (
@@ -93,7 +96,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay list strategies",
         "roundelay list models",
         "roundelay list codecs",
-        "roundelay list options an4",
+        "roundelay list keys an4",
     ),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from roundelay.recipes.known import Option
 
 
-WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "codecs", "corpora", "recipes", "options")
+WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "codecs", "corpora", "recipes", "options", "keys")
 
 
 def add(command: Command) -> None:
     """Their options."""
     sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
-    sub.add_argument("what", choices=WHAT, help="what to list")
+    sub.add_argument("what", choices=WHAT, help="what to list; keys are options")
     sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
 
 
@@ -39,7 +39,7 @@ def _list(options: argparse.Namespace) -> None:
         topologies,
     )
 
-    if options.recipe is not None and options.what != "options":
+    if options.recipe is not None and options.what not in ("options", "keys"):
         raise UserError(
             f"list {options.what} takes no recipe; `roundelay list options {options.recipe}` shows its options."
         )

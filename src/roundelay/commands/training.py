@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.acoustic import make_job, make_terms
-    from roundelay.api.training import Beginning, conduct
+    from roundelay.api.training import Beginning, conduct, make_logger
     from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
@@ -89,6 +90,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
+    job = replace(job, loggers=tuple(map(make_logger, options.logger)))
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
@@ -206,6 +208,13 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     )
     _add_going_on(sub)
     sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
+    sub.add_argument(
+        "--logger",
+        choices=["mlflow", "wandb"],
+        action="append",
+        default=[],
+        help="draw curves there too, beside TensorBoard; may be repeated (docs/python.md)",
+    )
     _add_hosts(sub)
     sub.add_argument(
         "--straggler",

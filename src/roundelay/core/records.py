@@ -76,6 +76,21 @@ class Segment(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CurvePoint(Record):
+    """A look into a running segment. Means are over the minibatches trained since the last point of the epoch, or since
+    the segment began."""
+
+    epoch: int  # from 0
+    frames: int  # trained so far, all learners, since the beginning of the run
+    learning_rate: float  # of the round reached
+    loss: float  # mean training cross-entropy, nats per frame
+    frames_per_second: float  # virtual seconds in a simulation
+    staleness: float  # mean age of gradients when they were applied, in versions of the learner's own row
+    gradient_norm: float | None = None  # mean Euclidean norm of applied gradients, of one in fifty; null: of none
+    consensus_distance: float | None = None  # over some of the parameters, while they change; null: not known
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
     """The model that would be kept, on held-out frames."""
 
@@ -209,24 +224,8 @@ class Finished(Record):
     reason: str  # why the schedule stopped
 
 
-RECORD_KINDS: tuple[type[Record], ...] = (
-    RunStarted,
-    Segment,
-    Evaluation,
-    Staleness,
-    Exchanges,
-    CheckpointWritten,
-    LearnerLost,
-    LearnerJoined,
-    HostLost,
-    HostJoined,
-    Links,
-    CheckpointDamaged,
-    LearnersChanged,
-    Interrupted,
-    Decoded,
-    Finished,
-)
+RECORD_KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
+"""All that are defined above."""
 
 LASTING: tuple[type[Record], ...] = (LearnerLost, LearnerJoined, HostLost, HostJoined, CheckpointDamaged)
 """Records of what happened to processes, hosts and files. They stay when a run goes back to an older checkpoint, while

@@ -63,6 +63,7 @@ class Training(HostOptions):
     keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
     checkpoint_minutes  a checkpoint inside an epoch after so many minutes of training; null: at the end of epochs only
     disk_patience   seconds for which a full disk is waited for before the run stops; 0: it stops at once
+    curve_points    points of curves inside an epoch, at most, of loss, learning rate, gradient norm, speed, staleness
 
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
@@ -95,6 +96,7 @@ class Training(HostOptions):
     keep_checkpoints: int = 2
     checkpoint_minutes: float | None = None
     disk_patience: float = 3600.0
+    curve_points: int = 100
     record: bool = False
 
     def __post_init__(self) -> None:
@@ -110,6 +112,8 @@ class Training(HostOptions):
             raise UserError(
                 f"training.checkpoint_minutes is {self.checkpoint_minutes}: give minutes, above 0, or null."
             )
+        if self.curve_points < 0:
+            raise UserError(f"training.curve_points is {self.curve_points}: give a number of points, 0 for none.")
         if not self.disk_patience >= 0:
             raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
 

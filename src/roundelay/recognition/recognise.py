@@ -19,6 +19,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import Decoded, Results
+from roundelay.loggers.base import LoggedRun
+from roundelay.loggers.tensorboard import draw_word_errors
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.recognition.graph import decoding_graph, pronouncing, rescorer
 from roundelay.recognition.loglikelihoods import (
@@ -329,15 +331,14 @@ def _update_results(exp: Path, found: Recognised) -> None:
     results, errors = Results.from_json(read_json(exp / Results.FILE)), found.score.errors
     results.wer[found.split] = word_errors(found.summary, found.subsets, found.search.scale)
     write_json(exp / Results.FILE, results.to_json())
-    append(
-        exp,
-        Decoded(
-            wall_s=results.wall_seconds,
-            virtual_s=results.virtual_seconds,
-            split=found.split,
-            wer=errors.wer,
-            errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
-            acoustic_scale=found.search.scale,
-            real_time_factor=found.real_time_factor,
-        ),
+    record = Decoded(
+        wall_s=results.wall_seconds,
+        virtual_s=results.virtual_seconds,
+        split=found.split,
+        wer=errors.wer,
+        errors={"ins": errors.ins, "del": errors.del_, "sub": errors.sub, "ref": errors.ref},
+        acoustic_scale=found.search.scale,
+        real_time_factor=found.real_time_factor,
     )
+    append(exp, record)
+    draw_word_errors(LoggedRun(exp, {}, results.frames_seen), record)

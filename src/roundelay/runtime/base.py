@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -192,6 +192,9 @@ class Counts:
     stale_sum: NDArray[np.int64]  # (L,) summed staleness
     exchanges: NDArray[np.int64]  # (L, L), or (L, L + 1) with a centre: begun by the row's learner with the column's
 
+    gradient_norm: NDArray[np.float64]  # (L,) summed Euclidean norms of the gradients that were measured
+    gradient_norms: NDArray[np.int64]  # (L,) how many were
+
     # Seconds of this learner's own time, where they are real: what the simulator is calibrated with.
     gradient_s: NDArray[np.float64]  # (L,) computing gradients
     update_s: NDArray[np.float64]  # (L,) in the strategy's own code: local updates, and what it does with replies
@@ -205,7 +208,8 @@ class Counts:
         shapes = {"staleness": (learners, STALENESS_BINS), "exchanges": (learners, learners + centre)}
         numbers = {}
         for name in (item.name for item in dataclasses.fields(cls)):
-            kind: type[np.number[Any]] = np.float64 if name == "loss" or name.endswith("_s") else np.int64
+            real = name in ("loss", "gradient_norm") or name.endswith("_s")
+            kind: type[np.number[Any]] = np.float64 if real else np.int64
             numbers[name] = np.zeros(shapes.get(name, (learners,)), kind)
         return cls(**numbers)
 
@@ -278,6 +282,24 @@ class Glance:
     lost: tuple[Lost, ...] = ()  # in this segment
     consensus_distance: float | None = None  # see `glanced_distance`
     hosts: tuple[HostSeen, ...] = ()  # where there are several
+    steps: int = 0  # minibatches applied
+    gradient_norm_sum: float = 0.0  # of gradients that were measured
+    gradient_norms: int = 0  # how many were
+
+    @classmethod
+    def of(cls, counts: Counts, learners_alive: int, **known: Any) -> "Glance":
+        """The progress that `counts` tell of."""
+        statistics, steps = counts.statistics, int(counts.steps.sum())
+        return cls(
+            statistics.frames,
+            statistics.mean_loss,
+            float(counts.stale_sum.sum() / max(1, steps)),
+            learners_alive,
+            steps=steps,
+            gradient_norm_sum=float(counts.gradient_norm.sum()),
+            gradient_norms=int(counts.gradient_norms.sum()),
+            **known,
+        )
 
 
 Watch = Callable[[Glance], bool]
@@ -287,21 +309,6 @@ Watch = Callable[[Glance], bool]
 def keep_going(_: Glance) -> bool:
     """Nobody watches."""
     return False
-
-
-GLANCED, PIECES = 16_384, 8
-
-
-def glanced_distance(rows: Sequence[Tensor]) -> float:
-    """The consensus distance of rows (P,) over some of their parameters, in a fraction of a millisecond. They may be
-    written meanwhile: near the truth is near enough for a look."""
-    if len(rows) < 2:
-        return 0.0
-    parameters = len(rows[0])
-    size = min(parameters, GLANCED // PIECES)
-    starts = range(0, parameters - size + 1, max(1, (parameters - size) // (PIECES - 1)))
-    some = torch.stack([torch.cat([row[i : i + size] for i in starts]).cpu() for row in rows])
-    return float(some.sub_(some.mean(0)).square_().mean().sqrt())
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Exchange
@@ -21,6 +22,9 @@ from roundelay.runtime.deferred import Deferred, DeferredExchange
 from roundelay.runtime.local_steps import ChunkedStep, LocalStep, SnapshotBuffer, WholeStep
 from roundelay.runtime.rows import Row, RowOperation
 from roundelay.runtime.trace import Kind
+
+MEASURED = 50
+"""The norm of one gradient in so many is measured: another pass over all its elements, where a step makes several."""
 
 
 @final
@@ -150,6 +154,9 @@ class LearnerState(Me):
 
     def step(self, gradient: Gradient) -> None:
         row = self.row
+        if self._plan is not None and not self.counts.steps[self.rank] % MEASURED:
+            self.counts.gradient_norm[self.rank] += float(vector_norm(gradient.vector))
+            self.counts.gradient_norms[self.rank] += 1
         with row.lock:
             deferred = self._deferred.take(row)
             try:

@@ -282,14 +282,9 @@ class ProcsRuntime(Runtime):
 
     def glance(self) -> Glance:
         """Progress of the segment."""
-        counts = self.arena.counts
-        statistics = counts.statistics
-        staleness = float(counts.stale_sum.sum() / max(1, counts.steps.sum()))
-        living = tuple(self.living())
-        return Glance(
-            statistics.frames,
-            statistics.mean_loss,
-            staleness,
+        counts, living = self.arena.counts.copy(), tuple(self.living())
+        return Glance.of(
+            counts,
             len(living),
             living=living,
             learner_frames=tuple(counts.frames.tolist()),

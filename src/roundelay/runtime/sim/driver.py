@@ -192,10 +192,8 @@ class SimRuntime(Runtime):
         now, alive = self._effects.clock.now_ns / 1e9, len(self._lives.living)
         if self._timed:
             frames, steps, stale = (sum(getattr(me, n) for me in self._timed) for n in TimedLearner.SUMS)
-            return Glance(frames, 0.0, stale / max(1, steps), alive, now)
-        statistics = self._counts.statistics
-        staleness = self._counts.stale_sum.sum() / max(1, self._counts.steps.sum())
-        return Glance(statistics.frames, statistics.mean_loss, float(staleness), alive, now)
+            return Glance(frames, 0.0, stale / max(1, steps), alive, now, steps=steps)
+        return Glance.of(self._counts, alive, virtual_seconds=now)
 
     def _stop(self) -> None:
         """End after the round the furthest learner has begun, or its block: synchronous learners must all stop at

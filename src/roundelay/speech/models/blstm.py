@@ -96,7 +96,8 @@ class Blstm(SequenceNetwork):
         turn = turned(lengths, longest)
         for layer in self.layers:
             x = self.dropout(layer(x, turn)) if layer is not self.layers[-1] else layer(x, turn)
-        wanted = index % longest * sequences + index // longest
+        row = torch.div(index, longest, rounding_mode="floor")
+        wanted = (index - row * longest) * sequences + row
         hidden = self.dropout(x.flatten(0, 1).index_select(0, wanted))
         if self.bottleneck is not None:
             hidden = self.bottleneck(hidden)

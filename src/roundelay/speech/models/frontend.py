@@ -131,7 +131,7 @@ class Frontend(nn.Module):
     def _orders(self, normal: Tensor) -> Tensor:
         """(B, W, F) -> (B, order + 1, 2 context + 1, F)."""
         spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
-        return spliced.view(len(normal), self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]
+        return spliced.view(normal.shape[0], self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]
 
     def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N, F) ->

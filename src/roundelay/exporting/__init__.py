@@ -1,0 +1,1 @@
+"""Acoustic models for other programs: ONNX, and programs of `torch.export` (docs/exporting.md)."""

@@ -1,0 +1,184 @@
+"""Writes acoustic models as ONNX or as programs of `torch.export`, and holds them to the network they come from."""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from roundelay import __version__
+from roundelay.acoustic import AcousticModel, load_model
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, json_text, write_json
+from roundelay.core.streams import stream
+from roundelay.exporting.lstm import with_scanned_lstms
+from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
+
+Kind = Literal["onnx", "torch"]
+FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
+DESCRIPTION = "about.json"
+TOLERANCE = 1e-4
+"""Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
+FRAMES = 57
+"""Frames of the utterance that a model is traced with, and the first of those it is compared on."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model that was written."""
+
+    file: Path
+    difference: float  # from the network, as a share of its largest log-likelihood
+
+
+def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
+    """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
+    about.json, which says what its inputs are.
+
+    Raises:
+        UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
+            differs from it.
+    """
+    name = str(source)
+    model = load_model(_member(Path(source)))
+    scores = utterance_scores(model, name)
+    about = describe(model, Path(source).resolve().name)
+    file = Path(out) / FILES[to]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        write(program_of(scores), file, to, about)
+    difference = difference_of(file, to, scores)
+    if not difference <= TOLERANCE:
+        file.unlink()
+        raise UserError(
+            f"{name}: exported, its log-likelihoods differ by {difference:.1e} of the largest. Not written."
+        )
+    write_json(file.with_name(DESCRIPTION), about)
+    return Exported(file, difference)
+
+
+def describe(model: AcousticModel, name: str) -> dict[str, Any]:
+    """Facts that whoever calls the exported model needs: inputs, output, and how features are computed."""
+    frontend = model.module.frontend
+    return {
+        "made_by": f"roundelay {__version__}",
+        "source": name,
+        "inputs": {
+            "features": "(frames, features) float32, one utterance, as `roundelay prepare` stores them",
+            "mean": "(features) float32, of all frames of the utterance's speaker",
+            "std": "(features) float32, standard deviation of the same",
+        },
+        "output": "(frames, states) float32, log p(state | frame) - log p(state), natural logarithms",
+        "features": sum(part.width for part in frontend.parts),
+        "states": len(model.prior),
+        "parts": plain(list(frontend.parts)),
+        "input": plain(model.input) if model.input is not None else None,
+    }
+
+
+def _member(source: Path) -> Path:
+    """The folder of an acoustic model: a run, or that of the one network of a packed model."""
+    if not (source / "packed.json").is_file():
+        return source
+    members = sorted(path for path in source.glob("acoustic-*") if path.is_dir())
+    if len(members) != 1:
+        several = ", ".join(map(str, members))
+        raise UserError(f"{source}: it combines {len(members)} networks. Export them one by one: {several}.")
+    return members[0]
+
+
+def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tensor]:
+    """Any features of so many frames."""
+    rng, width = stream(0, "export", frames), scores.network.frontend.scale.shape[1]
+    made = rng.standard_normal((frames, width)), rng.standard_normal(width), rng.uniform(0.5, 2.0, width)
+    features, mean, std = (torch.from_numpy(one.astype(np.float32)) for one in made)
+    return features, mean, std
+
+
+def program_of(scores: UtteranceScores) -> ExportedProgram:
+    """The model for utterances of any length from two frames on."""
+    whole = with_scanned_lstms(copy.deepcopy(scores)).eval()
+    shapes = ({0: Dim("frames", min=2, max=1_000_000)}, None, None)
+    with torch.no_grad():
+        return torch.export.export(whole, _inputs(FRAMES, scores), dynamic_shapes=shapes)
+
+
+def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, Any]) -> None:
+    """Write a program, with facts among its metadata.
+
+    Raises:
+        UserError: a package is missing.
+    """
+    if to == "torch":
+        with atomic_write(file) as open_file:
+            torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
+        return
+    onnx = wanted("onnx")
+    wanted("onnxscript")
+    made = torch.onnx.export(program, dynamo=True, input_names=list(INPUTS), output_names=[OUTPUT], verbose=False)
+    assert made is not None
+    proto = made.model_proto
+    for key, value in about.items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value if isinstance(value, str) else json_text(value).strip()
+    onnx.checker.check_model(proto)
+    with atomic_write(file) as open_file:
+        open_file.write(proto.SerializeToString())
+
+
+def difference_of(file: Path, kind: Kind, scores: UtteranceScores) -> float:
+    """The largest difference of an exported model from the network, over utterances of several lengths, as a share of
+    the largest log-likelihood."""
+    differences = []
+    if kind == "onnx":
+        session = wanted("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    else:
+        program = torch.export.load(file).module()
+    for frames in (FRAMES, 2, 400):
+        inputs = _inputs(frames, scores)
+        with torch.inference_mode():
+            expected = scores(*inputs).numpy()
+            if kind == "onnx":
+                given = {name: value.numpy() for name, value in zip(INPUTS, inputs, strict=True)}
+                found: NDArray[np.float32] = session.run([OUTPUT], given)[0]
+            else:
+                found = program(*inputs).numpy()
+        differences.append(float(np.abs(found - expected).max() / np.abs(expected).max()))
+    return max(differences)
+
+
+def wanted(package: str) -> Any:
+    """A package of the extra `export`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError:
+        raise UserError(f"export onnx needs the package {package}: pip install 'roundelay[export]'.") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without remarks of torch's exporter on packages it does not find, and on what it will change."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,118 @@
+"""The interface of loggers, and the numbers of records that are drawn as curves."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from roundelay.core.records import CurvePoint, Decoded, Evaluation, Record, Segment, Staleness
+
+
+@final
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run that records are told of.
+
+    Attributes:
+        exp: its directory; a logger may keep files of its own in it.
+        recipe: every option, by section.
+        frames: where it goes on: what was said of later frames will be said again. None: it begins.
+    """
+
+    exp: Path
+    recipe: Mapping[str, Any]
+    frames: int | None = None
+
+
+class Logger(Protocol):
+    """A logger is told of a run, then of every record when it is written, and of the end. An error of a logger ends no
+    run: it is said, and the logger is told no more."""
+
+    @abstractmethod
+    def begin(self, run: LoggedRun) -> None:
+        """A run begins or goes on; after the death of a learner perhaps again, without `close` before."""
+
+    @abstractmethod
+    def log(self, record: Record) -> None:
+        """A record was written to the run's events.jsonl."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+@final
+class FunctionLogger(Logger):
+    """Calls a function with every record. A true reply asks the run to stop at the next round, with a checkpoint; an
+    exception ends it."""
+
+    def __init__(self, function: Callable[[Record], object]) -> None:
+        self._function = function
+        self.asked = False
+        """True once the function has asked the run to stop."""
+
+    def begin(self, run: LoggedRun) -> None:
+        self.asked = False
+
+    def log(self, record: Record) -> None:
+        self.asked |= bool(self._function(record))
+
+    def close(self) -> None:
+        """Functions need no end."""
+
+
+@final
+class Scalars:
+    """Numbers of records by the names of curves, `train/cross_entropy` for example, each with its place on the axis of
+    frames trained by all learners."""
+
+    def __init__(self, frames: int = 0) -> None:
+        self._frames = frames  # of the last record that says it
+
+    def of(self, record: Record) -> tuple[int, Mapping[str, float]]:
+        """(frames, numbers) of a record; no numbers if nothing of it is drawn."""
+        numbers = self._numbers(record)
+        return self._frames, numbers
+
+    def _numbers(self, record: Record) -> Mapping[str, float]:
+        match record:
+            case CurvePoint():
+                self._frames = record.frames
+                found = {
+                    "cross_entropy": record.loss,
+                    "learning_rate": record.learning_rate,
+                    "gradient_norm": record.gradient_norm,
+                    "frames_per_second": record.frames_per_second,
+                    "staleness": record.staleness,
+                }
+                return {f"within_epochs/{name}": value for name, value in found.items() if value is not None}
+            case Segment():
+                self._frames = record.frames
+                return {
+                    "train/cross_entropy": record.loss,
+                    "train/accuracy": record.accuracy,
+                    "train/frames_per_second": record.frames_per_second,
+                    "train/learning_rate": record.learning_rate,
+                }
+            case Staleness():
+                return {"train/staleness": record.mean}
+            case Evaluation():
+                self._frames = record.frames
+                return {
+                    f"{record.split}/cross_entropy": record.cross_entropy,
+                    f"{record.split}/accuracy": record.accuracy,
+                    "consensus_distance": record.consensus_distance,
+                }
+            case Decoded():
+                return {f"{record.split}/wer": record.wer}
+            case _:
+                return {}
+
+
+def flat(recipe: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Options by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found

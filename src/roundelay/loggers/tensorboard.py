@@ -1,0 +1,58 @@
+"""Curves for TensorBoard, in the folder `tensorboard` of a run's directory."""
+
+import errno
+from contextlib import suppress
+from typing import final
+
+from torch.utils.tensorboard import SummaryWriter
+
+from roundelay.core.records import Decoded, Record
+from roundelay.loggers.base import LoggedRun, Logger, Scalars
+
+CURVES = "tensorboard"
+
+
+@final
+class TensorBoard(Logger):
+    """Every run has one. On a full disk its thread ends, and with it the curves of this call, for the log has them
+    too."""
+
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
+        self._scalars = Scalars()
+
+    def begin(self, run: LoggedRun) -> None:
+        self.close()
+        self._scalars = Scalars(run.frames or 0)
+        resumed = 0 if run.frames is None else run.frames + 1  # what was said of later frames is said again
+        self._writer = SummaryWriter(str(run.exp / CURVES), purge_step=resumed)
+
+    def log(self, record: Record) -> None:
+        frames, numbers = self._scalars.of(record)
+        for name, value in numbers.items():
+            self._draw(name, value, frames)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with suppress(OSError):  # a full disk: the log has all that is in the curves
+                self._writer.close()
+        self._writer = None
+
+    def _draw(self, name: str, value: float, frames: int) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.add_scalar(name, value, frames)
+        except OSError as error:  # met by the thread, and raised here
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._writer = None
+
+
+def draw_word_errors(run: LoggedRun, record: Decoded) -> None:
+    """Add the word error rate of a split to the curves of a run that was decoded."""
+    with suppress(OSError):  # results.json has it
+        writer = SummaryWriter(str(run.exp / CURVES))
+        for name, value in Scalars().of(record)[1].items():
+            writer.add_scalar(name, value, run.frames or 0)
+        writer.close()

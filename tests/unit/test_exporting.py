@@ -1,0 +1,88 @@
+"""Exported models agree with the networks they come from, for utterances of any length."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from roundelay.acoustic import AcousticModel
+from roundelay.core.errors import UserError
+from roundelay.exporting.lstm import ScannedLstm
+from roundelay.exporting.utterance import UtteranceScores, utterance_scores
+from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
+from roundelay.speech.models.frames import log_likelihoods
+from support.toy_models import tiny, toy
+
+WHOLE = ("dnn", "cldnn", "blstm", "conformer")
+
+
+def model(name: str) -> AcousticModel:
+    """With parameters that are not small, so that rounding shows."""
+    network, rng = tiny(name).eval(), np.random.default_rng(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(0, 0.3, parameter.shape)))
+    return AcousticModel(network, rng.normal(-3, 1, toy()[3]).astype(np.float32))
+
+
+def scores_of(name: str) -> UtteranceScores:
+    return utterance_scores(model(name), name)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_scores_of_an_utterance_are_those_that_decode_searches(name: str, one_thread: None) -> None:
+    store, _, splits, _ = toy()
+    made = model(name)
+    for utterance in splits["dev"][:3]:
+        first, frames = store.span(utterance)
+        _, mean, std = tiny("dnn").whole(store, utterance)
+        features = torch.from_numpy(np.array(store.array[first : first + frames], np.float32))
+        with torch.inference_mode():
+            found = utterance_scores(made, name)(features, mean[0], std[0]).numpy()
+        expected = log_likelihoods(made.module, store, utterance, made.prior)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_written_agrees_with_the_network_and_says_what_it_takes(name: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="ONNX is an extra: pip install 'roundelay[export]'")
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    scores, about = scores_of(name), describe(model(name), name)
+    with quiet():
+        program = program_of(scores)
+        for kind, file in (("onnx", tmp_path / "model.onnx"), ("torch", tmp_path / "model.pt2")):
+            write(program, file, kind, about)  # type: ignore[arg-type]
+            assert difference_of(file, kind, scores) <= TOLERANCE  # type: ignore[arg-type]
+        kept: dict[str, str] = {DESCRIPTION: ""}
+        torch.export.load(tmp_path / "model.pt2", extra_files=kept)
+    assert json.loads(kept[DESCRIPTION]) == about
+    metadata = {one.key: one.value for one in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
+    assert (metadata["source"], int(metadata["states"])) == (name, toy()[3])
+    with torch.no_grad():  # another model is not taken for this one
+        scores.prior.add_(torch.arange(len(scores.prior)))
+    assert difference_of(tmp_path / "model.onnx", "onnx", scores) > TOLERANCE
+
+
+@pytest.mark.parametrize("projection", [0, 3])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_scanned_lstm_is_the_lstm(projection: int, batch_first: bool, one_thread: None) -> None:
+    torch.manual_seed(0)
+    lstm = nn.LSTM(4, 5, batch_first=batch_first, proj_size=projection)
+    x, scanned = torch.randn(2, 2, 4), ScannedLstm(lstm)
+    with torch.no_grad():
+        state = lstm(x)[1]
+        for given in (None, state):
+            expected, (hidden, cells) = lstm(x, given)
+            found, (its_hidden, its_cells) = scanned(x, given)
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(its_hidden, hidden)
+            torch.testing.assert_close(its_cells, cells)
+
+
+def test_a_model_of_overlapping_windows_is_refused() -> None:
+    with pytest.raises(UserError, match=r"exp/chunks: .* overlapping windows.* model.chunk=null"):
+        utterance_scores(model("blstm-chunks"), "exp/chunks")
