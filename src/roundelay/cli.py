@@ -16,8 +16,10 @@ from roundelay.commands import (
     inspections,
     kept,
     lists,
+    packing,
     recognition,
     training,
+    transcription,
 )
 from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
@@ -31,7 +33,8 @@ ABOUT = "Train acoustic models on many learners, from recorded speech to word er
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
+    """Run one command; 0 done, 1 a defect, or bad recordings among many, 2 something the user can mend, 130
+    interrupted."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
@@ -99,6 +102,8 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         adaptations,
         training,
         recognition,
+        packing,
+        transcription,
         comparisons,
         claims,
         hosts,

@@ -9,7 +9,7 @@ from roundelay.core.progress import Progress
 from roundelay.speech.corpus.checks import one_rate
 from roundelay.speech.corpus.inspection.findings import Finding, Inspection, SplitNumbers, in_order
 from roundelay.speech.corpus.inspection.people import people_findings
-from roundelay.speech.corpus.inspection.sound import Sound, measure_all, sound_findings
+from roundelay.speech.corpus.inspection.sound import SoundFacts, measure_all, sound_findings
 from roundelay.speech.corpus.inspection.source import InspectedCorpus, open_corpus
 from roundelay.speech.corpus.inspection.transcripts import alignment_findings, length_findings, spelling_findings
 from roundelay.speech.prepared import TRAIN
@@ -42,7 +42,7 @@ def inspect_corpus(folder: Path, options: InspectOptions, progress: Progress) ->
     """
     corpus = open_corpus(folder, options.splits, options.root, options.lexicon, progress)
     found = [*corpus.findings, *_rates(corpus), *people_findings(corpus.splits)]
-    sounds: dict[str, dict[str, Sound]] | None = None
+    sounds: dict[str, dict[str, SoundFacts]] | None = None
     unseen = []
     if corpus.audio:
         sounds = measure_all(corpus.splits, corpus.root, progress, options.workers)

@@ -32,7 +32,7 @@ _BATCH = 64
 
 
 @dataclass(frozen=True)
-class Sound:
+class SoundFacts:
     """Measurements of one utterance.
 
     Attributes:
@@ -55,7 +55,7 @@ class Sound:
         return not self.fault and self.loud_db < SILENT_DB
 
 
-def measure(samples: Samples, rate: int) -> Sound:
+def measure(samples: Samples, rate: int) -> SoundFacts:
     """Measure samples, (N,) between -1 and 1, at `rate` Hz."""
     digest = hashlib.sha256(np.ascontiguousarray(samples).tobytes()).hexdigest()[:32]
     width = max(1, round(_BLOCK_S * rate))
@@ -64,7 +64,7 @@ def measure(samples: Samples, rate: int) -> Sound:
     levels = 10 * np.log10(np.maximum(power, 1e-12))
     loud = float(np.percentile(levels, 95))
     speech = 0.0 if loud < SILENT_DB else float(np.sum(levels > loud - _BELOW_LOUD_DB)) * _BLOCK_S
-    return Sound(loud, speech, _clipped(samples), digest)
+    return SoundFacts(loud, speech, _clipped(samples), digest)
 
 
 def _clipped(samples: Samples) -> float:
@@ -84,7 +84,7 @@ def _clipped(samples: Samples) -> float:
 
 def measure_all(
     splits: Mapping[str, Sequence[Utterance]], root: Path, progress: Progress, workers: int | None = None
-) -> dict[str, dict[str, Sound]]:
+) -> dict[str, dict[str, SoundFacts]]:
     """Sound of every utterance by split and id.
 
     Args:
@@ -96,7 +96,7 @@ def measure_all(
     if workers is None:
         workers = max(1, min(cores(), int(sum(u.duration for u in every) / _SECONDS_WORTH_A_PROCESS)))
     progress.start("listening", len(every))
-    found: list[Sound] = []
+    found: list[SoundFacts] = []
     try:
         for some in _measured(batches, root, workers):
             found += some
@@ -107,7 +107,7 @@ def measure_all(
     return {split: {u.id: next(sounds) for u in some} for split, some in splits.items()}
 
 
-def _measured(batches: Sequence[Sequence[Utterance]], root: Path, workers: int) -> Iterator[list[Sound]]:
+def _measured(batches: Sequence[Sequence[Utterance]], root: Path, workers: int) -> Iterator[list[SoundFacts]]:
     jobs = [(batch, root) for batch in batches]
     if workers == 1:
         yield from map(_of_batch, jobs)
@@ -120,19 +120,19 @@ def _nothing() -> None:
     """Workers are given all they need with each batch."""
 
 
-def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[Sound]:
+def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[SoundFacts]:
     utterances, root = job
     found = []
     for u in utterances:
         try:
             found.append(measure(read_audio(u, root), u.sampling_rate))
         except AudioError as error:
-            found.append(Sound(fault=str(error)))
+            found.append(SoundFacts(fault=str(error)))
     return found
 
 
 def sound_findings(
-    splits: Mapping[str, Sequence[Utterance]], sounds: Mapping[str, Mapping[str, Sound]]
+    splits: Mapping[str, Sequence[Utterance]], sounds: Mapping[str, Mapping[str, SoundFacts]]
 ) -> list[Finding]:
     """Findings on audio that cannot be read, silence, clipping, and audio that is there twice."""
     found: list[Finding] = []
@@ -165,7 +165,7 @@ def sound_findings(
     return found
 
 
-def _twice(split: str, utterances: Sequence[Utterance], sounds: Mapping[str, Sound]) -> list[Finding]:
+def _twice(split: str, utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]) -> list[Finding]:
     """A finding on equal audio inside one split, with equal or other words."""
     same: dict[str, list[Utterance]] = defaultdict(list)
     for u in utterances:

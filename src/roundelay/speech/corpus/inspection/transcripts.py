@@ -10,7 +10,7 @@ import numpy as np
 from roundelay.core.errors import UserError
 from roundelay.speech.corpus.checks import spelling_remark
 from roundelay.speech.corpus.inspection.findings import SHOWN, Finding, named
-from roundelay.speech.corpus.inspection.sound import Sound
+from roundelay.speech.corpus.inspection.sound import SoundFacts
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted
 from roundelay.speech.hmm.align import shortest
@@ -78,7 +78,7 @@ def _case(words: Mapping[str, int]) -> list[Finding]:
 
 def length_findings(
     splits: Mapping[str, Sequence[Utterance]],
-    sounds: Mapping[str, Mapping[str, Sound]] | None,
+    sounds: Mapping[str, Mapping[str, SoundFacts]] | None,
     lexicon: Lexicon | None,
 ) -> list[Finding]:
     """Findings on transcripts that cannot be what is said: too many characters, or too few, for the seconds."""
@@ -101,7 +101,7 @@ def length_findings(
     return found
 
 
-def _odd_rates(utterances: Sequence[Utterance], sounds: Mapping[str, Sound]) -> dict[str, str]:
+def _odd_rates(utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]) -> dict[str, str]:
     rates = {}
     for u in utterances:
         seconds = sounds[u.id].speech_s if u.id in sounds else 0.0
