@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu docs
+.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu docs dist
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
@@ -70,6 +70,9 @@ faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts mad
 
 docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.roundelay-dev ## packages for an index, links made absolute (URL=https://HOST/OWNER/roundelay)
+	$(BIN)/python docs/site/publish.py $(URL)
 
 format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
