@@ -3,7 +3,7 @@
 from pathlib import Path
 
 SLOWED = "1:3x"
-SENTENCE = "wav/demo-uma/demo-uma-000.wav"  # GO TO GATE G, by a voice that training never heard
+SENTENCE = "wav/demo-uma/demo-uma-000.wav"  # GO TO GATE G, by a speaker who is not in train
 STRATEGIES = ("ssgd", "adpsgd:random-ring")
 
 
