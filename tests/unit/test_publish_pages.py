@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 URL = "https://example.org/someone/roundelay"
@@ -41,3 +42,18 @@ def test_addresses_are_metadata(publish: ModuleType) -> None:
     project = tomllib.loads(publish.with_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8"), URL))["project"]
     assert project["urls"]["Repository"] == URL
     assert project["scripts"] == {"roundelay": "roundelay.cli:main"}
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = {c.rpartition(" ")[2] for c in project["classifiers"] if re.search(r":: 3\.\d+$", c)}
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))["jobs"]
+    assert set(jobs["tests"]["strategy"]["matrix"]["python"]) == promised
+    (torch,) = (d for d in project["dependencies"] if d.startswith("torch"))
+    assert jobs["tests"]["strategy"]["matrix"]["torch"][0] == f"{torch.removeprefix('torch>=')}.*"
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
