@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu
+.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu docs dist
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
@@ -68,12 +68,18 @@ bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts ma
 faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts made of network namespaces
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
+docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.roundelay-dev ## packages for an index, links made absolute (URL=https://HOST/OWNER/roundelay)
+	$(BIN)/python docs/site/publish.py $(URL)
+
 format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## delete caches, builds and our own .venv (never data/, exp/ or demo/)
-	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(OURS),rm -rf $(VENV))
 
@@ -89,6 +95,10 @@ $(VENV)/.roundelay-demo: pyproject.toml $(TORCH_STAMP)
 
 $(VENV)/.roundelay-dev: pyproject.toml $(TORCH_STAMP)
 	$(KEEP_TORCH) --editable '.[demo,dev]'
+	@touch $@
+
+$(VENV)/.roundelay-docs: pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.roundelay-bench: pyproject.toml $(TORCH_STAMP)

@@ -79,6 +79,11 @@ def _command(name: str, commands: dict[str, Parser]) -> Parser:
     return commands[name]
 
 
+def command_parsers() -> dict[str, Parser]:
+    """The parser of each command, by name: for whoever documents them."""
+    return _parsers()[1]
+
+
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     """The parser of the whole command line, and that of each command."""
     parser = Parser(prog="roundelay", description=ABOUT, epilog=FIRST_STEPS)

@@ -1,4 +1,4 @@
-"""The demo trains the same two learners, one of them slowed, under a strategy that waits and one that does not."""
+"""The demo: the same two learners, one slowed, under a strategy that waits and under one that does not."""
 
 from pathlib import Path
 

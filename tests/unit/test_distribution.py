@@ -30,6 +30,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "Makefile",
+        "CITATION.cff",
+        "Dockerfile",
+        "mkdocs.yml",
     ):
         shutil.copy(ROOT / name, copy)
     build = f"import setuptools.build_meta as b; b.build_sdist({str(folder)!r}); b.build_wheel({str(folder)!r})"
@@ -61,7 +64,10 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
         "CONTRIBUTING.md",
         "Makefile",
         "pyproject.toml",
+        "CITATION.cff",
+        "mkdocs.yml",
         "docs/scoring.md",
+        "docs/site/hook.py",
         "docs/report.png",
         "docs/strategies/adpsgd.md",
         "examples/classifier.py",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import roundelay
 from roundelay.cli import main
 from roundelay.commands.heard import listener
 from roundelay.core.errors import UserError
@@ -18,6 +19,7 @@ from roundelay.core.records import UTTERANCES_FILE
 from support.corpora import kaldi_corpus
 from support.fake_runs import Fake, write_run
 
+DEMO = Path(roundelay.__file__).with_name("recipes") / "demo.yaml"
 SPLITS = {"train": {"a-1": "YES", "b-1": "GO"}, "dev": {"c-1": "YES"}, "test": {"d-1": "GO NO", "e-1": "NO"}}
 
 
@@ -31,7 +33,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoded(folder: Path, corpus: Path) -> Path:
-    run = write_run(folder, Fake(recipe=f"corpus: {corpus}\n"))
+    recipe = DEMO.read_text(encoding="utf-8").replace("demo/data", str(corpus)).replace("demo/alignment", str(folder))
+    run = write_run(folder, Fake(recipe=recipe))
     u = {"id": "d-1", "speaker": "d", "gender": None, "subset": None, "pairs": [["GO", "NO"]], "forgiven": []}
     write_text(run / "decode" / "test" / UTTERANCES_FILE, json.dumps(u) + "\n")
     write_text(run / "decode" / "test" / "hyp.ctm", "d-1 1 0.10 0.20 NO 0.9\nother 1 0.1 0.1 YES\n")

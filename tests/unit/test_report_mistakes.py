@@ -12,7 +12,7 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
-from roundelay.core.records import UTTERANCES_FILE
+from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE
 from roundelay.core.streams import stream
 from roundelay.report import load_runs, render_html
 from roundelay.report.charts import DARKEST
@@ -130,6 +130,19 @@ def test_errors_are_told_by_word_speaker_and_group(tmp_path: Path) -> None:
         assert said in words
     assert sum(tag == "audio" for tag, _ in outline.found) == 0
     assert "The worst utterances of test" in words
+
+
+def test_confused_phones_are_told_where_decoding_noted_them(tmp_path: Path) -> None:
+    folders = two(tmp_path, 2)
+    assert "Confused phones" not in render_html(load_runs(folders))
+    file = folders[0] / "decode" / "test" / PHONES_FILE
+    write_text(file, json.dumps({"confused": [["EH", "OW", 7], [None, "Y", 2]]}))
+    words = Outline(render_html(load_runs(folders))).words
+    place = words.index("Confused phones, test")
+    assert words[place:][: words[place:].index("7") + 1].count("EH") == 1
+    write_text(file, "[1]")
+    with pytest.raises(UserError, match="damaged"):
+        render_html(load_runs(folders))
 
 
 def test_sound_is_in_the_page_only_when_asked_for_and_within_bounds(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
-"""The demo: two learners, one slowed down, under a strategy that waits and under one that does not."""
+"""The demo: two learners, one slowed down, under a strategy that waits and under one that does not; then a sentence."""
 
 from pathlib import Path
 
 SLOWED = "1:3x"
+SENTENCE = "wav/demo-uma/demo-uma-000.wav"  # GO TO GATE G, by a speaker who is not in train
 STRATEGIES = ("ssgd", "adpsgd:random-ring")
 
 
 def demo_steps(folder: Path) -> list[list[str]]:
-    """Command lines of the demo, in order; all they write is in `folder`."""
+    """Command lines of the demo, in order; all they write is in `folder`. A model that is packed already is kept."""
     paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
     runs = {strategy.split(":")[0] + "-slowed": strategy for strategy in STRATEGIES}
     folders = [str(folder / name) for name in runs]
@@ -21,4 +22,6 @@ def demo_steps(folder: Path) -> list[list[str]]:
         ),
         ["decode", *folders],
         ["report", *folders, "--audio", "--out", str(folder / "report.html")],
+        *([] if (folder / "model").exists() else [["pack", folders[-1], "--out", str(folder / "model")]]),
+        ["transcribe", str(folder / "model"), str(folder / "data" / SENTENCE)],
     ]

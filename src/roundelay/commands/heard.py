@@ -19,14 +19,12 @@ def listener(runs: Sequence[Path], corpus: Path | None) -> "Listen":
     """A function that finds the sound of an utterance of one of these runs.
 
     Args:
-        corpus: the prepared corpus, where it is not at the place that the runs' recipes name.
+        corpus: the prepared corpus; None: that of each run, as its directory knows it.
 
     Raises:
         UserError: a corpus is not there, or has no audio.
     """
-    from roundelay.report import load_run
-
-    corpora = {run: _corpus(corpus or Path(str(load_run(run).settings.get("corpus", ""))), run) for run in runs}
+    corpora = {run: _corpus_of(run, corpus) for run in runs}
 
     def listen(run: Path, split: str, name: str) -> "HeardUtterance | None":
         return _heard(corpora[run], run, split, name)
@@ -41,13 +39,15 @@ def _opened(folder: Path) -> "Corpus":
     return load_corpus(folder)
 
 
-def _corpus(folder: Path, run: Path) -> "Corpus":
+def _corpus_of(run: Path, given: Path | None) -> "Corpus":
+    from roundelay.recipes.kept import kept_recipe
+
     try:
-        corpus = _opened(folder)
+        corpus = _opened(kept_recipe(run).corpus if given is None else given)
     except UserError as error:
-        raise UserError(f"{run}: its corpus is needed for --audio, and cannot be read; --corpus DIR. {error}") from None
+        raise UserError(f"{run}: --audio needs its corpus (--corpus DIR says where it is). {error}") from None
     if not corpus.audio:
-        raise UserError(f"{folder}: was prepared from features, so there is no audio for --audio.")
+        raise UserError(f"{corpus.folder}: was prepared from features, so there is no audio for --audio.")
     return corpus
 
 

@@ -2,7 +2,7 @@
 
 OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), utterances.jsonl
-                    (words against words, for programs), decode.json; if
+                    (words against words, for programs), phones.json (which phones are confused), decode.json; if
                     asked for nbest.txt, lattices.txt.gz, hyp.ctm; where columns are units (decode.graph=ctc) units.txt,
                     those of the best column of each frame. OUT is the run, or a folder of the user's
 """
@@ -44,6 +44,7 @@ from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
+from roundelay.speech.scoring.phones import write_phones
 from roundelay.speech.scoring.score import Score, score
 from roundelay.speech.scoring.summary import (
     Summary,
@@ -259,6 +260,7 @@ def _write(
     tried: Mapping[Search, Tried],
 ) -> None:
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
+    write_phones(folder, found.score, corpus.alignment_lexicon)
     (folder / UNITS).unlink(missing_ok=True)
     if found.units:
         write_text(folder / UNITS, "".join(f"{u} {' '.join(units)}\n" for u, units in found.units.items()))

@@ -1,6 +1,7 @@
 """The section of errors: is one better, who confuses what, which speakers suffer, the worst utterances in full."""
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from roundelay.report.words import (
     errors_by_utterance,
     grouped,
     holm,
+    phones_of,
     rate,
     recognised,
 )
@@ -63,7 +65,11 @@ def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None 
         return []
     ranked = sorted(known, key=lambda pair: rate(errors_by_utterance(pair[1]).values()).wer)
     shown = ranked[:MOST_SIDE_BY_SIDE]
-    parts = [_significance(ranked, split), _confusions(shown, split)]
+    parts = [
+        _significance(ranked, split),
+        _confusions(shown, split, "word", [confused(runs) for _, runs in shown]),
+        _confusions(shown, split, "phone", [_phones(s, split) for s, _ in shown]),
+    ]
     parts += [
         _by_group(shown, split, "group", lambda u: u.subset or {"f": "women", "m": "men"}.get((u.gender or "")[:1])),
         _by_group(shown, split, "speaker", lambda u: u.speaker),
@@ -114,21 +120,29 @@ def _percent(found: Rate) -> str:
     return f"{plain(found.wer, 2)} %{between}" if found.words else MISSING
 
 
-def _confusions(shown: Known, split: str) -> str:
-    counts = [confused(runs) for _, runs in shown]
+def _confusions(shown: Known, split: str, what: str, counts: Sequence[Counter[WordPair]]) -> str:
+    """A table of what is confused most, by the counts of each series over all its runs."""
     total = sum(counts[1:], counts[0])
     if not total:
         return ""
+    runs = [len(found) for _, found in shown]
     rows = [
-        [_word(ref), _word(hyp), *(f"{_mean(count[ref, hyp], len(runs))}" for count, (_, runs) in zip(counts, shown))]  # noqa: B905
-        for ref, hyp in sorted(total, key=lambda pair: (-total[pair], str(pair)))[:MOST_CONFUSED]
+        [_word(pair[0]), _word(pair[1]), *(_mean(count[pair], n) for count, n in zip(counts, runs, strict=True))]
+        for pair in sorted(total, key=lambda pair: (-total[pair], str(pair)))[:MOST_CONFUSED]
     ]
     titles = ["said", "recognised", *(s.name for s, _ in shown)]
-    meanings = ["word of the reference", "word in its place", *("times, mean of the runs" for _ in shown)]
-    caption = f"Confused words, {split}"
+    meanings = [f"{what} of the reference", f"{what} in its place", *("times, mean of the runs" for _ in shown)]
+    caption = f"Confused {what}s, {split}"
     if len(total) > MOST_CONFUSED:
         caption += f": the {MOST_CONFUSED} most frequent of {len(total)}"
     return table(caption, titles, rows, [False, False, *([True] * len(shown))], meanings)
+
+
+def _phones(series: Series, split: str) -> Counter[WordPair]:
+    found: Counter[WordPair] = Counter()
+    for run in series.runs:
+        found.update(phones_of(run.folder, split))
+    return found
 
 
 def _word(word: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_json
-from roundelay.core.records import UTTERANCES_FILE
+from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE
 from roundelay.report.series import Series
 
 WordPair = tuple[str | None, str | None]
@@ -103,6 +103,26 @@ def _utterance(fields: Any) -> ScoredUtterance:
         pairs,
         frozenset(int(place) for place in fields.get("forgiven", ())),
     )
+
+
+def phones_of(folder: Path, split: str) -> Counter[WordPair]:
+    """Confused phones of a decoded split; empty where decoding did not say.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    file = folder / "decode" / split / PHONES_FILE
+    if not file.is_file():
+        return Counter()
+    try:
+        return Counter(
+            {
+                (None if r is None else str(r), None if h is None else str(h)): int(n)
+                for r, h, n in parse_json(file.read_bytes())["confused"]
+            }
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{file}: damaged ({error}). Decode the run again.") from None
 
 
 def recognised(series: Series, split: str) -> list[tuple[ScoredUtterance, ...]]:

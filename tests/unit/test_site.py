@@ -1,0 +1,52 @@
+"""The site: every page is in its navigation and on its first page, and it builds without a warning."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
+
+
+def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    linked = {link for link in re.findall(r"\]\(([^)#\s]+\.md)\)", index) if not link.startswith("../")}
+    assert linked == PAGES
+    listed = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    outside = {"CONTRIBUTING.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("recipes/*/*.md"))}
+    made = {name for name in listed if name.startswith("reference/")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) - made == PAGES | outside | {"index.md"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs", reason="pip install 'roundelay[docs]'")
+    pytest.importorskip("mkdocstrings", reason="pip install 'roundelay[docs]'")
+    out = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(build, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+def test_the_references_are_made_from_the_code(site: Path) -> None:
+    commands = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
+    for said in ("roundelay inspect data/mine", "--on-missing-words", "roundelay help train"):
+        assert said in commands
+    keys = (site / "reference" / "keys" / "index.html").read_text(encoding="utf-8")
+    assert "training.minibatch_per_learner" in keys
+    assert "adpsgd" in keys
+    assert "roundelay.attach" in (site / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+
+
+def test_no_page_of_the_site_asks_others_for_anything(site: Path) -> None:
+    asking = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="https?://')
+    found = [str(page) for page in site.rglob("*.html") if asking.search(page.read_text(encoding="utf-8"))]
+    assert found == []
