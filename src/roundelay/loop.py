@@ -372,27 +372,19 @@ class Run:
         job = self.job
         for path, reason in found.damaged if found else ():
             self._damaged(path, reason, found.path if found else None)
-        self.journal.say(
-            RunStarted(
-                **self._time(),
-                **self._identity(),
-                train_frames=self.examples,
-                resumed=found is not None,
-            )
-        )
-        if self.before != job.cluster.learners:
-            self._announce_change(self.before, job.cluster.learners)
+        begun = RunStarted(**self._time(), **self._identity(), train_frames=self.examples, resumed=found is not None)
+        self.journal.say(begun)
+        before, after = self.before, job.cluster.learners
+        if before != after:
+            what = beginning_after(before, job.cluster)
+            self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
+            self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _identity(self) -> dict[str, Any]:
         """Fields of records that say which run this is."""
         mine = {"commit": self.commit, "machine": self.machine, "started_from": self.now.started_from}
         sizes = {"parameters": self.learner.parameters, "minibatch_frames": self.minibatch}
         return {**self.job.identity(), **mine, **sizes}
-
-    def _announce_change(self, before: int, after: int) -> None:
-        what = beginning_after(before, self.job.cluster)
-        self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
-        self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _tell(self, what: str) -> None:
         self.progress.start(what)
