@@ -17,16 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from roundelay.acoustic_task import HELD_OUT, TRAIN, AcousticTask, Units
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
+from roundelay.core.files import atomic_write, write_text
 from roundelay.core.flat import load as load_flat
-from roundelay.core.streams import stream, stream_seed
 from roundelay.job import AfterDeath, Job
-from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, Training, complete, with_order
 from roundelay.runtime.base import Cluster, Runtime, Straggler
@@ -36,78 +34,21 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
-from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
-from roundelay.speech.models.sequences import SequenceExamples
 from roundelay.speech.prepared import Corpus, load_corpus, read_summary
-from roundelay.speech.training_index import TrainingIndex
-from roundelay.starting import MODEL, MODEL_META, beginning_of, targets_of
+from roundelay.speech.unit_labels import units_of
+from roundelay.speech.units.base import UnitSet
+from roundelay.starting import MODEL, MODEL_META, beginning_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
-TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"
-
-
-@dataclass(frozen=True)
-class AcousticTask(Task):
-    """Frame classification into tied states. Small and picklable: each learner opens the shared files itself."""
-
-    corpus: Path
-    alignment: Path
-    model: ModelConfig
-    seed: int
-    autocast: bool
-    clip: float | None = None
-    device: str = "cpu"
-    compiled: bool = False
-    augment: AugmentConfig = AugmentConfig()
-    objective: Objective = CrossEntropy()
-    order: OrderName = "shuffle"
-
-    def index(self) -> TrainingIndex:
-        """Features and labelled frames; of a large corpus as all processes of a host map them.
-
-        Raises:
-            UserError: corpus or alignment is missing or broken.
-        """
-        if self.order == "blocks":
-            return TrainingIndex.open(self.corpus, self.alignment)
-        return TrainingIndex.make(self.corpus, self.alignment)
-
-    def build(self) -> Learner:
-        index = self.index()
-        store = index.store
-        network = make_network(self.model, store.parts, index.num_pdfs)
-        examples = labelled_frames(self.corpus, index, network, self.order)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(self.seed, "initial"))
-            network.reset()
-        sample = stream(0, "scale").integers(0, examples.count(TRAIN), 20_000)
-        network.frontend.fit_scale(*examples.windows(TRAIN, sample, network.frontend.config.reach))
-        if self.augment.masks:
-            network.frontend.augment = SpecAugment(self.augment, store.parts)
-        device = None if self.device == "cpu" else torch.device(self.device)
-        return ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
-
-
-def labelled_frames(
-    corpus: Path, index: TrainingIndex, network: AcousticNetwork, order: OrderName
-) -> FrameExamples | SequenceExamples:
-    """The labelled frames of all splits, drawn as the network wants them.
-
-    Raises:
-        UserError: no training or held-out frame is labelled.
-    """
-    examples = network.examples(index.store, index.labels, index.splits, order)
-    for split in (TRAIN, HELD_OUT):
-        if split not in index.splits or not examples.count(split):
-            raise UserError(f"{corpus}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}.")
-    return examples
+UNITS = "units.txt"
+"""Names of the columns of a model whose columns are units, beside it."""
 
 
 def parse_straggler(text: str) -> Straggler:
@@ -213,19 +154,30 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
+        remarks=_remarks(task),
     )
+
+
+def _remarks(task: AcousticTask) -> tuple[str, ...]:
+    """Sentences on what is not trained on, for whoever starts the training."""
+    targets = task.targets() if task.units is not None else None
+    if not isinstance(targets, Units) or not targets.left_out:
+        return ()
+    some = counted(len(targets.left_out), "utterance")
+    return (f"{some} left out:\n{listing([one.reason for one in targets.left_out])}",)
 
 
 def _task(recipe: Recipe) -> AcousticTask:
     """The task of a recipe whose order is settled.
 
     Raises:
-        UserError: there is no such device.
+        UserError: there is no such device; objective, model and minibatch do not fit together.
     """
     training = recipe.training
+    _check_objective(recipe)
     return AcousticTask(
         recipe.corpus,
-        recipe.alignment,
+        None if recipe.unaligned else recipe.aligned,
         recipe.model,
         training.seed,
         _autocast(training),
@@ -235,7 +187,24 @@ def _task(recipe: Recipe) -> AcousticTask:
         training.augment,
         training.objective,
         "blocks" if training.order == "blocks" else "shuffle",
+        units_of(recipe.units, load_corpus(recipe.corpus)) if recipe.unaligned else None,
     )
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Raise a UserError unless objective, model and minibatch fit together."""
+    objective, subsampling = recipe.training.objective.name, getattr(recipe.model, "subsampling", 1)
+    if not recipe.unaligned:
+        if subsampling > 1:
+            raise UserError(
+                f"model.subsampling is {subsampling}: training.objective {objective} has a label for every frame. Give "
+                "model.subsampling=1, or training.objective=ctc."
+            )
+    elif recipe.training.minibatch_unit != "sequences":
+        raise UserError(
+            f"training.objective {objective} trains on whole utterances: give training.minibatch_unit=sequences, and "
+            "in training.minibatch the utterances of a round, 16 for example."
+        )
 
 
 def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
@@ -316,6 +285,7 @@ class AcousticModel:
     module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
     input: ModelInput | None = None  # None: saved by a version that did not keep it
+    units: UnitSet | None = None  # None: columns are tied states
 
     def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
         """The features of these splits of a corpus (none: of all) that this model, of the run `exp`, understands.
@@ -340,27 +310,30 @@ class _Sizes:
     states: int
     parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
     input: ModelInput | None = None  # None: saved by an earlier version
-    targets: str = ""  # digest of the tied states
+    targets: str = ""  # digest of the tied states, or of the units
+    units: UnitSet | None = None  # None: tied states
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
-    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes."""
+    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes, and the
+    units where columns are units."""
     learner = task.build()
     assert isinstance(learner, ModuleLearner)
     network = learner.module.cpu()
     assert isinstance(network, AcousticNetwork)
     load_flat(network, x)
-    corpus, index = load_corpus(task.corpus), task.index()
-    store, states = corpus.features(), index.num_pdfs
-    examples = labelled_frames(task.corpus, index, network, task.order)
+    corpus, targets = load_corpus(task.corpus), task.targets()
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, states)))
+    tensors["prior"] = torch.from_numpy(targets.prior(targets.examples(network)))
     with atomic_write(path) as file:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
-    known = ModelInput.of(corpus, store)
-    sizes = _Sizes(task.model, features, states, network.frontend.parts, known, targets_of(task.alignment))
+    known = ModelInput.of(corpus, corpus.features())
+    sizes = _Sizes(task.model, features, targets.columns, network.frontend.parts, known, targets.digest, task.units)
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
+    if task.units is not None:
+        lines = [f"{name} {column}\n" for column, name in enumerate(task.units.columns)]
+        write_text(path.with_name(UNITS), "".join(lines))
 
 
 def check_trained(exp: Path) -> None:
@@ -389,4 +362,4 @@ def load_model(exp: Path) -> AcousticModel:
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
     network.eval()
-    return AcousticModel(network, prior, sizes.input)
+    return AcousticModel(network, prior, sizes.input, sizes.units)

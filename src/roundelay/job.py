@@ -68,6 +68,8 @@ class Job:
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0
     """Seconds for which a full disk is waited for."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on the data for whoever starts it."""
 
     def identity(self) -> dict[str, Any]:
         """Fields of records that say which job it is."""

@@ -232,7 +232,7 @@ class Run:
         def look(glance: Glance) -> bool:
             nonlocal shown
             speed = glance.frames / max(1e-9, wall_clock() - started)
-            note = f"loss {glance.loss:.3f}  {speed:,.0f} frames/s  staleness {glance.staleness:.1f}"
+            note = f"loss {glance.loss:.3f}  {speed:,.0f} {self.learner.unit}/s  staleness {glance.staleness:.1f}"
             if glance.learners_alive < self.job.cluster.learners:
                 note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
             self.progress.advance(glance.frames - shown, note)

@@ -39,12 +39,12 @@ def _align(options: argparse.Namespace) -> None:
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
-    summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
+    summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.aligned, Bar())
     console.print(str(summary), markup=False)
-    for line in warnings(summary.fit, recipe.alignment):
+    for line in warnings(summary.fit, recipe.aligned):
         console.print(f"warning: {line}", markup=False)
-    console.print(f"alignment is ready in {recipe.alignment}", markup=False)
-    for line in synthesised_boundaries(corpus, recipe.alignment):
+    console.print(f"alignment is ready in {recipe.aligned}", markup=False)
+    for line in synthesised_boundaries(corpus, recipe.aligned):
         console.print(line, markup=False)
 
 

@@ -97,7 +97,9 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         f"-> {options.exp}",
         markup=False,
     )
-    interrupt = Interrupt()
+    for remark in job.remarks:
+        console.print(remark, markup=False)
+    interrupt, objective = Interrupt(), recipe.training.objective
     with stopping(interrupt):
         results = train(job, options.exp, Bar(), interrupt, resume_only=options.resume, begin_anew=options.begin_anew)
     if results is None:
@@ -105,11 +107,11 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         return status(interrupt.why)
     for split, loss in results.frame_cross_entropy.items():
         console.print(
-            f"{split} frame cross-entropy {loss:.4f}, accuracy {100 * results.frame_accuracy[split]:.2f} %",
+            f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %",
             markup=False,
         )
     console.print(
-        f"{results.frames_seen:,} frames in {results.wall_seconds:.0f} s, "
+        f"{results.frames_seen:,} {objective.examples} in {results.wall_seconds:.0f} s, "
         f"staleness mean {results.staleness['mean']:.1f} largest {results.staleness['largest']:.0f}; "
         f"stopped because {results.stopped}",
         markup=False,

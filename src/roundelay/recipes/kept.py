@@ -35,12 +35,13 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     mapping = read_kept(exp)
     try:
-        build(Recipe, mapping)  # before overrides, so that an error is known to be the file's
+        unaligned = build(Recipe, mapping).unaligned  # before overrides, so that an error is known to be the file's
     except UserError as error:
         raise UserError(f"{exp / RECIPE}: {error}") from None
     origin = read_origin(exp)
     for holder, key in _paths(mapping):
-        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key))
+        needed = key in NEEDED and not (key == "alignment" and unaligned)
+        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key, needed))
     apply_overrides(mapping, overrides)
     return build(Recipe, mapping)
 
@@ -118,10 +119,10 @@ def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
     return [absolute, moved] if given.is_absolute() else [moved, absolute]
 
 
-def _found(exp: Path, origin: Origin | None, given: Path, key: object) -> Path:
+def _found(exp: Path, origin: Origin | None, given: Path, key: object, needed: bool) -> Path:
     candidates = list(dict.fromkeys(_candidates(exp, origin, given)))
     there = next((path for path in candidates if path.exists()), None)
-    if there is None and key in NEEDED:
+    if there is None and needed:
         looked = " nor ".join(str(path) for path in candidates[:3])
         raise UserError(
             f"{exp}: its {key}, `{given}` in its recipe, is not found: neither {looked} is there. Run and {key} can be "
