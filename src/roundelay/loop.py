@@ -279,8 +279,8 @@ class Run:
         distance = self.runtime.consensus_distance()
         self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
         self.progress.start(
-            f"epoch {epoch + 1} {split} cross-entropy {found.mean_loss:.4f} accuracy {100 * found.accuracy:.1f} %"
-            + ("" if accepted else " (taken back)")
+            f"epoch {epoch + 1} {split} {self.learner.measured} {found.mean_loss:.4f} "
+            f"accuracy {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)")
         )
         self.progress.finish()
 

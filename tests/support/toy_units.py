@@ -9,7 +9,7 @@ import torch
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import Ctc
-from roundelay.speech.models import BlstmConfig, ConformerConfig, ModelConfig, make_network
+from roundelay.speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig, make_network
 from roundelay.speech.models.network import SequenceNetwork
 from roundelay.speech.models.utterances import UtteranceExamples
 from roundelay.speech.unit_labels import label_splits, units_of
@@ -19,6 +19,7 @@ from support.toy_corpus import FILTERS, toy_corpus
 UNALIGNED: dict[str, ModelConfig] = {
     "blstm": BlstmConfig(layers=1, cells=6, deltas=0, subsampling=3),
     "conformer": ConformerConfig(layers=1, width=16, heads=2, kernel=5, expansion=2, deltas=0, subsampling=2),
+    "tdnnf": TdnnfConfig(strides=(1, 1), width=16, bottleneck=6, deltas=0, subsampling=3),
 }
 
 

@@ -33,6 +33,8 @@ class Learner(ABC):
     """Training sequences that the examples are drawn as; None: they are drawn one by one."""
     unit: str = "frames"
     """The examples, in the plural, for people."""
+    measured: str = "cross-entropy"
+    """The mean loss of `evaluate`, for people."""
     device: torch.device | None = None
     """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None

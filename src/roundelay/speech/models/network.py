@@ -45,8 +45,8 @@ class AcousticNetwork(nn.Module, ABC):
             UserError: the network does not train on whole utterances.
         """
         raise UserError(
-            "training.objective needs whole utterances, which this model does not train on: choose model.name=blstm or "
-            "conformer, with model.chunk=null."
+            "training.objective needs whole utterances, which this model does not train on: choose model.name=blstm, "
+            "conformer or tdnnf, with model.chunk=null."
         )
 
     @abstractmethod
