@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         keep_checkpoints=training.keep_checkpoints,
         disk_patience=training.disk_patience,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
-        remarks=_remarks(task),
+        remarks=partial(_remarks, task),
     )
 
 

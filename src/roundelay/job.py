@@ -1,7 +1,7 @@
 """A job: everything a run is made of, whatever its runtime, task and strategy; and the wish to stop it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,8 +68,8 @@ class Job:
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0
     """Seconds for which a full disk is waited for."""
-    remarks: tuple[str, ...] = ()
-    """Sentences on the data for whoever starts it."""
+    remarks: Callable[[], Iterable[str]] = tuple
+    """Finds sentences on the data for whoever starts it."""
 
     def identity(self) -> dict[str, Any]:
         """Fields of records that say which job it is."""

@@ -1,6 +1,7 @@
 """CTC from recordings to words: no alignment, whatever the units, decoded with a graph and without one."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,16 @@ def test_models_decoded_together(exp: Path, tmp_path: Path, capsys: pytest.Captu
     arguments = ["decode", str(exp), "--with", str(exp), "--out", str(tmp_path), "--set", "decode.scale=1"]
     assert main(arguments) == 0
     assert "WER" in capsys.readouterr().out
+
+
+def test_utterances_too_short_for_their_units_are_named(
+    exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of scores that stand for 160 ms are too few for whoever speaks fast."""
+    train = ["train", str(exp.parent / "recipe.yaml"), "model.subsampling=16", "schedule.max_epochs=1"]
+    assert main([*train, "--exp", str(tmp_path / "exp")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\d+ utterances left out: train\d-\d+: too short for its transcript: \d+ rows", shown), shown
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         f"-> {options.exp}",
         markup=False,
     )
-    for remark in job.remarks:
+    for remark in job.remarks():
         console.print(remark, markup=False)
     interrupt, objective = Interrupt(), recipe.training.objective
     with stopping(interrupt):
