@@ -55,6 +55,13 @@ def test_words_by_the_graph(exp: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(list((exp / "graphs").iterdir())) == 1
 
 
+def test_dev_chooses_what_a_blank_costs(exp: Path, tmp_path: Path) -> None:
+    """The lowest of costs that are equally good; one that drowns all words is not taken."""
+    chosen = ["decode.graph={name: ctc, blank_costs: [300, 0, 1]}", "decode.scale=1", "decode.word_costs=[0, 1]"]
+    assert main(["decode", str(exp), "--out", str(tmp_path), "--set", *chosen]) == 0
+    assert told(tmp_path)["blank_cost"] in (0, 1)
+
+
 def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
     assert main(["replay", str(exp)]) == 0
 
@@ -110,6 +117,7 @@ def test_what_cannot_be_trained(
     [
         (["decode.graph=hmm"], "Give decode.graph=ctc"),
         (["decode.ctm=true"], "decode.ctm"),
+        (["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
         (["decode.graph={name: ctc, search: greedy}"], "spell none"),
         (["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
     ],

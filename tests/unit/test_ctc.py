@@ -158,6 +158,17 @@ def test_many_ways_beat_the_best_one() -> None:
     assert math.exp(log_p) == pytest.approx(0.64)
 
 
+def test_a_cost_of_blanks() -> None:
+    """Of the blank's column alone, and not of the graph: one graph serves all costs."""
+    scores = np.log(np.array([[0.6, 0.3, 0.1], [0.1, 0.6, 0.3]], np.float32))
+    free, charged = (CtcGraph(blank_cost=cost).columns_of(UnitSet(("A", "B")), "SIL") for cost in (0.0, 2.0))
+    assert free.searched(scores) is scores
+    np.testing.assert_allclose(charged.searched(scores) - scores, [[-2, 0, 0], [-2, 0, 0]], atol=1e-6)
+    assert charged.identity() == free.identity()
+    assert charged.told() == {"blank_cost": 2.0}
+    assert charged.read_off(scores) == free.read_off(scores) == ("A",)
+
+
 @pytest.mark.parametrize("search", ["greedy", "prefixes"])
 def test_words_that_units_spell(search: str) -> None:
     chosen = CtcGraph(search=search)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +30,14 @@ from roundelay.recognition.loglikelihoods import (
     ensemble,
     words_said,
 )
+from roundelay.recognition.settings import with_blank_cost
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.lattice import write_lattices
-from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, Searcher
-from roundelay.speech.decode.search import SCALES
-from roundelay.speech.decode.tuning import Tried, Tuning
+from roundelay.speech.decode.parallel import Batch, Search, SearchedGraph
+from roundelay.speech.decode.tuning import Tried
 from roundelay.speech.features.external import Matrices
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
@@ -114,13 +115,13 @@ def recognise(
         source = tuned = Given(Matrices.open(scores))
         said = ""
     done = []
-    with searched(exp, recipe, own, columns_of(recipe, own, source), progress, said) as graph:
-        options, tried = chosen_settings(graph.run, tuned, tuned_on, config, progress)
+    with searched(exp, recipe, own, columns_of(recipe, own, source), progress, said) as made:
+        graph, options, tried = with_blank_cost(made, tuned, tuned_on, config, progress)
         for split in config.splits:
             found, batch = recognise_split(graph, source, corpus.splits[split], split, options, progress)
             found = replace(found, unit_errors=_unit_errors(found, graph.columns, corpus))
             folder = (out or exp) / "decode" / split
-            _write(folder, found, batch, corpus, config, source, tried)
+            _write(folder, found, batch, corpus, config, {**source.told(), **graph.columns.told()}, tried)
             if out is None:
                 _update_results(exp, found)
             done.append(found)
@@ -181,47 +182,6 @@ def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
 
 
-def chosen_settings(
-    run: Searcher, source: Source, corpus: Corpus, config: Decoding, progress: Progress
-) -> tuple[Search, Mapping[Search, Tried]]:
-    """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that. A
-    search without a graph has no settings."""
-    if not isinstance(run, Decoders):
-        return Search(1.0), {}
-    scale = SCALES[0] if config.scale is None else config.scale
-    search = Search(scale, config.beam, config.max_active, config.word_cost)
-    width = bool(config.beams or config.max_actives)
-    if config.scale is None or config.word_costs or width:
-        if TUNING_SPLIT not in corpus.splits:
-            fixed = ["decode.scale=VALUE"] if config.scale is None else []
-            fixed += [f"decode.{name}=[]" for name in ("word_costs", "beams", "max_actives") if getattr(config, name)]
-            raise UserError(
-                f"{corpus.folder} has no {TUNING_SPLIT} split to choose the settings of the search on. Fix them: "
-                f"--set {' '.join(fixed)}"
-            )
-        utterances = corpus.splits[TUNING_SPLIT]
-        loglikes = dict(source.of(utterances))
-        frames = sum(map(len, loglikes.values()))
-        frame_seconds = source.seconds(utterances, frames) / max(1, frames)
-        tuning = Tuning(run, loglikes, _refs(utterances), frame_seconds, TUNING_SPLIT, progress)
-        if config.scale is None:
-            if config.word_costs:
-                search = replace(search, word_cost=sorted(config.word_costs)[len(config.word_costs) // 2])
-            search = tuning.choose_scale(search, config.scales)
-        if config.word_costs:
-            search = tuning.choose_word_cost(search, config.word_costs)
-        if width:
-            beams, paths = config.beams or (config.beam,), config.max_actives or (config.max_active,)
-            search = tuning.choose_width(search, beams, paths, config.search_slack)
-        tried: Mapping[Search, Tried] = tuning.tried
-    else:
-        tried = {}
-    details = replace(
-        search, nbest=config.nbest, lattice=config.lattice, times=config.ctm, lattice_beam=config.lattice_beam
-    )
-    return details, tried
-
-
 def recognise_split(
     graph: SearchedGraph,
     source: Source,
@@ -240,7 +200,7 @@ def recognise_split(
             frames += len(matrix)
             if read := graph.columns.read_off(matrix):
                 units[utterance] = read
-            yield utterance, matrix
+            yield utterance, graph.columns.searched(matrix)
 
     batch = graph.run.search(counted(), options, progress)
     progress.finish()
@@ -267,7 +227,7 @@ def _write(
     batch: Batch,
     corpus: Corpus,
     config: Decoding,
-    source: Source,
+    told: Mapping[str, Any],
     tried: Mapping[Search, Tried],
 ) -> None:
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
@@ -285,7 +245,7 @@ def _write(
             "words": found.score.errors.ref,
             "unknown_words": found.unknown,
             **_of_units(found),
-            **source.told(),
+            **told,
             "options": plain(config),
             f"tried_on_{TUNING_SPLIT}": [
                 {

@@ -36,6 +36,9 @@ class CtcGraph(GraphKind):
     search      words: of the lexicon, by the language model; greedy and prefixes: whatever the units spell, without
                 either, of the best column of every frame or of the most probable units (prefixes.py)
     prefixes    rows of units that the search for the most probable ones keeps at every frame
+    blank_cost  of every blank, in nats, taken off its log-probability before the scale: these models say blank too
+                often for a search that adds a language model
+    blank_costs costs of which dev chooses; empty: `blank_cost`
 
     Of log-probabilities that another program computed:
     units       a file with the units in the order of the columns, one a line; null: those of the run or, where it has
@@ -52,6 +55,8 @@ class CtcGraph(GraphKind):
     boundary: str | None = None
     search: Literal["words", "greedy", "prefixes"] = "words"
     prefixes: int = 16
+    blank_cost: float = 0.0
+    blank_costs: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.prefixes < 1:
@@ -60,13 +65,14 @@ class CtcGraph(GraphKind):
     def columns(self, tying: Tying) -> "UnitsAndBlank":
         silence, *phones = tying.phones
         names = (self.blank, *phones) if self.units is None else read_units(self.units)
-        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary)
+        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
 
     def columns_of(self, units: UnitSet, silence: str) -> "UnitsAndBlank":
         """The columns of a model with these units, unless a file says otherwise."""
         if self.units is not None:
-            return UnitsAndBlank(read_units(self.units), self.blank, silence, self.spelled, self.boundary)
-        return UnitsAndBlank(units.columns, BLANK, silence, pieces=units)
+            names = read_units(self.units)
+            return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
+        return UnitsAndBlank(units.columns, BLANK, silence, pieces=units, blank_cost=self.blank_cost)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class UnitsAndBlank(Columns):
         names: of the U + 1 columns.
         silence: the name that lexicons have for it; no column.
         pieces: the units, where a model trained here has them.
+        blank_cost: of a blank, in nats. It is no part of the graph.
     """
 
     names: tuple[str, ...]
@@ -85,6 +92,7 @@ class UnitsAndBlank(Columns):
     by_characters: bool = False
     boundary: str | None = None
     pieces: UnitSet | None = None
+    blank_cost: float = 0.0
 
     @property
     def phones(self) -> tuple[str, ...]:
@@ -99,6 +107,16 @@ class UnitsAndBlank(Columns):
 
     def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...]:
         return greedy_units(scores, self.names, self.blank)
+
+    def searched(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if not self.blank_cost or self.blank not in self.names:
+            return scores
+        charged = scores.copy()
+        charged[:, self.names.index(self.blank)] -= np.float32(self.blank_cost)
+        return charged
+
+    def told(self) -> dict[str, Any]:
+        return {"blank_cost": self.blank_cost}
 
     def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
         """The words that units spell; None where they spell none."""
