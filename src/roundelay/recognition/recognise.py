@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.acoustic import UNITS
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
@@ -49,6 +48,7 @@ from roundelay.speech.scoring.summary import (
     word_errors,
     write_score,
 )
+from roundelay.speech.trained import UNITS
 
 
 @dataclass(frozen=True)
