@@ -15,6 +15,7 @@ from roundelay.commands import (
     hosts,
     kept,
     lists,
+    packing,
     recognition,
     training,
 )
@@ -86,7 +87,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(run=run)
         return commands[name]
 
-    for group in (corpora, alignments, adaptations, training, recognition, comparisons, claims, hosts, kept):
+    for group in (corpora, alignments, adaptations, training, recognition, packing, comparisons, claims, hosts, kept):
         group.add(command)
     sub = command(
         "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"

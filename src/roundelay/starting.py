@@ -43,12 +43,12 @@ from roundelay.speech.hmm.alignment import TREE
 from roundelay.speech.model_input import ModelInput, mismatches, refuse
 from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.prepared import load_corpus
+from roundelay.speech.trained import MODEL, MODEL_META, PACKED_NETWORK
 from roundelay.speech.unit_labels import units_of
 from roundelay.speech.units.base import UnitSet
 from roundelay.strategies import make_strategy
 from roundelay.training import train
 
-MODEL, MODEL_META = "model.safetensors", "model.json"
 PHASES = "first"
 """Folder of first phases, beside the runs that share them."""
 
@@ -160,10 +160,18 @@ def _source(recipe: Recipe, path: Path, init: Init, module: AcousticNetwork) -> 
     Raises:
         UserError: there is none, or it was trained on other features.
     """
+    if path.is_dir() and (networks := sorted(path.glob(f"{PACKED_NETWORK}*/{MODEL}"))):
+        if len(networks) > 1:
+            known = ", ".join(str(network.parent) for network in networks)
+            raise UserError(f"init.model: {path} is a packed model of several networks. Give one of them: {known}.")
+        return _model(recipe, networks[0])
     if path.is_dir() and init.which == "final":
         if not (path / MODEL).is_file():
             if not (path / RECIPE).is_file():
-                raise UserError(f"init.model: {path} is no run directory: it has neither {MODEL} nor {RECIPE}.")
+                raise UserError(
+                    f"init.model: {path} is no run directory: it has neither {MODEL} nor {RECIPE}. Nor is it a packed "
+                    "model."
+                )
             raise UserError(
                 f"init.model: {path} has no {MODEL}: the run has not finished. Resume it, or give "
                 "init.which=best for its best checkpoint so far."

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roundelay.acoustic import load_model
 from roundelay.cli import main
+from roundelay.speech.trained import load_model
 from support.beeps import RECIPE, WORDS
 
 UNALIGNED = {

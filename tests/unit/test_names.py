@@ -9,7 +9,7 @@ from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
 SHELL = ("claims", "commands", "compare", "recipes", "report", "cli.py", "terminal.py", "__init__.py", "__main__.py")
-JOINED = ("acoustic.py", "recognition")
+JOINED = ("acoustic.py", "packed", "recognition")
 """The modules where the wings meet count as shell."""
 
 REGISTRIES = ("speech/corpus/readers", "algorithms/codecs")

@@ -35,6 +35,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
+    "pack": (
+        "roundelay pack exp/demo/four --out models/demo",
+        "roundelay pack exp/an4/dnn exp/an4/blstm:0.5 --out models/an4 --decoded exp/an4/together",
+    ),
+    "evaluate": (
+        "roundelay evaluate models/an4 --data data/mine --out results",
+        "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
+    ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",

@@ -56,17 +56,17 @@ def _decode(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.acoustic import check_trained
     from roundelay.recognition.recognise import recognise
+    from roundelay.speech.trained import check_trained
 
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
     # Everything is looked at before anything is decoded, which takes long.
-    recipes = [_decode_recipe(exp, options.set, options.corpus) for exp in options.exp]
+    recipes = [decode_recipe(exp, options.set, options.corpus) for exp in options.exp]
     others = []
     for text in options.others:
         path, weight = weighted(text)
-        others.append((path, _decode_recipe(path, options.set, options.corpus), weight))
+        others.append((path, decode_recipe(path, options.set, options.corpus), weight))
     if options.scores is None:
         for path in [*options.exp, *(path for path, *_ in others)]:
             check_trained(path)
@@ -95,7 +95,12 @@ def _decode(options: argparse.Namespace) -> None:
                 )
 
 
-def _decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> "Recipe":
+def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> "Recipe":
+    """The recipe of a run with other options of its section decode, and the splits of another corpus.
+
+    Raises:
+        UserError: not a run directory, or an assignment to something else.
+    """
     from dataclasses import replace
 
     from roundelay.recipes.kept import kept_recipe

@@ -135,11 +135,11 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import TRACE, load_model, make_job
+    from roundelay.acoustic import TRACE, make_job
     from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
-    from roundelay.starting import MODEL
+    from roundelay.speech.trained import MODEL, load_model
 
     recipe = kept_recipe(options.exp)
     if (options.exp / MODEL).is_file():

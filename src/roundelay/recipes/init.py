@@ -34,7 +34,8 @@ class FirstPhase:
 class Init:
     """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed.
 
-    model           a run directory, a model.safetensors with its model.json, or the JSON of a checkpoint
+    model           a run directory, a packed model, a model.safetensors with its model.json, or the JSON of a
+                    checkpoint
     which           of a run directory: its final model, or its best checkpoint so far
     output          keep the output layer, which needs the same tied states, or draw a new one
     first           or a first phase, trained before where it is not there yet

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.acoustic import UNITS
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
@@ -50,6 +49,7 @@ from roundelay.speech.scoring.summary import (
     word_errors,
     write_score,
 )
+from roundelay.speech.trained import UNITS
 
 
 @dataclass(frozen=True)
