@@ -6,24 +6,21 @@ Legend: P parameters, S tied states.
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from roundelay.acoustic_task import HELD_OUT, TRAIN, AcousticTask, Units
 from roundelay.core.checksums import write_checked
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
+from roundelay.core.files import atomic_write, write_text
 from roundelay.core.flat import load as load_flat
-from roundelay.core.streams import stream_seed
 from roundelay.job import AfterDeath, Job
-from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, Training, complete, with_order
 from roundelay.runtime.base import Cluster, Runtime, Straggler
@@ -33,86 +30,18 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.model_input import ModelInput
-from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
-from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior, set_scales
-from roundelay.speech.models.sequences import SequenceExamples
+from roundelay.speech.models import AcousticNetwork
 from roundelay.speech.prepared import load_corpus, read_summary
-from roundelay.speech.trained import MODEL_META, TrainedSizes
-from roundelay.speech.training_index import TrainingIndex, is_in_shards
-from roundelay.starting import beginning_of, targets_of
+from roundelay.speech.trained import MODEL_META, UNITS, TrainedSizes
+from roundelay.speech.unit_labels import units_of
+from roundelay.starting import beginning_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
-TRAIN, HELD_OUT = "train", "dev"
 TRACE = "trace"
-
-
-@dataclass(frozen=True)
-class AcousticTask(Task):
-    """Frame classification into tied states. Small and picklable: each learner opens the shared files itself."""
-
-    corpus: Path
-    alignment: Path
-    model: ModelConfig
-    seed: int
-    autocast: bool
-    clip: float | None = None
-    device: str = "cpu"
-    compiled: bool = False
-    augment: AugmentConfig = AugmentConfig()
-    objective: Objective = CrossEntropy()
-    order: OrderName = "shuffle"
-    scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
-
-    @property
-    def in_shards(self) -> bool:
-        return is_in_shards(self.corpus)
-
-    def begun_as(self, common: Sequence[float]) -> Task:
-        return dataclasses.replace(self, scales=tuple(common))
-
-    def index(self) -> TrainingIndex:
-        """Features and labelled frames; of a large corpus as all processes of a host map them.
-
-        Raises:
-            UserError: corpus or alignment is missing or broken.
-        """
-        if self.order == "blocks":
-            return TrainingIndex.open(self.corpus, self.alignment)
-        return TrainingIndex.make(self.corpus, self.alignment)
-
-    def build(self) -> Learner:
-        index = self.index()
-        network = make_network(self.model, index.store.parts, index.num_pdfs)
-        examples = labelled_frames(self.corpus, index, network, self.order)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(self.seed, "initial"))
-            network.reset()
-        scales = set_scales(network.frontend, examples, self.scales)
-        if self.augment.masks:
-            network.frontend.augment = SpecAugment(self.augment, index.store.parts)
-        device = None if self.device == "cpu" else torch.device(self.device)
-        learner = ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
-        learner.shards, learner.common = examples.shards, scales if examples.shards else ()
-        return learner
-
-
-def labelled_frames(
-    corpus: Path, index: TrainingIndex, network: AcousticNetwork, order: OrderName
-) -> FrameExamples | SequenceExamples:
-    """The labelled frames of all splits, drawn as the network wants them.
-
-    Raises:
-        UserError: no training or held-out frame is labelled.
-    """
-    examples = network.examples(index.store, index.labels, index.splits, order)
-    for split in (TRAIN, HELD_OUT):
-        if split not in index.splits or not examples.count(split):
-            raise UserError(f"{corpus}: no aligned frames in split {split!r}; training needs {TRAIN} and {HELD_OUT}.")
-    return examples
 
 
 def parse_straggler(text: str) -> Straggler:
@@ -219,19 +148,30 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         disk_patience=training.disk_patience,
         curve_points=training.curve_points,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
+        remarks=partial(_remarks, task),
     )
+
+
+def _remarks(task: AcousticTask) -> tuple[str, ...]:
+    """Sentences on what is not trained on, for whoever starts the training."""
+    targets = task.targets() if task.units is not None else None
+    if not isinstance(targets, Units) or not targets.left_out:
+        return ()
+    some = counted(len(targets.left_out), "utterance")
+    return (f"{some} left out:\n{listing([one.reason for one in targets.left_out])}",)
 
 
 def _task(recipe: Recipe) -> AcousticTask:
     """The task of a recipe whose order is settled.
 
     Raises:
-        UserError: there is no such device.
+        UserError: there is no such device; objective, model and minibatch do not fit together.
     """
     training = recipe.training
+    _check_objective(recipe)
     return AcousticTask(
         recipe.corpus,
-        recipe.alignment,
+        None if recipe.unaligned else recipe.aligned,
         recipe.model,
         training.seed,
         _autocast(training),
@@ -241,7 +181,24 @@ def _task(recipe: Recipe) -> AcousticTask:
         training.augment,
         training.objective,
         "blocks" if training.order == "blocks" else "shuffle",
+        units_of(recipe.units, load_corpus(recipe.corpus)) if recipe.unaligned else None,
     )
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Raise a UserError unless objective, model and minibatch fit together."""
+    objective, subsampling = recipe.training.objective.name, getattr(recipe.model, "subsampling", 1)
+    if not recipe.unaligned:
+        if subsampling > 1:
+            raise UserError(
+                f"model.subsampling is {subsampling}: training.objective {objective} has a label for every frame. Give "
+                "model.subsampling=1, or training.objective=ctc."
+            )
+    elif recipe.training.minibatch_unit != "sequences":
+        raise UserError(
+            f"training.objective {objective} trains on whole utterances: give training.minibatch_unit=sequences, and "
+            "in training.minibatch the utterances of a round, 16 for example."
+        )
 
 
 def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
@@ -313,20 +270,24 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
 
 
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
-    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes."""
+    """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes, and the
+    units where columns are units."""
     learner = task.build()
     assert isinstance(learner, ModuleLearner)
     network = learner.module.cpu()
     assert isinstance(network, AcousticNetwork)
     load_flat(network, x)
-    corpus, index = load_corpus(task.corpus), task.index()
-    store, states = corpus.features(), index.num_pdfs
-    examples = labelled_frames(task.corpus, index, network, task.order)
+    corpus, targets = load_corpus(task.corpus), task.targets()
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    tensors["prior"] = torch.from_numpy(log_prior(examples.label_counts(TRAIN, states)))
+    tensors["prior"] = torch.from_numpy(targets.prior(targets.examples(network)))
     with atomic_write(path) as file:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
-    known = ModelInput.of(corpus, store)
-    sizes = TrainedSizes(task.model, features, states, network.frontend.parts, known, targets_of(task.alignment))
+    known = ModelInput.of(corpus, corpus.features())
+    sizes = TrainedSizes(
+        task.model, features, targets.columns, network.frontend.parts, known, targets.digest, task.units
+    )
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
+    if task.units is not None:
+        lines = [f"{name} {column}\n" for column, name in enumerate(task.units.columns)]
+        write_text(path.with_name(UNITS), "".join(lines))

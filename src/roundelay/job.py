@@ -1,7 +1,7 @@
 """A job: everything a run is made of, whatever its runtime, task and strategy; and the wish to stop it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,6 +73,8 @@ class Job:
     """Points of curves inside an epoch, at most."""
     loggers: tuple[Logger, ...] = ()
     """Told of every record, beside TensorBoard."""
+    remarks: Callable[[], Iterable[str]] = tuple
+    """Finds sentences on the data for whoever starts it."""
 
     def identity(self) -> dict[str, Any]:
         """Fields of records that say which job it is."""

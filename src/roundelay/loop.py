@@ -248,7 +248,7 @@ class Run:
         def look(glance: Glance) -> bool:
             nonlocal shown
             speed = glance.frames / max(1e-9, wall_clock() - started)
-            note = f"loss {glance.loss:.3f}  {speed:,.0f} frames/s  staleness {glance.staleness:.1f}"
+            note = f"loss {glance.loss:.3f}  {speed:,.0f} {self.learner.unit}/s  staleness {glance.staleness:.1f}"
             if glance.learners_alive < self.job.cluster.learners:
                 note += f"  {glance.learners_alive} of {self.job.cluster.learners} learners alive"
             self.progress.advance(glance.frames - shown, note)
@@ -296,8 +296,8 @@ class Run:
         distance = self.runtime.consensus_distance()
         self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
         self.progress.start(
-            f"epoch {epoch + 1} {split} cross-entropy {found.mean_loss:.4f} accuracy {100 * found.accuracy:.1f} %"
-            + ("" if accepted else " (taken back)")
+            f"epoch {epoch + 1} {split} {self.learner.measured} {found.mean_loss:.4f} "
+            f"accuracy {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)")
         )
         self.progress.finish()
 

@@ -44,6 +44,8 @@ from roundelay.speech.model_input import ModelInput, mismatches, refuse
 from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.prepared import load_corpus
 from roundelay.speech.trained import MODEL, MODEL_META, PACKED_NETWORK
+from roundelay.speech.unit_labels import units_of
+from roundelay.speech.units.base import UnitSet
 from roundelay.strategies import make_strategy
 from roundelay.training import train
 
@@ -110,6 +112,18 @@ def targets_of(alignment: Path) -> str:
     except UserError:
         return ""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def targets_of_units(units: UnitSet) -> str:
+    """Digest of units, in their order."""
+    return hashlib.sha256(json.dumps(units.columns).encode()).hexdigest()[:16]
+
+
+def _targets_of_recipe(recipe: Recipe) -> str:
+    """Digest of what a run of this recipe is trained on; empty where it cannot be read."""
+    if recipe.unaligned:
+        return targets_of_units(units_of(recipe.units, load_corpus(recipe.corpus)))
+    return targets_of(recipe.aligned)
 
 
 # Sources --------------------------------------------------------------------------------------------------------------
@@ -242,18 +256,25 @@ def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor
 def _targets_of_run(exp: Path) -> str:
     """Digest of the tied states that a run was trained on; empty where its alignment is not there any more."""
     try:
-        return targets_of(kept_recipe(exp).alignment)
+        return _targets_of_recipe(kept_recipe(exp))
     except UserError:
         return ""
 
 
 def _check_targets(source: _Source, recipe: Recipe) -> None:
-    """Raise a UserError where the output layer's tied states are known to be others than those of the recipe."""
-    if source.targets and source.targets != targets_of(recipe.alignment):
+    """Raise a UserError where the output layer's tied states, or units, are known to be others than those of the
+    recipe."""
+    if not source.targets or source.targets == _targets_of_recipe(recipe):
+        return
+    if recipe.unaligned:
         raise UserError(
-            f"init.model: {source.path} was trained on other tied states than those of {recipe.alignment}, so its "
-            "output layer means something else. Give init.output=new for a new one, or an alignment of the same states."
+            f"init.model: {source.path} was trained on other targets than the {recipe.units.name} of {recipe.corpus}, "
+            "so its output layer means something else. Give init.output=new for a new one."
         )
+    raise UserError(
+        f"init.model: {source.path} was trained on other tied states than those of {recipe.alignment}, so its "
+        "output layer means something else. Give init.output=new for a new one, or an alignment of the same states."
+    )
 
 
 def _fit(layers: Mapping[str, Tensor], source: _Source, init: Init, module: AcousticNetwork) -> None:

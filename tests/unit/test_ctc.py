@@ -10,7 +10,6 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay.speech.decode.graphs.ctc import (
-    BLANK,
     CtcGraph,
     build_ctc_graph,
     character_lexicon,
@@ -22,8 +21,12 @@ from roundelay.speech.decode.graphs.hmm import HmmGraph
 from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions
 from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
+from roundelay.speech.decode.parallel import Search
+from roundelay.speech.decode.prefixes import SpelledWords, most_probable
 from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.units import Bpe, Characters, Phones
+from roundelay.speech.units.base import BLANK, WORD_START, UnitSet
 from support.toy_speech import tying
 
 COLUMNS = (BLANK, "A", "B")
@@ -130,6 +133,73 @@ def test_units_in_a_file(tmp_path: Path) -> None:
             read_units(tmp_path / "odd")
 
 
+@pytest.mark.parametrize("frames", [1, 2, 4, 6])
+def test_the_most_probable_units_of_all(frames: int) -> None:
+    """With all beginnings kept, the sum over all ways to write each row of units."""
+    for i in range(6):
+        scores = random_scores(frames, f"prefixes {i}", 0.7)
+        every: dict[tuple[int, ...], float] = {}
+        for row in itertools.product(range(len(COLUMNS)), repeat=frames):
+            units = tuple(c for c, _ in itertools.groupby(row) if c)
+            p = math.exp(sum(float(scores[t, c]) for t, c in enumerate(row)))
+            every[units] = every.get(units, 0.0) + p
+        found, log_p = most_probable(scores, 10_000, least=-math.inf)
+        assert math.exp(log_p) == pytest.approx(max(every.values()), rel=1e-5)
+        assert every[found] == pytest.approx(max(every.values()), rel=1e-5)
+        assert most_probable(scores, 4)[1] <= log_p + 1e-9
+
+
+def test_many_ways_beat_the_best_one() -> None:
+    """The best columns are blanks; but all the ways to say one A are together more probable than to say nothing."""
+    scores = np.log(np.array([[0.6, 0.4, 1e-9], [0.6, 0.4, 1e-9]], np.float32))
+    assert greedy_units(scores, COLUMNS) == ()
+    found, log_p = most_probable(scores, 8)
+    assert found == (1,)
+    assert math.exp(log_p) == pytest.approx(0.64)
+
+
+def test_a_cost_of_blanks() -> None:
+    """Of the blank's column alone, and not of the graph: one graph serves all costs."""
+    scores = np.log(np.array([[0.6, 0.3, 0.1], [0.1, 0.6, 0.3]], np.float32))
+    free, charged = (CtcGraph(blank_cost=cost).columns_of(UnitSet(("A", "B")), "SIL") for cost in (0.0, 2.0))
+    assert free.searched(scores) is scores
+    np.testing.assert_allclose(charged.searched(scores) - scores, [[-2, 0, 0], [-2, 0, 0]], atol=1e-6)
+    assert charged.identity() == free.identity()
+    assert charged.told() == {"blank_cost": 2.0}
+    assert charged.read_off(scores) == free.read_off(scores) == ("A",)
+
+
+@pytest.mark.parametrize("search", ["greedy", "prefixes"])
+def test_words_that_units_spell(search: str) -> None:
+    chosen = CtcGraph(search=search)  # type: ignore[arg-type]
+    units = UnitSet((WORD_START, "A", "B"), spelled=True)
+    row = [0, 1, 2, 2, 0, 2, 1, 3]
+    scores = np.full((len(row), 4), -9.0, np.float32)
+    scores[np.arange(len(row)), row] = -0.01
+    run = SpelledWords(chosen.columns_of(units, "SIL"), chosen)
+    found = run.search([("u", scores), ("none", scores[:1])], Search(1.0)).hypotheses
+    assert {u: h.words for u, h in found.items()} == {"u": ("AA", "B"), "none": ()}
+    with pytest.raises(UserError, match=r"search is .*spell none"):
+        SpelledWords(chosen.columns_of(UnitSet(("A", "B")), "SIL"), chosen)
+
+
+@pytest.mark.parametrize("kind", [Phones(), Characters(), Bpe(size=5)])
+def test_a_graph_of_units_says_words_as_they_are_written_in_them(kind: Phones | Characters | Bpe) -> None:
+    text = [" ".join(words) for words in TEXT]
+    units = kind.units(LEXICON, text)
+    columns = CtcGraph().columns_of(units, "SIL")
+    lexicon = columns.spelled(LEXICON.words) or LEXICON
+    graph = columns.compile(lexicon, estimate(TEXT, LEXICON.words), GraphConfig())
+    for words in TEXT:
+        written = units.written(words, LEXICON)
+        assert written is not None
+        row = [c for unit in written for c in (units.numbers[unit], 0)]
+        scores = np.full((len(row), len(units.columns)), -30.0, np.float32)
+        scores[np.arange(len(row)), row] = 0.0
+        said = decode(graph, scores, beam=100.0).words
+        assert units.written(said, LEXICON) == written
+
+
 def test_a_graph_belongs_to_its_columns(tmp_path: Path) -> None:
     """Another order of columns, another blank or another way to spell: another graph."""
     tied = tying(3)
@@ -144,8 +214,8 @@ def test_a_graph_belongs_to_its_columns(tmp_path: Path) -> None:
         CtcGraph(units=tmp_path / "a", spelled=True),
         CtcGraph(units=tmp_path / "a", spelled=True, boundary="|"),
     ]
-    digests = [
-        GraphJob(LanguageOptions(), GraphConfig(), ("A",), LEXICON, kind.columns(tied)).digest() for kind in kinds
-    ]
-    assert len(set(digests)) == len(kinds)
+    columns = [kind.columns(tied) for kind in kinds]
+    columns += [CtcGraph().columns_of(kind.units(LEXICON, ["AB AA AB"]), "SIL") for kind in (Characters(), Bpe(size=4))]
+    digests = [GraphJob(LanguageOptions(), GraphConfig(), ("A",), LEXICON, some).digest() for some in columns]
+    assert len(set(digests)) == len(columns)
     assert CtcGraph().columns(tied).phones == tied.phones

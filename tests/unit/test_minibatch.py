@@ -1,13 +1,14 @@
 """Size of a minibatch: of a round or of every learner, in frames or sequences, in recipes and rates."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.minibatch import MinibatchSize
+from roundelay.core.minibatch import MinibatchSize, recorded_text
 from roundelay.recipes.known import read_recipe
 from roundelay.recipes.recipe import Recipe, Training, complete, load_recipe
 from roundelay.schedule import Anneal, start
@@ -90,3 +91,18 @@ def test_a_rate_is_scaled_in_the_unit_and_convention_of_the_minibatch() -> None:
     assert start(schedule, total.size.number).learning_rate == pytest.approx(1.0)
     assert start(schedule, each.size.number).learning_rate == pytest.approx(0.2), "whatever the number of learners"
     assert schedule.warmup(total.size.number, 0, 100).factor(0) == pytest.approx(0.1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("frames", "sequences", "text"),
+    [
+        (512, None, "512 frames a round (256 a learner)"),
+        (4800, 16, "16 sequences a round (8 a learner), 4,800 frames"),
+        (16, 16, "16 sequences a round (8 a learner)"),  # utterances are the examples
+    ],
+)
+def test_what_a_record_says_of_it(frames: int, sequences: int | None, text: str) -> None:
+    record = SimpleNamespace(
+        learners=2, minibatch_frames=frames, minibatch_per_learner=False, minibatch_sequences=sequences
+    )
+    assert recorded_text(record) == text

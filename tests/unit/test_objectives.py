@@ -17,7 +17,15 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import AnyObjective, CrossEntropy, Evidence, Inputs, Objective, Smoothed
+from roundelay.learner.objectives import (
+    AnyObjective,
+    Classification,
+    CrossEntropy,
+    Evidence,
+    Inputs,
+    Objective,
+    Smoothed,
+)
 from roundelay.recipes.known import choices
 from roundelay.recipes.recipe import load_recipe
 from roundelay.runtime.sim.cost import CostModel
@@ -26,6 +34,7 @@ from support.blobs import Blobs
 from support.clusters import EVERY, cluster, make_strategy, plan
 
 REGISTERED: list[Objective] = [cls() for cls in get_args(AnyObjective)]
+CLASSIFICATIONS = [one for one in REGISTERED if isinstance(one, Classification)]
 
 
 def linear() -> nn.Module:
@@ -58,7 +67,7 @@ def test_an_impossible_share(share: float) -> None:
         Smoothed(share=share)
 
 
-@pytest.mark.parametrize("objective", REGISTERED, ids=lambda o: o.name)
+@pytest.mark.parametrize("objective", CLASSIFICATIONS, ids=lambda o: o.name)
 def test_statistics_of_several_minibatches_are_those_of_each(objective: Objective) -> None:
     module = linear()
     batches = [Blobs().batch("train", np.arange(20 * i, 20 * (i + 1))) for i in range(3)]
@@ -70,7 +79,7 @@ def test_statistics_of_several_minibatches_are_those_of_each(objective: Objectiv
     assert [one.frames for one in each] == [20, 20, 20]
 
 
-@pytest.mark.parametrize("objective", REGISTERED, ids=lambda o: o.name)
+@pytest.mark.parametrize("objective", CLASSIFICATIONS, ids=lambda o: o.name)
 def test_whatever_is_minimised_cross_entropy_and_accuracy_are_reported(objective: Objective) -> None:
     """So schedules, results.json and reports mean the same by `frame cross-entropy`."""
     learner, plain = (ModuleLearner(linear(), Blobs(), objective=one) for one in (objective, CrossEntropy()))
@@ -89,7 +98,7 @@ def test_a_recipe_names_one() -> None:
     assert load_recipe("demo", ["training.objective=smoothed"]).training.objective == Smoothed()
     written = ["training.objective.name=smoothed", "training.objective.share=0.2"]
     assert load_recipe("demo", written).training.objective == Smoothed(share=0.2)
-    with pytest.raises(UserError, match=r"training\.objective\.name .*smooth.*cross-entropy, smoothed"):
+    with pytest.raises(UserError, match=r"training\.objective\.name .*smooth.*cross-entropy, smoothed, ctc"):
         load_recipe("demo", ["training.objective=smooth"])
     assert list(choices("objectives")) == [one.name for one in REGISTERED]
 

@@ -47,10 +47,10 @@ def check_order(commands: list[list[str]]) -> None:
             axes = read_axes([*options.overrides, *given])
             recipe = load_recipe(options.recipe, axes.overrides)
             assert recipe.corpus in there
-            assert words[0] == "align" or recipe.alignment in there
+            assert words[0] == "align" or recipe.unaligned or recipe.alignment in there
             if words[0] == "compare":
                 check_axes(options.recipe, axes, [text for text in options.strategies if text not in given])
-            there.add(recipe.alignment if words[0] == "align" else options.exp)
+            there.add(recipe.aligned if words[0] == "align" else options.exp)
         elif words[0] in ("realign", "decode"):
             assert there.issuperset(options.exp)
             assert words[0] == "realign" or all(Path(other) in there for other in options.others)

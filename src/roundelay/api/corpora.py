@@ -74,4 +74,4 @@ def align(recipe: str | Path | Recipe, overrides: Overrides = (), *, progress: P
     """
     known = load_recipe(recipe, overrides)
     corpus = load_corpus(known.corpus)
-    return train_alignments(corpus, corpus.features(), known.align, known.alignment, progress or Bar())
+    return train_alignments(corpus, corpus.features(), known.align, known.aligned, progress or Bar())

@@ -43,10 +43,10 @@ def _align(options: argparse.Namespace) -> None:
         console.print(f"warning: {corpus.smaller}", markup=False)
     summary = align(recipe, progress=Bar())
     console.print(str(summary), markup=False)
-    for line in warnings(summary.fit, recipe.alignment):
+    for line in warnings(summary.fit, recipe.aligned):
         console.print(f"warning: {line}", markup=False)
-    console.print(f"alignment is ready in {recipe.alignment}", markup=False)
-    for line in synthesised_boundaries(corpus, recipe.alignment):
+    console.print(f"alignment is ready in {recipe.aligned}", markup=False)
+    for line in synthesised_boundaries(corpus, recipe.aligned):
         console.print(line, markup=False)
 
 

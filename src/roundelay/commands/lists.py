@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from roundelay.recipes.known import Option
 
 
-WHAT = ("strategies", "topologies", "models", "objectives", "graphs", "codecs", "corpora", "recipes", "options", "keys")
+WHAT = (
+    "strategies",
+    "topologies",
+    "models",
+    "objectives",
+    "graphs",
+    "units",
+    "codecs",
+    "corpora",
+    "recipes",
+    "options",
+    "keys",
+)
 
 
 def add(command: Command) -> None:
@@ -55,7 +67,7 @@ def _list(options: argparse.Namespace) -> None:
         print_table(["topology", "who talks to whom", "strategies"], rows, left=3)
     elif options.what == "strategies":
         _print_names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
-    elif options.what in ("models", "objectives", "graphs"):
+    elif options.what in ("models", "objectives", "graphs", "units"):
         _print_names(choices(options.what))
     else:
         mapping = read_recipe(options.recipe) if options.recipe else {}

@@ -79,6 +79,12 @@ def _decode(options: argparse.Namespace) -> None:
                 f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
                 markup=False,
             )
+            if (units := found.unit_errors) is not None:
+                console.print(
+                    f"  units read off without lexicon and language model: {units.wer:.2f} % errors "
+                    f"({units.total:,} of {units.ref:,})",
+                    markup=False,
+                )
             for name, part in found.subsets.items():
                 console.print(f"  {name}: {part}", markup=False)
             if found.unknown:

@@ -91,17 +91,20 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
                 raise UserError(f"the learners of this host do not start: {error}") from error
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
+    for remark in job.remarks():
+        console.print(remark, markup=False)
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
+    objective = recipe.training.objective
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
         return status(why)
     for split, loss in results.frame_cross_entropy.items():
         console.print(
-            f"{split} frame cross-entropy {loss:.4f}, accuracy {100 * results.frame_accuracy[split]:.2f} %",
+            f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %",
             markup=False,
         )
     console.print(
-        f"{results.frames_seen:,} frames in {results.wall_seconds:.0f} s, "
+        f"{results.frames_seen:,} {objective.examples} in {results.wall_seconds:.0f} s, "
         f"staleness mean {results.staleness['mean']:.1f} largest {results.staleness['largest']:.0f}; "
         f"stopped because {results.stopped}",
         markup=False,

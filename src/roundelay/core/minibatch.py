@@ -78,9 +78,10 @@ class MinibatchRecord(Protocol):
 
 
 def recorded_text(record: MinibatchRecord) -> str:
-    """Size of a minibatch as a run was given it, in words."""
+    """Size of a minibatch as a run was given it, in words. Where examples are sequences, they have no frames."""
     number = record.minibatch_sequences or record.minibatch_frames
     unit: Unit = "sequences" if record.minibatch_sequences else "frames"
     one = number // record.learners if record.minibatch_per_learner else number
-    frames = f", {record.minibatch_frames:,} frames" if unit == "sequences" else ""
+    cut = unit == "sequences" and number != record.minibatch_frames
+    frames = f", {record.minibatch_frames:,} frames" if cut else ""
     return MinibatchSize(one, unit, record.minibatch_per_learner).text(record.learners) + frames

@@ -35,6 +35,10 @@ class Learner(ABC):
     """Training examples in every shard, -1 where a shard is not on this host; none: they are not in shards."""
     common: tuple[float, ...] = ()
     """Numbers that were measured on the examples here and must be the same for all learners (`Task.begun_as`)."""
+    unit: str = "frames"
+    """The examples, in the plural, for people."""
+    measured: str = "cross-entropy"
+    """The mean loss of `evaluate`, for people."""
     device: torch.device | None = None
     """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None

@@ -77,7 +77,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
     (exp, recipe, _), *others = runs
     if not recipe.decode.graph.tied_states:
         raise UserError(f"{exp}: decode.graph={recipe.decode.graph.name} cannot be packed yet, only hmm.")
-    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
+    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.aligned)
     members = ensemble(exp, recipe, others)
     configs = [computed_features(member) for member in members]
     columns = recipe.decode.graph.columns(alignment.tying)
@@ -87,7 +87,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         shutil.rmtree(folder / "decoded", ignore_errors=True)
         for name in GRAPH_FILES:
             shutil.copyfile(graph / name, folder / name)
-        shutil.copyfile(recipe.alignment / TREE, folder / TREE)
+        shutil.copyfile(recipe.aligned / TREE, folder / TREE)
         words = _write_words(folder, recipe, own, progress)
         if recipe.decode.rescore is not None:
             shutil.copyfile(recipe.decode.rescore, folder / RESCORE)
@@ -177,7 +177,7 @@ def _write_words(folder: Path, recipe: Recipe, own: Corpus, progress: Progress) 
     spells = len(dictionary.words) >= LEAST_WORDS
     if spells:
         try:
-            save_g2p(folder / G2P, g2p_of(dictionary, recipe.alignment / GRAPHS / G2P_MODEL, progress))
+            save_g2p(folder / G2P, g2p_of(dictionary, recipe.aligned / GRAPHS / G2P_MODEL, progress))
         except UserError:  # words enough, but few of them spelled as they sound
             spells = False
     info = read_json(folder / GRAPH_FILE)

@@ -21,6 +21,7 @@ from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.speech.corpus.readers import READERS
 from roundelay.speech.decode.graphs import AnyGraph
 from roundelay.speech.models import ModelConfig
+from roundelay.speech.units import AnyUnits
 from roundelay.strategies import STRATEGIES
 
 KNOWN = Path(__file__).with_name("options") / "known.json"
@@ -29,6 +30,7 @@ OPEN_SETS = {
     "models": ("model", ModelConfig),
     "objectives": ("training.objective", AnyObjective),
     "graphs": ("decode.graph", AnyGraph),
+    "units": ("units", AnyUnits),
 }
 """Open sets of a recipe: the key they stand under, and the union of dataclasses that is the registry."""
 _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/simulator.md

@@ -38,13 +38,14 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = 
     """
     mapping = read_kept(exp)
     try:
-        build(Recipe, mapping)  # before overrides, so that an error is known to be the file's
+        unaligned = build(Recipe, mapping).unaligned  # before overrides, so that an error is known to be the file's
     except UserError as error:
         raise UserError(f"{exp / RECIPE}: {error}") from None
     origin = read_origin(exp)
     for holder, key in _paths(mapping):
         instead = corpus if key == "corpus" else None
-        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key, instead))
+        needed = key in NEEDED and not (key == "alignment" and unaligned)
+        holder[key] = str(_found(exp, origin, Path(str(holder[key])), key, instead, needed=needed))
     apply_overrides(mapping, overrides)
     return build(Recipe, mapping)
 
@@ -126,12 +127,12 @@ def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
     return [absolute, moved] if given.is_absolute() else [moved, absolute]
 
 
-def _found(exp: Path, origin: Origin | None, given: Path, key: object, instead: Path | None) -> Path:
+def _found(exp: Path, origin: Origin | None, given: Path, key: object, instead: Path | None, *, needed: bool) -> Path:
     candidates = list(dict.fromkeys(_candidates(exp, origin, given)))
     there = next((path for path in candidates if path.exists()), None)
     if there is None and instead is not None:
         return instead
-    if there is None and key in NEEDED:
+    if there is None and needed:
         looked = " nor ".join(str(path) for path in candidates[:3])
         raise UserError(
             f"{exp}: its {key}, `{given}` in its recipe, is not found: neither {looked} is there. Run and {key} can be "

@@ -222,7 +222,7 @@ def codecs() -> dict[str, tuple[str, str, str]]:
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
-    `what` is models, objectives or graphs."""
+    `what` is models, objectives, graphs or units."""
     found, section = {}, _known()["choices"][what]
     for name, entry in section["names"].items():
         key = section["key"]

@@ -10,7 +10,7 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
-from roundelay.learner.objectives import AnyObjective, CrossEntropy
+from roundelay.learner.objectives import AnyObjective, CrossEntropy, Ctc
 from roundelay.recipes.init import Init
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.options import HostOptions
@@ -24,6 +24,7 @@ from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, SCALES
 from roundelay.speech.hmm.flat_start import AlignConfig
 from roundelay.speech.models import DnnConfig, ModelConfig
 from roundelay.speech.models.augment import AugmentConfig
+from roundelay.speech.units import AnyUnits, Phones
 
 LARGE_HOURS = 50.0
 """Training speech from which on `training.order: auto` means blocks: numbers of all frames take each learner 150 MB,
@@ -212,8 +213,10 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `roundelay align`.
+    """A named experiment. `corpus` is made by `roundelay prepare`.
 
+    alignment   made by `roundelay align`; null for objectives that need none (docs/ctc.md)
+    units       of those: what a transcript is written in (docs/ctc.md)
     adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
     init        the model that the run starts from (init.py)
@@ -223,7 +226,7 @@ class Recipe:
 
     name: str
     corpus: Path
-    alignment: Path
+    alignment: Path | None = None
     align: AlignConfig = AlignConfig()
     model: ModelConfig = DnnConfig()
     training: Training = Training()
@@ -234,11 +237,32 @@ class Recipe:
     cost: CostModel = CostModel()
     adapt: AdaptConfig = AdaptConfig()
     adaptation: Path | None = None
+    units: AnyUnits = Phones()
+
+    @property
+    def unaligned(self) -> bool:
+        """True if the objective needs no alignment; one that is named all the same is not looked at."""
+        return isinstance(self.training.objective, Ctc)
+
+    @property
+    def aligned(self) -> Path:
+        """The folder of the alignment.
+
+        Raises:
+            UserError: the recipe has none.
+        """
+        if self.alignment is None:
+            raise UserError(
+                f"the recipe {self.name} has no alignment, and tied states are needed here. Give alignment=DIR, the "
+                "folder that `roundelay align` makes; only training.objective=ctc, and decoding what it trained, need "
+                "none."
+            )
+        return self.alignment
 
     @property
     def adaptation_folder(self) -> Path:
         """The folder of speakers' transforms and vectors."""
-        return self.alignment.parent / "adaptation" if self.adaptation is None else self.adaptation
+        return self.aligned.parent / "adaptation" if self.adaptation is None else self.adaptation
 
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:

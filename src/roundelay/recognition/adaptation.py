@@ -97,7 +97,7 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
     """
     own = load_corpus(recipe.corpus)
     corpus = own if of is None else load_corpus(of)
-    store, alignment = corpus.features(), Alignment.load(recipe.alignment)
+    store, alignment = corpus.features(), Alignment.load(recipe.aligned)
     if recipe.adapt.ivector_dimension:
         store.filterbank()  # vectors are made from one, hours later
     folder = recipe.adaptation_folder

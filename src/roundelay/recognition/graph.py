@@ -1,30 +1,82 @@
 """The decoding graph of a recipe, and whatever else a search of it is given.
 
 ALIGNMENT/graphs/   decoding graphs, shared by all runs that use the same lexicon, tied states and language model
+EXP/graphs/         those of a run without an alignment
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.recipes.recipe import Decoding, Recipe
-from roundelay.recognition.loglikelihoods import FRAME_SECONDS
+from roundelay.recognition.loglikelihoods import FRAME_SECONDS, Models, Source
 from roundelay.speech.decode.confidence import Pronouncing
 from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
+from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.lm.given import expected, load_model
+from roundelay.speech.decode.parallel import SearchedGraph, decoders
+from roundelay.speech.decode.prefixes import SpelledWords
 from roundelay.speech.decode.rescore import Rescorer, rescorer_of
+from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus
+from roundelay.speech.unit_labels import units_of
 
 GRAPHS = "graphs"
 
 
-def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str) -> Path:
-    """The folder of the decoding graph, built unless it is there; `said` is told with it."""
+def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
+    """The columns of the log-likelihoods of a run, whose own corpus is `own`.
+
+    Raises:
+        UserError: a file that decode.graph names cannot be used; a run without an alignment, whose columns are units,
+            and decode.graph for tied states.
+    """
+    kind = recipe.decode.graph
+    if not recipe.unaligned:
+        return kind.columns(Alignment.load(recipe.aligned).tying)
+    if not isinstance(kind, CtcGraph):
+        raise UserError(
+            f"decode.graph is {kind.name}: the columns of a model trained with training.objective="
+            f"{recipe.training.objective.name} are units and a blank. Give decode.graph=ctc."
+        )
+    units = source.members[0].model.units if isinstance(source, Models) else None
+    return kind.columns_of(units or units_of(recipe.units, own), own.lexicon.silence)
+
+
+@contextmanager
+def searched(
+    exp: Path, recipe: Recipe, own: Corpus, columns: Columns, progress: Progress, said: str
+) -> Iterator[SearchedGraph]:
+    """The search that the recipe of the run in `exp` asks for, with all it needs; worker processes end with the block.
+    `said` is told with its graph.
+
+    Raises:
+        UserError: words, language model and columns do not fit together.
+    """
+    config = recipe.decode
+    if isinstance(columns, UnitsAndBlank) and isinstance(config.graph, CtcGraph) and config.graph.search != "words":
+        yield SearchedGraph(SpelledWords(columns, config.graph), columns, None)
+        return
+    graph = decoding_graph(recipe, own, columns, progress, said, exp)
+    words = pronouncing(graph, columns.tying, config) if config.ctm and isinstance(columns, TiedStates) else None
+    with decoders(graph, config.workers, words, rescorer(graph, config.rescore, progress)) as run:
+        yield SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
+
+
+def decoding_graph(
+    recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str, exp: Path | None = None
+) -> Path:
+    """The folder of the decoding graph, built unless it is there; `said` is told with it. A run without an alignment
+    has it in its directory, `exp`."""
     config = recipe.decode
     transcripts = tuple(corpus.transcripts("train"))
     # The cost of words is put on when the graph is loaded: one graph serves all of them.
@@ -38,7 +90,8 @@ def decoding_graph(recipe: Recipe, corpus: Corpus, columns: Columns, progress: P
         progress.start("building the decoding graph")
 
     progress.start("building the decoding graph")
-    folder, new = find_or_make(job, recipe.alignment / GRAPHS, say)
+    beside = exp if exp is not None and recipe.unaligned else recipe.aligned
+    folder, new = find_or_make(job, beside / GRAPHS, say)
     info = read_json(folder / GRAPH_FILE)
     note = (
         f"{info['words']:,} words, {info['states']:,} states, {info['arcs']:,} arcs, {info['build_seconds']:.1f} s ("

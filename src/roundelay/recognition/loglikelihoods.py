@@ -66,7 +66,7 @@ class Models(Source):
         return mean_of(self.members, utterances)
 
     def seconds(self, utterances: Sequence[Utterance], frames: int) -> float:
-        return frames * FRAME_SECONDS
+        return frames * FRAME_SECONDS * self.members[0].model.module.subsampling
 
     def told(self) -> dict[str, Any]:
         return {"runs": {str(member.exp): member.weight for member in self.members}}
@@ -93,12 +93,34 @@ def ensemble(
     exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]], corpus: Corpus | None = None
 ) -> list[EnsembleMember]:
     """The runs, checked to have the same tied states, with the features of `corpus`, or each with its own corpus's."""
-    members, first = [], Alignment.load(recipe.alignment)
-    total = 1.0 + sum(weight for *_, weight in others)
     if any(not weight > 0.0 for *_, weight in others):
         raise UserError("Weights of runs must be above 0; leave out a run that is not to count.")
+    members, total = [], 1.0 + sum(weight for *_, weight in others)
+    first = load_model(exp)
+    same = _SameUnits(exp, first) if recipe.unaligned else _SameStates(exp, recipe)
     for path, its, weight in [(exp, recipe, 1.0), *others]:
-        model, alignment = load_model(path), Alignment.load(its.alignment)
+        model = first if path == exp else load_model(path)
+        same.check(path, its, model)
+        heard = corpus or load_corpus(its.corpus)
+        splits = [split for split in {*recipe.decode.splits, TUNING_SPLIT} if split in heard.splits]
+        members.append(EnsembleMember(path, weight / total, model, model.features(heard, path, splits)))
+    return members
+
+
+class _SameStates:
+    """Tied states of the first of several runs, which all must have."""
+
+    def __init__(self, exp: Path, recipe: Recipe) -> None:
+        self._exp, self._recipe, self._first = exp, recipe, Alignment.load(recipe.aligned)
+
+    def check(self, path: Path, its: Recipe, model: AcousticModel) -> None:
+        """Raise a UserError unless the run in `path` has these tied states, and its model is of its alignment."""
+        if its.unaligned:
+            raise UserError(
+                f"{path}: its columns are units, those of {self._exp} are tied states, so their log-likelihoods cannot "
+                "be averaged. Decode each by itself."
+            )
+        alignment, first = Alignment.load(its.aligned), self._first
         if alignment.num_pdfs != len(model.prior):
             raise UserError(
                 f"{path}: the model has {len(model.prior)} tied states, the alignment in {its.alignment} has "
@@ -107,13 +129,26 @@ def ensemble(
         same = alignment.tying.phones == first.tying.phones
         if not same or not np.array_equal(alignment.tying.table, first.tying.table):
             raise UserError(
-                f"{path}: other tied states ({its.alignment}) than {exp} ({recipe.alignment}), so their "
+                f"{path}: other tied states ({its.alignment}) than {self._exp} ({self._recipe.alignment}), so their "
                 "log-likelihoods cannot be averaged. Train both on alignments of one decision tree."
             )
-        heard = corpus or load_corpus(its.corpus)
-        splits = [split for split in {*recipe.decode.splits, TUNING_SPLIT} if split in heard.splits]
-        members.append(EnsembleMember(path, weight / total, model, model.features(heard, path, splits)))
-    return members
+
+
+class _SameUnits:
+    """Units of the first of several runs, which all must have, as often a second."""
+
+    def __init__(self, exp: Path, model: AcousticModel) -> None:
+        self._exp, self._first = exp, model
+
+    def check(self, path: Path, its: Recipe, model: AcousticModel) -> None:
+        """Raise a UserError unless the run in `path` has these units."""
+        del its
+        first = self._first
+        if model.units != first.units or model.module.subsampling != first.module.subsampling:
+            raise UserError(
+                f"{path}: other units, or another model.subsampling, than {self._exp}, so their log-likelihoods cannot "
+                "be averaged. Train both with the same section units and on the same corpus."
+            )
 
 
 def words_said(member: EnsembleMember, own: Corpus, corpus: Corpus) -> str:

@@ -16,7 +16,8 @@ from roundelay.core.progress import Progress
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.recognition.graph import decoding_graph
 from roundelay.recognition.loglikelihoods import FRAME_SECONDS, Source
-from roundelay.recognition.recognise import chosen_settings, recognise_split
+from roundelay.recognition.recognise import recognise_split
+from roundelay.recognition.settings import chosen_settings
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.hmm import HmmGraph

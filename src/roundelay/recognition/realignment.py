@@ -45,7 +45,7 @@ def realign_with(
     if other := [exp for exp, recipe in zip(runs, recipes, strict=True) if recipe.corpus.resolve() != folder]:
         raise UserError(f"{other[0]}: trained on another corpus than {runs[0]}. Realign with runs of one corpus.")
     corpus = load_corpus(recipes[0].corpus)
-    alignments = [Alignment.load(recipe.alignment) for recipe in recipes]
+    alignments = [Alignment.load(recipe.aligned) for recipe in recipes]
     if own := [a.folder for a in alignments if a.folder.resolve() == out.resolve()]:
         raise UserError(f"{own[0]}: a run was trained on this alignment, which is kept. Name another --out.")
     models = [load_model(exp) for exp in runs]

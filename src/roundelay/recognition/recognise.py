@@ -10,6 +10,7 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from roundelay.core.records import Decoded, Results
 from roundelay.loggers.base import LoggedRun
 from roundelay.loggers.tensorboard import draw_word_errors
 from roundelay.recipes.recipe import Decoding, Recipe
-from roundelay.recognition.graph import decoding_graph, pronouncing, rescorer
+from roundelay.recognition.graph import columns_of, searched
 from roundelay.recognition.loglikelihoods import (
     TUNING_SPLIT,
     Given,
@@ -31,21 +32,20 @@ from roundelay.recognition.loglikelihoods import (
     ensemble,
     words_said,
 )
+from roundelay.recognition.settings import with_blank_cost
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.decode.graphs.making import LEXICON_FILE
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.given import expected
-from roundelay.speech.decode.parallel import Batch, Decoders, Search, SearchedGraph, decoders
-from roundelay.speech.decode.search import SCALES
-from roundelay.speech.decode.tuning import Tried, Tuning
+from roundelay.speech.decode.parallel import Batch, Search, SearchedGraph
+from roundelay.speech.decode.tuning import Tried
 from roundelay.speech.features.external import Matrices
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
 from roundelay.speech.scoring.phones import write_phones
-from roundelay.speech.scoring.score import Score, score
+from roundelay.speech.scoring.score import ErrorCounts, Score, score
 from roundelay.speech.scoring.summary import (
     Summary,
     place_of,
@@ -54,8 +54,7 @@ from roundelay.speech.scoring.summary import (
     word_errors,
     write_score,
 )
-
-UNITS = "units.txt"
+from roundelay.speech.trained import UNITS
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class Recognised:
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
     units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
+    unit_errors: ErrorCounts | None = None  # of those
 
 
 def recognise(
@@ -105,9 +105,9 @@ def recognise(
             was trained on.
     """
     config = recipe.decode
-    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
+    own = load_corpus(recipe.corpus)
     corpus = own if of is None else load_corpus(of)
-    _check_asked(exp, config, len(others), out, of, scores)
+    _check_asked(exp, recipe, len(others), out, of, scores)
     _check_splits(corpus, config.splits)
     tuned_on = own if of is not None and TUNING_SPLIT not in corpus.splits else corpus
     source: Source
@@ -119,21 +119,30 @@ def recognise(
     else:
         source = tuned = Given(Matrices.open(scores))
         said = ""
-    columns = config.graph.columns(alignment.tying)
-    graph = decoding_graph(recipe, own, columns, progress, said)
-    words = pronouncing(graph, alignment.tying, config) if config.ctm else None
     done = []
-    with decoders(graph, config.workers, words, rescorer(graph, config.rescore, progress)) as run:
-        options, tried = chosen_settings(run, tuned, tuned_on, config, progress)
-        searched = SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
+    with searched(exp, recipe, own, columns_of(recipe, own, source), progress, said) as made:
+        graph, options, tried = with_blank_cost(made, tuned, tuned_on, config, progress)
         for split in config.splits:
-            found, batch = recognise_split(searched, source, corpus.splits[split], split, options, progress)
+            found, batch = recognise_split(graph, source, corpus.splits[split], split, options, progress)
+            found = replace(found, unit_errors=_unit_errors(found, graph.columns, corpus))
             folder = (out or exp) / "decode" / split
-            _write(folder, found, batch, corpus, config, source, tried)
+            _write(folder, found, batch, corpus, config, {**source.told(), **graph.columns.told()}, tried)
             if out is None:
                 _update_results(exp, found)
             done.append(found)
     return done
+
+
+def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
+    """Errors of the units that were read off, against those of the transcripts; None where columns are no units of a
+    model trained here. Utterances that cannot be written in units do not count."""
+    if not isinstance(columns, UnitsAndBlank) or columns.pieces is None:
+        return None
+    lexicon, refs = corpus.alignment_lexicon, {}
+    for utterance in corpus.splits[found.split]:
+        if (written := columns.pieces.written(utterance.words, lexicon)) is not None:
+            refs[utterance.id] = list(written)
+    return score(refs, {u: list(found.units.get(u, ())) for u in refs}).errors if refs else None
 
 
 def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
@@ -144,9 +153,10 @@ def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
 
 
 def _check_asked(
-    exp: Path, config: Decoding, others: int, out: Path | None, of: Path | None, scores: Path | None
+    exp: Path, recipe: Recipe, others: int, out: Path | None, of: Path | None, scores: Path | None
 ) -> None:
     """Raise a UserError where what is asked for cannot be."""
+    config = recipe.decode
     if (others or of is not None or scores is not None) and out is None:
         what = "Runs that are decoded together need" if others else "Decoding another corpus needs"
         what = what if scores is None else "Decoding given log-likelihoods needs"
@@ -156,11 +166,17 @@ def _check_asked(
     if config.rescore is not None:
         expected(config.rescore)  # before a graph is made, which may take long
     kind = config.graph
-    if not kind.tied_states and scores is None:
+    if not kind.tied_states and scores is None and not recipe.unaligned:
         raise UserError(
             f"{exp}: its model gives log-likelihoods of tied states, which are decoded with decode.graph=hmm. For "
             f"decode.graph={kind.name}, give log-probabilities of units and a blank that another model computed: "
-            "--scores FILE."
+            "--scores FILE; or train with training.objective=ctc."
+        )
+    more = [name for name in ("nbest", "lattice", "rescore") if getattr(config, name)]
+    if isinstance(kind, CtcGraph) and kind.search != "words" and more:
+        raise UserError(
+            f"decode.{more[0]}: decode.graph.search={kind.search} knows no lexicon and no language model, and finds "
+            "one row of words. Leave it out, or give decode.graph.search=words."
         )
     if not kind.tied_states and config.ctm:
         raise UserError(
@@ -171,44 +187,6 @@ def _check_asked(
 
 def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
     return {u.id: u.text.split() for u in utterances}
-
-
-def chosen_settings(
-    run: Decoders, source: Source, corpus: Corpus, config: Decoding, progress: Progress
-) -> tuple[Search, Mapping[Search, Tried]]:
-    """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that."""
-    scale = SCALES[0] if config.scale is None else config.scale
-    search = Search(scale, config.beam, config.max_active, config.word_cost)
-    width = bool(config.beams or config.max_actives)
-    if config.scale is None or config.word_costs or width:
-        if TUNING_SPLIT not in corpus.splits:
-            fixed = ["decode.scale=VALUE"] if config.scale is None else []
-            fixed += [f"decode.{name}=[]" for name in ("word_costs", "beams", "max_actives") if getattr(config, name)]
-            raise UserError(
-                f"{corpus.folder} has no {TUNING_SPLIT} split to choose the settings of the search on. Fix them: "
-                f"--set {' '.join(fixed)}"
-            )
-        utterances = corpus.splits[TUNING_SPLIT]
-        loglikes = dict(source.of(utterances))
-        frames = sum(map(len, loglikes.values()))
-        frame_seconds = source.seconds(utterances, frames) / max(1, frames)
-        tuning = Tuning(run, loglikes, _refs(utterances), frame_seconds, TUNING_SPLIT, progress)
-        if config.scale is None:
-            if config.word_costs:
-                search = replace(search, word_cost=sorted(config.word_costs)[len(config.word_costs) // 2])
-            search = tuning.choose_scale(search, config.scales)
-        if config.word_costs:
-            search = tuning.choose_word_cost(search, config.word_costs)
-        if width:
-            beams, paths = config.beams or (config.beam,), config.max_actives or (config.max_active,)
-            search = tuning.choose_width(search, beams, paths, config.search_slack)
-        tried: Mapping[Search, Tried] = tuning.tried
-    else:
-        tried = {}
-    details = replace(
-        search, nbest=config.nbest, lattice=config.lattice, times=config.ctm, lattice_beam=config.lattice_beam
-    )
-    return details, tried
 
 
 def recognise_split(
@@ -229,7 +207,7 @@ def recognise_split(
             frames += len(matrix)
             if read := graph.columns.read_off(matrix):
                 units[utterance] = read
-            yield utterance, matrix
+            yield utterance, graph.columns.searched(matrix)
 
     batch = graph.run.search(counted(), options, progress)
     progress.finish()
@@ -242,7 +220,7 @@ def recognise_split(
         batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
         batch.rescoring_seconds / source.seconds(utterances, frames),
-        sum(word not in graph.words for ref in refs.values() for word in ref),
+        sum(graph.words is not None and word not in graph.words for ref in refs.values() for word in ref),
         summarise(result),
         summarise_subsets(result, utterances),
         units,
@@ -256,7 +234,7 @@ def _write(
     batch: Batch,
     corpus: Corpus,
     config: Decoding,
-    source: Source,
+    told: Mapping[str, Any],
     tried: Mapping[Search, Tried],
 ) -> None:
     write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
@@ -274,7 +252,8 @@ def _write(
             **_rescoring(found, batch, config),
             "words": found.score.errors.ref,
             "unknown_words": found.unknown,
-            **source.told(),
+            **_of_units(found),
+            **told,
             "options": plain(config),
             f"tried_on_{TUNING_SPLIT}": [
                 {
@@ -287,6 +266,14 @@ def _write(
             ],
         },
     )
+
+
+def _of_units(found: Recognised) -> dict[str, float | int]:
+    """Errors of units, where columns are units."""
+    if found.unit_errors is None:
+        return {}
+    errors = found.unit_errors
+    return {"unit_error_rate": errors.wer, "unit_errors": errors.total, "units": errors.ref}
 
 
 def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, float | str]:

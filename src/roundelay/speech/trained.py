@@ -1,9 +1,10 @@
 """Trained networks on disk: parameters by name, and a JSON that says what network they are of and what it hears.
 
 EXP/model.safetensors   parameters, the front end's buffers, the prior
-EXP/model.json          sizes of the network, its input, the digest of its tied states; checksums
+EXP/model.json          sizes of the network, its input, the digest of its tied states, its units; checksums
+EXP/units.txt           names of the columns of a model whose columns are units
 
-Legend: S tied states.
+Legend: S columns: tied states, or units and a blank.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ from roundelay.speech.features.store import FeatureStore, StoredPart
 from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.prepared import Corpus
+from roundelay.speech.units.base import UnitSet
 
-MODEL, MODEL_META = "model.safetensors", "model.json"
+MODEL, MODEL_META, UNITS = "model.safetensors", "model.json", "units.txt"
 PACKED_NETWORK = "acoustic-"
 """Beginning of the names of folders of networks in a packed model (see packed/folder.py)."""
 
@@ -35,6 +37,7 @@ class AcousticModel:
     module: AcousticNetwork
     prior: NDArray[np.float32]  # (S,) log
     input: ModelInput | None = None  # None: saved by a version that did not keep it
+    units: UnitSet | None = None  # None: columns are tied states
 
     def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
         """The features of these splits of a corpus (none: of all) that this model, of the run `exp`, understands.
@@ -59,7 +62,8 @@ class TrainedSizes:
     states: int
     parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
     input: ModelInput | None = None  # None: saved by an earlier version
-    targets: str = ""  # digest of the tied states
+    targets: str = ""  # digest of the tied states, or of the units
+    units: UnitSet | None = None  # None: tied states
 
 
 def check_trained(exp: Path) -> None:
@@ -88,4 +92,4 @@ def load_model(exp: Path) -> AcousticModel:
     except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
     network.eval()
-    return AcousticModel(network, prior, sizes.input)
+    return AcousticModel(network, prior, sizes.input, sizes.units)

@@ -3,8 +3,9 @@ beside these, and its class here."""
 
 from roundelay.learner.objectives.base import Classification, Evidence, Inputs, Objective
 from roundelay.learner.objectives.cross_entropy import CrossEntropy
+from roundelay.learner.objectives.ctc import Ctc
 from roundelay.learner.objectives.smoothed import Smoothed
 
-AnyObjective = CrossEntropy | Smoothed
+AnyObjective = CrossEntropy | Smoothed | Ctc
 
-__all__ = ["AnyObjective", "Classification", "CrossEntropy", "Evidence", "Inputs", "Objective", "Smoothed"]
+__all__ = ["AnyObjective", "Classification", "CrossEntropy", "Ctc", "Evidence", "Inputs", "Objective", "Smoothed"]

@@ -8,7 +8,7 @@ Legend: B examples of a minibatch, C classes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -35,16 +35,24 @@ class Objective(ABC):
     """A loss over minibatches and its statistics: a frozen dataclass, which is also its section of a recipe.
 
     It holds no tensors and draws nothing at random, so the same object serves every learner and every process.
+
+    Attributes:
+        examples: the things that are counted, in the plural.
+        measured: the mean that records, schedules and reports know a run by, in words.
+        right: the share that is counted beside it, in words.
     """
 
     name: str
+    examples: ClassVar[str] = "frames"
+    measured: ClassVar[str] = "frame cross-entropy"
+    right: ClassVar[str] = "accuracy"
 
     @abstractmethod
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
         """Call the module, and say how wrong it is.
 
-        Only torch functions that `torch.func.vmap` can batch may be used: the simulator computes many learners'
-        gradients in one call.
+        Only torch functions that `torch.func.vmap` can batch may be used where examples are alike: the simulator
+        computes many learners' gradients in one call. Those of whole sequences are computed one by one.
 
         Args:
             module: to be called as `module(*inputs)`, once; under autocast where the learner is.

@@ -7,7 +7,7 @@ Legend: N samples of a block, C channels.
 
 import struct
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 

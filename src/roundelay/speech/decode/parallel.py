@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 import kaldifst
 import numpy as np
@@ -336,6 +336,16 @@ def _batched(loglikes: Iterable[tuple[str, Float32]]) -> Iterator[Utterances]:
         yield batch
 
 
+class Searcher(Protocol):
+    """A search for the words of many utterances."""
+
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        """All that is asked for, of each utterance with its log-likelihoods (T, S)."""
+        ...
+
+
 @final
 @dataclass(frozen=True)
 class SearchedGraph:
@@ -343,9 +353,9 @@ class SearchedGraph:
 
     Attributes:
         run: its decoders.
-        words: those that it can recognise.
+        words: those that it can recognise; None: whatever units spell.
     """
 
-    run: Decoders
+    run: Searcher
     columns: Columns
-    words: Set[str]
+    words: Set[str] | None

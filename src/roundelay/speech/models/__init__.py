@@ -7,8 +7,9 @@ from roundelay.speech.models.conformer import ConformerConfig
 from roundelay.speech.models.dnn import DnnConfig
 from roundelay.speech.models.frontend import Columns
 from roundelay.speech.models.network import AcousticNetwork, NetworkConfig
+from roundelay.speech.models.tdnnf import TdnnfConfig
 
-ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig
+ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig | TdnnfConfig
 
 
 def make_network(config: NetworkConfig, features: Columns, states: int) -> AcousticNetwork:
@@ -24,5 +25,6 @@ __all__ = [
     "DnnConfig",
     "ModelConfig",
     "NetworkConfig",
+    "TdnnfConfig",
     "make_network",
 ]

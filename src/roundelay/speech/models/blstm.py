@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
+from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
 from roundelay.speech.models.sequences import Pieces
 
 
@@ -42,6 +42,7 @@ class BlstmConfig(NetworkConfig):
     context     frames on each side of a piece that the network sees and that do not count; for whole utterances, where
                 a minibatch ends within one
     deltas      orders of deltas beside the static features
+    subsampling so many frames become one before the first layer; for objectives that need no alignment
     """
 
     name: Literal["blstm"] = field(default="blstm", kw_only=True)
@@ -52,9 +53,10 @@ class BlstmConfig(NetworkConfig):
     chunk: int | None = None
     context: int = 40
     deltas: int = 2
+    subsampling: int = 1
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "cells", "bottleneck", "chunk")
+        at_least(self, 1, "layers", "cells", "bottleneck", "chunk", "subsampling")
         at_least(self, 0, "context", "deltas")
         share(self, "dropout")
 
@@ -71,8 +73,9 @@ class Blstm(SequenceNetwork):
     """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     def __init__(self, config: BlstmConfig, features: Columns, states: int) -> None:
-        super().__init__(features, config.deltas, 0, Pieces(config.chunk, config.context, config.context))
-        inputs = self.frontend.width
+        pieces = Pieces(config.chunk, config.context, config.context)
+        super().__init__(features, config.deltas, 0, pieces, config.subsampling)
+        inputs = self.frontend.width * config.subsampling
         self.layers = nn.ModuleList()
         for _ in range(config.layers):
             self.layers.append(_BothWays(inputs, config.cells))
@@ -91,7 +94,8 @@ class Blstm(SequenceNetwork):
         small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
-        x = self.frontend.flat_over_time(features, mean, std).transpose(0, 1)  # (T, N, I): torch's LSTM likes it
+        x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)
+        x = x.transpose(0, 1)  # (T, N, I): torch's LSTM likes it
         longest, sequences = x.shape[:2]
         turn = turned(lengths, longest)
         for layer in self.layers:

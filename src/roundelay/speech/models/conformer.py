@@ -10,7 +10,8 @@
 
 Gulati et al. 2020, "Conformer: convolution-augmented transformer for speech recognition". What is different here:
 layer norm instead of batch norm, whose running statistics no strategy could average; rotary positions (Su et al. 2021)
-instead of relative sinusoids; no subsampling, since every 10 ms frame has a label. At 16 blocks of width 144, 4 heads,
+instead of relative sinusoids; no subsampling unless asked for, since every frame of an alignment has a label, and
+then frames are stacked instead of convolved. At 16 blocks of width 144, 4 heads,
 with 5,723 tied states: 8.6 million parameters. The default, 4 blocks of that width, suits two CPU cores and an hour of
 speech: 2.0 million with 500 tied states.
 
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
+from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
 from roundelay.speech.models.sequences import Pieces
 
 
@@ -38,6 +39,7 @@ class ConformerConfig(NetworkConfig):
     kernel      frames of the depthwise convolution, odd
     expansion   how much wider the feed-forward layers are
     chunk, context   as for the blstm: whole utterances, and `context` frames beyond a cut
+    subsampling as for the blstm: so many frames become one before the first layer
     """
 
     name: Literal["conformer"] = field(default="conformer", kw_only=True)
@@ -50,9 +52,10 @@ class ConformerConfig(NetworkConfig):
     chunk: int | None = None
     context: int = 40
     deltas: int = 2
+    subsampling: int = 1
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "width", "heads", "kernel", "expansion", "chunk")
+        at_least(self, 1, "layers", "width", "heads", "kernel", "expansion", "chunk", "subsampling")
         at_least(self, 0, "context", "deltas")
         share(self, "dropout")
         if self.width % (2 * self.heads):
@@ -73,8 +76,9 @@ class Conformer(SequenceNetwork):
     """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
     def __init__(self, config: ConformerConfig, features: Columns, states: int) -> None:
-        super().__init__(features, config.deltas, 0, Pieces(config.chunk, config.context, config.context))
-        self.input = nn.Linear(self.frontend.width, config.width)
+        pieces = Pieces(config.chunk, config.context, config.context)
+        super().__init__(features, config.deltas, 0, pieces, config.subsampling)
+        self.input = nn.Linear(self.frontend.width * config.subsampling, config.width)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.width, states)
@@ -89,7 +93,8 @@ class Conformer(SequenceNetwork):
         small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
-        x = self.dropout(self.input(self.frontend.flat_over_time(features, mean, std)))
+        x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)
+        x = self.dropout(self.input(x))
         inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (N, T)
         for block in self.blocks:
             x = block(x, inside)

@@ -14,10 +14,9 @@ from torch import Tensor
 from roundelay.core.block_order import WINDOW_SIZE, Arrange, BlockOrder, Integers, Order
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.streams import stream
 from roundelay.speech.features.read_ahead import let_go, read_ahead
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models.frontend import Frontend, FrontendConfig
+from roundelay.speech.models.frontend import FrontendConfig
 from roundelay.speech.models.labelled import LabelledRuns
 
 TRAINED = "train"
@@ -206,17 +205,6 @@ def _stretches(array: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
     step, feature = array.strides
     shape = (max(0, len(array) - frames + 1), frames, array.shape[1])
     return np.lib.stride_tricks.as_strided(array, shape, (step, step, feature), writeable=False)
-
-
-def set_scales(frontend: Frontend, examples: LabelledFrames, known: Sequence[float] = ()) -> tuple[float, ...]:
-    """Set the scales of a front end: to those that are known already, else as training frames have them; returns
-    them."""
-    if known:
-        frontend.scale.copy_(torch.tensor(known).view_as(frontend.scale))
-    else:
-        sample = stream(0, "scale").integers(0, examples.count(TRAINED), 20_000)
-        frontend.fit_scale(*examples.windows(TRAINED, sample, frontend.config.reach))
-    return tuple(frontend.scale.flatten().tolist())
 
 
 def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:

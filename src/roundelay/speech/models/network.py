@@ -13,12 +13,15 @@ from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.models.frames import FrameExamples, OrderName, Split, cut_windows
 from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
 from roundelay.speech.models.sequences import Pieces, SequenceExamples, whole_utterance
+from roundelay.speech.models.utterances import LabelledUtterances, UtteranceExamples, whole_utterances
 
 
 class AcousticNetwork(nn.Module, ABC):
     """Called with the inputs of B frames it gives their scores (B, S). It keeps nothing from one call to the next."""
 
     frontend: Frontend
+    subsampling: int = 1
+    """Frames of features that one row of scores stands for."""
 
     @property
     def output_layer(self) -> str:
@@ -35,9 +38,20 @@ class AcousticNetwork(nn.Module, ABC):
     ) -> FrameExamples | SequenceExamples:
         """The labelled frames of all splits, drawn the way this network wants them, in that order."""
 
+    def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
+        """The labelled utterances of all splits, drawn whole.
+
+        Raises:
+            UserError: the network does not train on whole utterances.
+        """
+        raise UserError(
+            "training.objective needs whole utterances, which this model does not train on: choose model.name=blstm, "
+            "conformer or tdnnf, with model.chunk=null."
+        )
+
     @abstractmethod
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
-        """The inputs for the scores of every frame of an utterance, in order."""
+        """The inputs for all rows of scores of an utterance, in order."""
 
 
 class NetworkConfig(ABC):
@@ -79,24 +93,45 @@ class SequenceNetwork(AcousticNetwork):
         deltas: orders of deltas beside the static features.
         context: frames more on each side that the network's first layer looks at.
         pieces: how utterances are cut for training.
+        subsampling: so many frames become one before the first layer, which `stacked` does; `index` numbers what is
+            left. More than 1 is for whole utterances.
     """
 
-    def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces) -> None:
+    def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces, subsampling: int = 1) -> None:
         super().__init__()
         self.frontend = Frontend(FrontendConfig(context=0, order=deltas), features)
         self.pieces, self.reach = pieces, self.frontend.config.reach + context
+        self.subsampling = subsampling
 
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> SequenceExamples:
         return SequenceExamples(store, labels, splits, self.reach, self.pieces, order)
 
+    def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
+        if self.pieces.chunk is not None:
+            return super().utterances(store, splits)
+        return UtteranceExamples(store, splits, self.reach, self.subsampling)
+
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        if self.subsampling > 1:
+            return whole_utterances(store, np.array([store.position(utterance)]), self.reach, self.subsampling)[0]
         return whole_utterance(store, utterance, self.pieces.at_test, self.reach)
 
     @abstractmethod
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         """Scores (B, S)."""
+
+
+def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
+    T' = T / number rounded up, and the lengths of that (N,). What is missing at an end is zero."""
+    if number == 1:
+        return x, lengths
+    time = torch.arange(x.shape[1], device=x.device)
+    x = x.masked_fill((time >= lengths[:, None])[:, :, None], 0.0)
+    x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % number))
+    return x.reshape(len(x), -1, number * x.shape[2]), -(-lengths // number)
 
 
 def small_output(layer: nn.Linear) -> None:

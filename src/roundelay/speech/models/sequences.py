@@ -94,7 +94,12 @@ def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
     pieces = np.unique(np.minimum(pieces, plan.examples))  # a plan may want the first ones only
     sizes = np.diff(pieces)
     order = by_length(sizes, rng)
-    laid = expand(pieces[:-1][order], sizes[order])
+    return shuffled_rounds(expand(pieces[:-1][order], sizes[order]), plan, rng)
+
+
+def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -> Integers:
+    """Examples (plan.examples,), laid out end to end, cut into rounds, and the rounds shuffled; the last round, which
+    may be smaller, is cut out anywhere."""
     short = plan.examples - (plan.rounds - 1) * plan.minibatch
     at = int(rng.integers(plan.rounds)) * plan.minibatch
     rest = np.concatenate([laid[:at], laid[at + short :]])

@@ -44,6 +44,14 @@ class Columns(ABC):
         del scores
         return None
 
+    def searched(self, scores: Float32) -> Float32:
+        """Log-likelihoods (T, S) as a search is given them, before they are scaled."""
+        return scores
+
+    def told(self) -> dict[str, Any]:
+        """Settings of `searched`, for decode.json."""
+        return {}
+
     def spelled(self, words: Iterable[str]) -> Lexicon | None:
         """Pronunciations that follow from how words are written; None where dictionaries have them."""
         del words

@@ -26,16 +26,23 @@ from roundelay.speech.decode.lm.ngram import Arpa, restrict
 from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
-
-BLANK = "<blk>"
+from roundelay.speech.units.base import BLANK, UnitSet
 
 
 @dataclass(frozen=True)
 class CtcGraph(GraphKind):
     """Units and a blank, without hidden Markov models (connectionist temporal classification).
 
-    units       a file with the units in the order of the columns, one a line; null: the blank, then the phones of the
-                alignment but silence
+    search      words: of the lexicon, by the language model; greedy and prefixes: whatever the units spell, without
+                either, of the best column of every frame or of the most probable units (prefixes.py)
+    prefixes    rows of units that the search for the most probable ones keeps at every frame
+    blank_cost  of every blank, in nats, taken off its log-probability before the scale: these models say blank too
+                often for a search that adds a language model
+    blank_costs costs of which dev chooses; empty: `blank_cost`
+
+    Of log-probabilities that another program computed:
+    units       a file with the units in the order of the columns, one a line; null: those of the run or, where it has
+                none, the blank, then the phones of the alignment but silence
     blank       the unit that is the blank
     spelled     words are said as they are spelled: units are characters
     boundary    with `spelled`, the unit behind every word; null: none
@@ -46,11 +53,26 @@ class CtcGraph(GraphKind):
     blank: str = BLANK
     spelled: bool = False
     boundary: str | None = None
+    search: Literal["words", "greedy", "prefixes"] = "words"
+    prefixes: int = 16
+    blank_cost: float = 0.0
+    blank_costs: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prefixes < 1:
+            raise UserError(f"decode.graph.prefixes is {self.prefixes}: give 1 or more; 8 to 64 is usual.")
 
     def columns(self, tying: Tying) -> "UnitsAndBlank":
         silence, *phones = tying.phones
         names = (self.blank, *phones) if self.units is None else read_units(self.units)
-        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary)
+        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
+
+    def columns_of(self, units: UnitSet, silence: str) -> "UnitsAndBlank":
+        """The columns of a model with these units, unless a file says otherwise."""
+        if self.units is not None:
+            names = read_units(self.units)
+            return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
+        return UnitsAndBlank(units.columns, BLANK, silence, pieces=units, blank_cost=self.blank_cost)
 
 
 @dataclass(frozen=True)
@@ -60,6 +82,8 @@ class UnitsAndBlank(Columns):
     Attributes:
         names: of the U + 1 columns.
         silence: the name that lexicons have for it; no column.
+        pieces: the units, where a model trained here has them.
+        blank_cost: of a blank, in nats. It is no part of the graph.
     """
 
     names: tuple[str, ...]
@@ -67,21 +91,44 @@ class UnitsAndBlank(Columns):
     silence: str
     by_characters: bool = False
     boundary: str | None = None
+    pieces: UnitSet | None = None
+    blank_cost: float = 0.0
 
     @property
     def phones(self) -> tuple[str, ...]:
         return (self.silence, *(name for name in self.names if name not in (self.blank, self.silence)))
 
     def identity(self) -> tuple[list[Any], bytes]:
-        return ["ctc", list(self.names), self.blank, self.by_characters, self.boundary], b""
+        merges = [] if self.pieces is None or not self.pieces.spelled else [list(self.pieces.merges)]
+        return ["ctc", list(self.names), self.blank, self.by_characters, self.boundary, *merges], b""
 
     def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
         return build_ctc_graph(lexicon, model, self.names, self.blank, config)
 
-    def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...] | None:
+    def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...]:
         return greedy_units(scores, self.names, self.blank)
 
+    def searched(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if not self.blank_cost or self.blank not in self.names:
+            return scores
+        charged = scores.copy()
+        charged[:, self.names.index(self.blank)] -= np.float32(self.blank_cost)
+        return charged
+
+    def told(self) -> dict[str, Any]:
+        return {"blank_cost": self.blank_cost}
+
+    def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
+        """The words that units spell; None where they spell none."""
+        if self.pieces is not None:
+            return self.pieces.words(units) if self.pieces.spelled else None
+        if not self.by_characters or self.boundary is None:
+            return None
+        return tuple("".join(units).replace(self.boundary, " ").split())
+
     def spelled(self, words: Iterable[str]) -> Lexicon | None:
+        if self.pieces is not None:
+            return self.pieces.lexicon(words)
         return character_lexicon(words, self.boundary) if self.by_characters else None
 
 

@@ -216,7 +216,8 @@ def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
     """The words that can be recognised and their pronunciations; a model that guesses these is kept in `graphs`."""
     options, columns = job.options, job.columns
     if options.vocabulary is None and options.dictionary is None:
-        return VocabularyLexicon(columns.spelled(job.lexicon.words) or job.lexicon)
+        lexicon = columns.spelled(job.lexicon.words) or job.lexicon
+        return VocabularyLexicon(lexicon, tuple(word for word in job.lexicon.words if word not in lexicon))
     given = [] if options.dictionary is None else [read_dictionary(options.dictionary, job.lexicon)]
     dictionaries = [*given, job.lexicon]
     if options.vocabulary is None:

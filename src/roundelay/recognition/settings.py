@@ -1,0 +1,93 @@
+"""Settings of a search that a recipe leaves to held-out speech: scale, cost of a word, widths, cost of a blank."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay.recipes.recipe import Decoding
+from roundelay.recognition.loglikelihoods import TUNING_SPLIT, Source
+from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
+from roundelay.speech.decode.parallel import Decoders, Search, SearchedGraph, Searcher
+from roundelay.speech.decode.search import SCALES
+from roundelay.speech.decode.tuning import Tried, Tuning
+from roundelay.speech.prepared import Corpus
+
+
+def chosen_settings(
+    run: Searcher,
+    source: Source,
+    corpus: Corpus,
+    config: Decoding,
+    progress: Progress,
+    columns: Columns | None = None,
+) -> tuple[Search, Mapping[Search, Tried]]:
+    """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that. A
+    search without a graph has no settings. `columns` say what the search sees of log-likelihoods; None: all as it is.
+    """
+    if not isinstance(run, Decoders):
+        return Search(1.0), {}
+    scale = SCALES[0] if config.scale is None else config.scale
+    search = Search(scale, config.beam, config.max_active, config.word_cost)
+    width = bool(config.beams or config.max_actives)
+    if config.scale is None or config.word_costs or width:
+        if TUNING_SPLIT not in corpus.splits:
+            fixed = ["decode.scale=VALUE"] if config.scale is None else []
+            fixed += [f"decode.{name}=[]" for name in ("word_costs", "beams", "max_actives") if getattr(config, name)]
+            raise UserError(
+                f"{corpus.folder} has no {TUNING_SPLIT} split to choose the settings of the search on. Fix them: "
+                f"--set {' '.join(fixed)}"
+            )
+        utterances = corpus.splits[TUNING_SPLIT]
+        loglikes = dict(source.of(utterances))
+        if columns is not None:
+            loglikes = {name: columns.searched(matrix) for name, matrix in loglikes.items()}
+        frames = sum(map(len, loglikes.values()))
+        frame_seconds = source.seconds(utterances, frames) / max(1, frames)
+        tuning = Tuning(
+            run, loglikes, {u.id: u.text.split() for u in utterances}, frame_seconds, TUNING_SPLIT, progress
+        )
+        if config.scale is None:
+            if config.word_costs:
+                search = replace(search, word_cost=sorted(config.word_costs)[len(config.word_costs) // 2])
+            search = tuning.choose_scale(search, config.scales)
+        if config.word_costs:
+            search = tuning.choose_word_cost(search, config.word_costs)
+        if width:
+            beams, paths = config.beams or (config.beam,), config.max_actives or (config.max_active,)
+            search = tuning.choose_width(search, beams, paths, config.search_slack)
+        tried: Mapping[Search, Tried] = tuning.tried
+    else:
+        tried = {}
+    details = replace(
+        search, nbest=config.nbest, lattice=config.lattice, times=config.ctm, lattice_beam=config.lattice_beam
+    )
+    return details, tried
+
+
+def with_blank_cost(
+    graph: SearchedGraph, source: Source, corpus: Corpus, config: Decoding, progress: Progress
+) -> tuple[SearchedGraph, Search, Mapping[Search, Tried]]:
+    """`chosen_settings`, and before all others the cost of a blank where the recipe has several: that with the fewest
+    errors at its best settings, of equally good ones the lowest. The graph has it in its columns.
+
+    Raises:
+        UserError: costs of a blank are to be chosen, and nothing else is.
+    """
+    columns, kind = graph.columns, config.graph
+    costs = kind.blank_costs if isinstance(kind, CtcGraph) and isinstance(graph.run, Decoders) else ()
+    if not costs or not isinstance(columns, UnitsAndBlank):
+        return graph, *chosen_settings(graph.run, source, corpus, config, progress, columns)
+    found = []
+    for cost in sorted(set(costs)):
+        charged = replace(columns, blank_cost=cost)
+        options, tried = chosen_settings(graph.run, source, corpus, config, progress, charged)
+        if not tried:
+            raise UserError(
+                "decode.graph.blank_costs are chosen with the scale or the cost of a word: leave decode.scale out, or "
+                "give decode.graph.blank_cost, which fixes it."
+            )
+        found.append((min(one.errors.total for one in tried.values()), cost, charged, options, tried))
+    _, _, charged, options, tried = min(found, key=lambda one: one[:2])
+    return replace(graph, columns=charged), options, tried

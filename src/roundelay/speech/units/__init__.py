@@ -1,0 +1,10 @@
+"""Units of models that need no alignment, by name, chosen in a recipe by `units.name`. The union is the registry: a new
+kind is a file beside these, and its class here."""
+
+from roundelay.speech.units.bpe import Bpe
+from roundelay.speech.units.characters import Characters
+from roundelay.speech.units.phones import Phones
+
+AnyUnits = Phones | Characters | Bpe
+
+__all__ = ["AnyUnits", "Bpe", "Characters", "Phones"]

@@ -1,0 +1,139 @@
+"""CTC from recordings to words: no alignment, whatever the units, decoded with a graph and without one."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roundelay.cli import main
+from roundelay.speech.trained import load_model
+from support.beeps import RECIPE, WORDS
+
+UNALIGNED = {
+    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
+    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
+    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
+    "optimizer": {"name": "adam"},
+    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
+    "decode": {"graph": "ctc", "workers": 1, "scales": [0.5, 1]},
+}
+
+
+@pytest.fixture(scope="module")
+def exp(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without an alignment, on phones; the recipe lies beside it."""
+    place = tmp_path_factory.mktemp("ctc")
+    write_recipe(place / "recipe.yaml", folder)
+    assert main(["train", str(place / "recipe.yaml"), "--exp", str(place / "exp"), "--record"]) == 0
+    return place / "exp"
+
+
+def write_recipe(path: Path, folder: Path) -> None:
+    path.write_text(yaml.safe_dump({**UNALIGNED, "corpus": str(folder / "data")}))
+
+
+def told(exp: Path, split: str = "test") -> dict[str, object]:
+    return dict(json.loads((exp / "decode" / split / "decode.json").read_text()))
+
+
+def test_words_by_the_graph(exp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trained, decoded and scored; the run has its units and its graph, and nothing else is needed."""
+    assert main(["decode", str(exp)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "units read off" in shown
+    wer = json.loads((exp / "results.json").read_text())["wer"]["test"]["wer"]
+    assert wer < 20
+    assert float(str(told(exp)["unit_error_rate"])) < 30
+    units = [line.split() for line in (exp / "units.txt").read_text().splitlines()]
+    phones = sorted({phone for said in WORDS.values() for phone in said})
+    assert units == [[name, str(column)] for column, name in enumerate(["<blk>", *phones])]
+    model = load_model(exp)
+    assert model.units is not None
+    assert list(model.units.columns) == [name for name, _ in units]
+    assert len(list((exp / "graphs").iterdir())) == 1
+
+
+def test_dev_chooses_what_a_blank_costs(exp: Path, tmp_path: Path) -> None:
+    """The lowest of costs that are equally good; one that drowns all words is not taken."""
+    chosen = ["decode.graph={name: ctc, blank_costs: [300, 0, 1]}", "decode.scale=1", "decode.word_costs=[0, 1]"]
+    assert main(["decode", str(exp), "--out", str(tmp_path), "--set", *chosen]) == 0
+    assert told(tmp_path)["blank_cost"] in (0, 1)
+
+
+def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
+    assert main(["replay", str(exp)]) == 0
+
+
+@pytest.mark.parametrize("units", ["characters", "{name: bpe, size: 12}"])
+def test_words_that_units_spell(units: str, exp: Path, tmp_path: Path) -> None:
+    """Without lexicon and language model, and with both."""
+    run = tmp_path / "exp"
+    assert main(["train", str(exp.parent / "recipe.yaml"), f"units={units}", "--exp", str(run)]) == 0
+    for search in ("greedy", "prefixes", "words"):
+        out = tmp_path / search
+        chosen = f"decode.graph={{name: ctc, search: {search}}}"
+        assert main(["decode", str(run), "--out", str(out), "--set", chosen]) == 0
+        errors = (out / "decode/test/wer.txt").read_text()
+        assert float(errors.split()[1]) < (20 if search == "words" else 60), errors
+
+
+def test_models_decoded_together(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["decode", str(exp), "--with", str(exp), "--out", str(tmp_path), "--set", "decode.scale=1"]
+    assert main(arguments) == 0
+    assert "WER" in capsys.readouterr().out
+
+
+def test_utterances_too_short_for_their_units_are_named(
+    exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of scores that stand for 160 ms are too few for whoever speaks fast."""
+    train = ["train", str(exp.parent / "recipe.yaml"), "model.subsampling=16", "schedule.max_epochs=1"]
+    assert main([*train, "--exp", str(tmp_path / "exp")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\d+ utterances left out: train\d-\d+: too short for its transcript: \d+ rows", shown), shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
+        (["model={name: dnn}"], "whole utterances"),
+        (["training.objective=cross-entropy"], "model.subsampling is 3"),
+        (["training.objective=cross-entropy", "model.subsampling=1"], "has no alignment"),
+        (["units=words"], "units.name is 'words'"),
+    ],
+)
+def test_what_cannot_be_trained(
+    arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(exp.parent / "recipe.yaml"), *arguments, "--exp", str(tmp_path / "exp")]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode.graph=hmm"], "Give decode.graph=ctc"),
+        (["decode.ctm=true"], "decode.ctm"),
+        (["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
+        (["decode.graph={name: ctc, search: greedy}"], "spell none"),
+        (["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
+    ],
+)
+def test_what_cannot_be_decoded(
+    arguments: list[str], message: str, exp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decode", str(exp), "--set", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_starts_from_another_with_the_same_units(
+    exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = ["train", str(exp.parent / "recipe.yaml"), "schedule.max_epochs=1", "--init", str(exp)]
+    assert main([*train, "--exp", str(tmp_path / "same")]) == 0
+    assert main([*train, "units=characters", "--exp", str(tmp_path / "other")]) == 2
+    assert "other targets" in " ".join(capsys.readouterr().err.split())
+    assert main([*train, "units=characters", "init.output=new", "--exp", str(tmp_path / "new")]) == 0
