@@ -43,7 +43,7 @@ class Settled:
     def short(self) -> str:
         """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
         if self.evidence is None:
-            run = ["The experiment below has not been run."] if self.claim.experiment is not None else []
+            run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
             return " ".join([*run, *self.claim.open.split()])
         told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
         return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
