@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from roundelay.commands.base import Command
-from roundelay.commands.stopping import status, stopping
 from roundelay.core.errors import UserError
+from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console, print_table
 
 
