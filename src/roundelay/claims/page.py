@@ -43,7 +43,8 @@ class Settled:
     def short(self) -> str:
         """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
         if self.evidence is None:
-            return " ".join(self.claim.open.split()) or "not run yet"
+            run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
+            return " ".join([*run, *self.claim.open.split()])
         told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
         return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
 
@@ -74,7 +75,7 @@ def page(all_claims: Sequence[Settled]) -> str:
     rows = ["| | claim | verdict | in short | seconds |", "|---|---|---|---|---|"]
     for one in all_claims:
         claim, verdict = one.claim, one.judgement.verdict.value
-        took = seconds(one.evidence.seconds) if one.evidence else ""
+        took = seconds(one.evidence.seconds) if one.evidence else "–"
         rows.append(
             f"| {claim.number} | [{claim.title}](#{claim.number}-{claim.name}) | **{verdict}** | {one.short} | {took} |"
         )
@@ -100,7 +101,7 @@ def _section(one: Settled) -> str:
             "",
         ]
     if one.evidence is None:
-        lines += [f"**Open.** {claim.open.strip() or 'Not run yet.'}", ""]
+        lines += [f"**Open.** {one.short}", ""]
     else:
         lines += [*_table(one.evidence), ""]
         if claim.figure is not None:
