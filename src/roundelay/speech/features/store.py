@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write
 from roundelay.speech.data.arrays import BROKEN, map_array
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_of
@@ -46,6 +47,12 @@ class SpeakerStats:
         """The index of each utterance's speaker."""
         of = {name: index for index, name in enumerate(self.names)}
         return [of[u.speaker] for u in utterances]
+
+
+def write_speakers(path: Path, speakers: SpeakerStats) -> None:
+    """Write the statistics of a store's speakers."""
+    with atomic_write(path) as file:
+        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
 
 
 @dataclass(frozen=True)
