@@ -162,6 +162,15 @@ class FeatureStore:
     def __contains__(self, utterance: object) -> bool:
         return utterance in self.positions
 
+    def must_be_whole(self, what: str) -> None:
+        """Raise a UserError where shards are not here; `what` is done with all utterances."""
+        if lacking := [number for number, one in enumerate(self.shards) if not one.here]:
+            which = ", ".join(map(str, lacking))
+            raise UserError(
+                f"{self.folder}: shards {which} of {len(self.shards)} are not here, and {what} all utterances of every "
+                "speaker. Do this on a host that has all shards."
+            )
+
     def position(self, utterance: str) -> int:
         """The place of an utterance in `utterance_ids`.
 
