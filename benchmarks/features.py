@@ -16,10 +16,10 @@ import numpy as np
 import soundfile
 import torch
 
+from roundelay.core.cores import cores
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.data.processes import cores
 from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.fbank import FbankConfig, fbank
 

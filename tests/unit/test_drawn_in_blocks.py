@@ -35,6 +35,8 @@ def test_runs_number_the_labelled_frames_of_a_split() -> None:
         assert np.diff(some.bounds).tolist() == [len(one) for one in written if len(one)]
         everything = np.arange(len(some.blocks) - 1, dtype=np.int32)
         assert np.array_equal(some.numbers(everything), np.arange(len(frames)))
+        stretches = zip(*some.joined(), strict=True)
+        assert np.array_equal(np.concatenate([np.arange(a, b) for a, b in stretches]), frames)
         begins, ends = some.stretches(everything)
         inside = np.concatenate([np.arange(a, b) for a, b in zip(begins, ends, strict=True)])
         assert set(frames.tolist()) <= set(inside.tolist())

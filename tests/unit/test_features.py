@@ -187,7 +187,7 @@ def test_a_kill_between_files_leaves_no_store(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(features_module, "_write_speakers", killed)
+        patch.setattr(features_module, "write_speakers", killed)
         with pytest.raises(KeyboardInterrupt):
             compute(some[:2], tmp_path)
     with pytest.raises(UserError, match="no features here"):

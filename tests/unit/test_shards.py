@@ -20,6 +20,7 @@ from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.parts import only_fbank
 from roundelay.speech.features.read_ahead import let_go, read_ahead
 from roundelay.speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
+from roundelay.speech.hmm.cepstra import all_cepstra
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus
 
@@ -140,15 +141,18 @@ def test_with_some_shards_a_corpus_is_a_smaller_one(source: Path, tmp_path: Path
     store = whole.features()
     shutil.rmtree(store.folder / SHARDS / "train-002-of-004")
     some = load_corpus(tmp_path)
-    assert "shards 2 of train are not here" in some.smaller
+    assert some.absent_shards == (2,)
     gone = [u.id for u in whole.splits["train"] if u.id not in {v.id for v in some.splits["train"]}]
     shard = store.shards[2]
     assert gone == list(store.utterance_ids[shard.first : shard.end])
+    assert some.transcripts("train") == whole.transcripts("train"), "the text of all shards is here"
     left = some.features()
     for utterance in some.utterances:
         assert np.array_equal(left.get(utterance.id), store.get(utterance.id))
     with pytest.raises(UserError, match="in shard 2 of 4, which is not here"):
         left.get(gone[0])
+    with pytest.raises(UserError, match="shards 2 of 4 are not here, and cepstra are normalised over all utterances"):
+        all_cepstra(left)
     with pytest.raises(UserError, match="not all of its shards are here"):
         change_features(tmp_path, only_fbank(FbankConfig(num_bins=8)), Silent())
 

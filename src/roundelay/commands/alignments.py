@@ -39,8 +39,6 @@ def _align(options: argparse.Namespace) -> None:
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
-    if corpus.smaller:
-        console.print(f"warning: {corpus.smaller}", markup=False)
     summary = align(recipe, progress=Bar())
     console.print(str(summary), markup=False)
     for line in warnings(summary.fit, recipe.aligned):

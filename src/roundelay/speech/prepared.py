@@ -19,7 +19,7 @@ from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.speech.data.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.data.problems import LeftOut, listing
-from roundelay.speech.features.shards import SHARDS, absent_shards
+from roundelay.speech.features.shards import absent_shards
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.lexicon.lexicon import (
     Lexicon,
@@ -56,6 +56,7 @@ class Corpus:
     held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
     remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
     absent_shards: tuple[int, ...] = ()  # shards of train whose features are not here; nor are their utterances
+    train_transcripts: tuple[str, ...] = ()  # of all shards, where some are absent
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -77,17 +78,11 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new."""
+        """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new. Those of absent
+        shards are among them."""
+        if split == TRAIN and self.absent_shards:
+            return list(self.train_transcripts)
         return [u.text for u in self.splits[split] if u.speed == 1]
-
-    @property
-    def smaller(self) -> str:
-        """The shards that are not here, in words; "" where all are."""
-        if not self.absent_shards:
-            return ""
-        which = ", ".join(map(str, self.absent_shards))
-        where = self.folder / self.feature_folder / SHARDS
-        return f"{where}: shards {which} of {TRAIN} are not here, so the corpus is smaller by their utterances."
 
     @property
     def alignment_lexicon(self) -> Lexicon:
@@ -181,6 +176,7 @@ def load_corpus(folder: Path) -> Corpus:
         fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
     if absent := absent_shards(folder / fields["feature_folder"]):
         gone = set(FeatureStore.open(folder / fields["feature_folder"]).absent)
+        fields["train_transcripts"] = tuple(u.text for u in splits[TRAIN] if u.speed == 1)
         splits[TRAIN] = [u for u in splits[TRAIN] if u.id not in gone]
         fields["absent_shards"] = tuple(absent)
     return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)

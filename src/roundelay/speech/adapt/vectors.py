@@ -67,6 +67,7 @@ def raw_cepstra(store: FeatureStore) -> Float32:
         UserError: the store has no filterbank.
     """
     columns = store.filterbank()
+    store.must_be_whole("vectors of speakers are of")
     return store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)
 
 

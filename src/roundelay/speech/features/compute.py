@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 
 from roundelay.core.checksums import write_checked
 from roundelay.core.configure import plain
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json
-from roundelay.core.progress import Progress
+from roundelay.core.files import read_json
+from roundelay.core.progress import Progress, Silent
 from roundelay.speech.audio.reading import AudioError, audio_path, bad_audio, read_audio
 from roundelay.speech.data.manifest import Utterance, repeated
 from roundelay.speech.data.problems import BadPolicy, LeftOut, listing
@@ -46,13 +45,17 @@ from roundelay.speech.features.store import (
     FeatureStore,
     Float32,
     SpeakerStats,
+    write_speakers,
 )
 
 # A worker process takes about two seconds to import torch; below this much audio one process is done sooner.
 _SECONDS_WORTH_A_PROCESS = 2 * 3600.0
 HOURS_A_SECOND = 0.8
 """Audio that a core computes filterbanks of, about (benchmarks/features.py)."""
+SERIAL_SECONDS = 0.11
+"""Of one process at the end, an hour of audio: statistics of speakers and the checksum of the array."""
 WORTH_SAYING_MINUTES = 2.0
+WORTH_SAYING_BYTES = 1 << 30
 _SECONDS_AT_ONCE = 120.0  # of audio; what a worker is handed, and what an interrupted run may have to compute again
 
 
@@ -178,7 +181,7 @@ def compute_features(
     with Partial.opened(folder) as partial:
         _compute(partial, utterances, keys, sources, workers, progress)
         kept, left_out = _sound(partial, utterances, on_bad)
-        speakers = _finish(partial, kept, config, sources)
+        speakers = _finish(partial, kept, config, sources, progress)
     index = {
         "version": STORE_VERSION,
         "fingerprint": fingerprint,
@@ -213,6 +216,9 @@ def _compute(
     progress: Progress,
 ) -> None:
     """Put the features of all utterances, or the reasons why there are none, into `partial`; go on where it stands."""
+    if partial.size > WORTH_SAYING_BYTES:
+        progress.start(f"reading {partial.size / 1e9:,.1f} GB of features that are there")
+        progress.finish()
     partial.keep(keys)
     waiting = [u for u in utterances if u.id not in partial.entries]
     if forecast := _forecast(waiting, _workers(waiting, workers), len(utterances)):
@@ -236,7 +242,7 @@ def _compute(
 def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> str:
     """Hours of audio to be computed, and roughly how long that takes; nothing where it is soon done."""
     hours = sum(u.duration / u.speed for u in waiting) / 3600
-    minutes = hours / HOURS_A_SECOND / workers / 60
+    minutes = hours * (1 / HOURS_A_SECOND / workers + SERIAL_SECONDS) / 60
     if minutes < WORTH_SAYING_MINUTES:
         return ""
     took = f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
@@ -266,15 +272,21 @@ def _sound(
     return kept, left_out
 
 
-def _finish(partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources) -> SpeakerStats:
+def _finish(
+    partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources, progress: Progress
+) -> SpeakerStats:
     """Makes the array and the speakers' statistics from what was computed; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
     sums = SpeakerSums(width)
+    told = progress if partial.size > WORTH_SAYING_BYTES else Silent()
+    told.start("statistics of speakers, then a checksum", len(kept))
     for u in kept:
         sums.add(u.speaker, partial.features(u.id))
+        told.advance()
+    told.finish()
     speakers = sums.finish(stored_parts(sources, kept[0]))
     partial.become(partial.folder / FEATURES, [u.id for u in kept], width)
-    _write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
+    write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
     return speakers
 
 
@@ -351,8 +363,3 @@ def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[Featur
     except (UserError, KeyError, TypeError):
         return None
     return None if store.absent or (left_out and on_bad == "error") else (store, left_out)
-
-
-def _write_speakers(path: Path, speakers: SpeakerStats) -> None:
-    with atomic_write(path) as file:
-        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)

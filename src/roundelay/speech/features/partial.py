@@ -76,6 +76,11 @@ class Partial:
         except OSError as error:
             raise unwritable(folder / FEATURES, error) from error
 
+    @property
+    def size(self) -> int:
+        """Bytes of features, whole or not, that are in the file."""
+        return os.fstat(self._data.fileno()).st_size
+
     def keep(self, keys: Mapping[str, str]) -> None:
         """Read what an interrupted run has left, as far as it is whole; what has another key is not wanted any more."""
         self._journal.seek(0)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write
 from roundelay.speech.data.arrays import BROKEN, map_array
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_of
@@ -46,6 +47,12 @@ class SpeakerStats:
         """The index of each utterance's speaker."""
         of = {name: index for index, name in enumerate(self.names)}
         return [of[u.speaker] for u in utterances]
+
+
+def write_speakers(path: Path, speakers: SpeakerStats) -> None:
+    """Write the statistics of a store's speakers."""
+    with atomic_write(path) as file:
+        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,15 @@ class FeatureStore:
 
     def __contains__(self, utterance: object) -> bool:
         return utterance in self.positions
+
+    def must_be_whole(self, what: str) -> None:
+        """Raise a UserError where shards are not here; `what` is done with all utterances."""
+        if lacking := [number for number, one in enumerate(self.shards) if not one.here]:
+            which = ", ".join(map(str, lacking))
+            raise UserError(
+                f"{self.folder}: shards {which} of {len(self.shards)} are not here, and {what} all utterances of every "
+                "speaker. Do this on a host that has all shards."
+            )
 
     def position(self, utterance: str) -> int:
         """The place of an utterance in `utterance_ids`.

@@ -49,6 +49,7 @@ def all_cepstra(store: FeatureStore) -> Float32:
 
     Frames are in the store's order; deltas do not look across utterances.
     """
+    store.must_be_whole("cepstra are normalised over")
     if any(part.filterbank for part in store.parts):
         columns = store.filterbank()
         plain = store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)

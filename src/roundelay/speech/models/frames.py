@@ -109,16 +109,13 @@ class LabelledFrames:
 
     def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
         """(S,): how often each tied state occurs in `split`, in shards that are not here too."""
-        runs, counts = self._runs[split], np.zeros(states, np.int64)
-        if split == TRAINED and any(not one.here for one in self._store.shards):  # labels of all shards are here
-            stretches = [self._store.offsets[[one.first, one.end]].tolist() for one in self._store.shards]
-            for start in range(stretches[0][0], stretches[-1][1], COUNTED_AT_ONCE):
-                some = self._labels[start : min(start + COUNTED_AT_ONCE, stretches[-1][1])]
+        counts, begins, ends = np.zeros(states, np.int64), *self._runs[split].joined()
+        if split == TRAINED and any(not one.here for one in self._store.shards):  # their labels are here
+            begins, ends = self._store.offsets[[self._store.shards[0].first, self._store.shards[-1].end]].reshape(2, 1)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            for start in range(begin, end, COUNTED_AT_ONCE):
+                some = self._labels[start : min(start + COUNTED_AT_ONCE, end)]
                 counts += np.bincount(some[some >= 0], minlength=states)
-            return counts
-        for start in range(0, runs.frames, COUNTED_AT_ONCE):
-            frames = runs.in_store(np.arange(start, min(start + COUNTED_AT_ONCE, runs.frames)))
-            counts += np.bincount(self._labels[frames], minlength=states)
         return counts
 
     def _in_blocks(self, plan: EpochPlan, arrange: Arrange) -> BlockOrder:

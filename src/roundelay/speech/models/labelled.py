@@ -81,6 +81,12 @@ class LabelledRuns:
         new = np.flatnonzero(np.diff(utterances, prepend=-1))
         return LabelledRuns.of(self.firsts[some], utterances, ends, np.concatenate([ends[new], ends[-1:]]))
 
+    def joined(self) -> tuple[Integers, Integers]:
+        """First frames in the store, and ends, of stretches of runs that follow each other without a gap."""
+        ends = self.firsts + np.diff(self.ends)
+        new = np.concatenate([[True], self.firsts[1:] != ends[:-1]])[: len(ends)]
+        return self.firsts[new], ends[np.roll(new, -1)]
+
     @property
     def frames(self) -> int:
         """Labelled frames."""

@@ -37,6 +37,7 @@ from roundelay.speech.features.store import (
     Float32,
     SpeakerStats,
     StoredPart,
+    write_speakers,
 )
 from roundelay.speech.kaldi_io.archive import read_matrix
 from roundelay.speech.kaldi_io.locations import ArchiveError, parse_location
@@ -135,8 +136,7 @@ def store_matrices(
         return done
     copied = _copy(utterances, folder, given, progress)
     speakers = copied.speakers
-    with atomic_write(folder / SPEAKER_STATISTICS) as file:
-        np.savez(file, names=np.array(speakers.names), mean=speakers.mean, std=speakers.std, frames=speakers.frames)
+    write_speakers(folder / SPEAKER_STATISTICS, speakers)
     part = StoredPart("given", copied.width, filterbank=copied.correlation > _TOGETHER)
     index = {
         "version": STORE_VERSION,
