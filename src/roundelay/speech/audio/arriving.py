@@ -7,7 +7,7 @@ Legend: N samples of a block, C channels.
 
 import struct
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def arriving(pipe: Pipe, rate: int | None) -> Sound:
         if name == b"fmt " and len(body) >= 16:
             kind, channels, found, _, _, bits = struct.unpack("<HHIIHH", body[:16])
             kind = int.from_bytes(body[24:26], "little") if kind == _EXTENSIBLE else kind
-    types = {(_PCM, 16): np.dtype("<i2"), (_FLOAT, 32): np.dtype("<f4")}
+    types: dict[tuple[int, int], np.dtype[Any]] = {(_PCM, 16): np.dtype("<i2"), (_FLOAT, 32): np.dtype("<f4")}
     if (kind, bits) not in types or not 1 <= channels <= MOST_CHANNELS or not LOWEST_RATE <= found <= HIGHEST_RATE:
         raise AudioError(
             f"standard input: WAV of {bits} bits, {channels} channels and {found} Hz; a stream is of 16-bit integers "
@@ -68,7 +68,7 @@ def arriving(pipe: Pipe, rate: int | None) -> Sound:
     return Sound(found, channels, None, _blocks(pipe, b"", channels, types[kind, bits]))
 
 
-def _blocks(pipe: Pipe, waiting: bytes, channels: int, kind: np.dtype[np.generic]) -> Iterator[Samples]:
+def _blocks(pipe: Pipe, waiting: bytes, channels: int, kind: np.dtype[Any]) -> Iterator[Samples]:
     width = channels * kind.itemsize
     while data := pipe.read1(_AT_ONCE):
         waiting += data
