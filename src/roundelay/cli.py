@@ -13,6 +13,7 @@ from roundelay.commands import (
     comparisons,
     corpora,
     hosts,
+    inspections,
     kept,
     lists,
     packing,
@@ -20,7 +21,7 @@ from roundelay.commands import (
     training,
     transcription,
 )
-from roundelay.commands.base import DEFAULT_LEARNERS
+from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
@@ -91,6 +92,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
     for group in (
         corpora,
+        inspections,
         alignments,
         adaptations,
         training,
@@ -104,7 +106,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     ):
         group.add(command)
     sub = command(
-        "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
+        "demo",
+        _demo,
+        "synthesise a small corpus and train two learners on it, one of them slow, with and without waiting",
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     lists.add(command)
@@ -128,30 +132,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    folder: Path = options.folder
-    runs = {"sgd-1": ["sgd", 1], "adpsgd-random-ring-4": ["adpsgd:random-ring", DEFAULT_LEARNERS]}
-    paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
-    steps: list[list[str]] = [
-        ["prepare", "demo", "--data", str(folder / "data")],
-        ["align", "demo", *paths],
-        *(
-            [
-                "train",
-                "demo",
-                *paths,
-                "--exp",
-                str(folder / name),
-                "--strategy",
-                str(strategy),
-                "--learners",
-                str(learners),
-            ]
-            for name, (strategy, learners) in runs.items()
-        ),
-        ["decode", *(str(folder / name) for name in runs)],
-        ["report", *(str(folder / name) for name in runs), "--out", str(folder / "report.html")],
-    ]
-    for step in steps:
+    for step in demo_steps(options.folder):
         console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
         if code := main(step):
             return code

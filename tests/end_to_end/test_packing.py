@@ -19,6 +19,7 @@ from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.formats.trn import read_trn, trn_name
+from support.beeps import write_beeps
 
 Float32 = npt.NDArray[np.float32]
 QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
@@ -208,3 +209,64 @@ def test_nothing_is_left_of_a_pack_that_failed(home: Path, tmp_path: Path, capsy
     assert list(tmp_path.iterdir()) == []
     assert main(["pack", str(home / "one"), "--out", str(home)]) == 2
     assert "exists: give --out another folder" in " ".join(capsys.readouterr().err.split())
+
+
+# New speech -----------------------------------------------------------------------------------------------------------
+
+
+def score_line(folder: Path) -> str:
+    return (folder / "wer.txt").read_text().splitlines()[0]
+
+
+def test_evaluate_gives_the_word_error_rate_of_decode(home: Path, model: Model, folder: Path) -> None:
+    assert main(["evaluate", "model", "--data", str(folder / "data"), "--out", "out", "--workers", "1"]) == 0
+    for split in ("dev", "test"):
+        for name in ("ref.trn", "hyp.trn", "wer.txt", "groups.json", "ref.stm", "errors.txt"):
+            assert Path("out", split, name).read_bytes() == (home / "one/decode" / split / name).read_bytes()
+    assert Path("out/test/hyp.ctm").read_bytes() == (home / "one/decode/test/hyp.ctm").read_bytes()
+    assert read_json(Path("out/test/evaluation.json"))["digest"] == model.digest
+
+
+def test_a_kaldi_directory_with_words_in_another_case(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_beeps(tmp_path / "new", seed=7)
+    text = source / "test/text"
+    lines = [line.partition(" ") for line in text.read_text().splitlines()]
+    text.write_text("".join(f"{name} {words.lower()}\n" for name, _, words in lines))
+    evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1", "--no-times"]
+    assert main([*evaluate, "--out", "out"]) == 0
+    words = sum(len(line[2].split()) for line in lines)
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{words} of {words} words said are not among the words that can be recognised" in told
+    assert f"{words} of them are, in another case: --ignore-case" in told
+    assert main([*evaluate, "--out", "folded", "--ignore-case", "--per-speaker"]) == 0
+    assert "test0: %WER" in capsys.readouterr().out
+    assert read_json(Path("folded/test/evaluation.json"))["unknown_words"] == 0
+    assert float(score_line(Path("folded/test")).split()[1]) < float(score_line(Path("out/test")).split()[1])
+
+
+def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_beeps(tmp_path / "new", seed=7)
+    for name in ("text", "utt2spk"):
+        (source / "test" / name).unlink()
+    evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1"]
+    assert main([*evaluate, "--out", "out"]) == 0
+    assert "10 utterances without transcripts" in " ".join(capsys.readouterr().out.split())
+    assert len(read_trn(Path("out/test/hyp.trn"))) == 10
+    assert read_ctm(Path("out/test/hyp.ctm"))
+    assert not Path("out/test/ref.trn").exists()
+    (source / "test/text").write_text("test0-000 YES\n")
+    assert main(evaluate) == 2
+    assert "9 of 10 utterances have no words" in " ".join(capsys.readouterr().err.split())
+
+
+def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(folder / "data")
+    for arguments, message in (
+        (["--data", "nowhere"], "nowhere: no such folder"),
+        (["--data", "model"], "neither corpus.json nor wav.scp is in it"),
+        (["--data", data, "--split", "tset"], "has no split tset, only train, dev, test"),
+    ):
+        assert main(["evaluate", "model", *arguments]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())

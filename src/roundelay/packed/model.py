@@ -216,11 +216,22 @@ class Model:
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
+        heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
+        yield from self.recognise_features(heard, workers, progress, times=times)
+
+    def recognise_features(
+        self,
+        recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
+        workers: int = 0,
+        progress: Progress | None = None,
+        *,
+        times: bool = True,
+    ) -> Iterator[tuple[str, list[Transcript]]]:
+        """`recognise_many` of recordings whose features, and those of their speakers, are known."""
         progress = progress or Silent()
         if (workers or cores()) == 1:
-            for name, pieces in recordings:
+            for name, features, known in recordings:
                 transcripts = []
-                features, known = self._known(name, pieces, exact)
                 for one in features:
                     transcripts.append(self.of_features(one, known, times=times))
                     progress.advance()
@@ -229,7 +240,7 @@ class Model:
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
         done: list[Transcript] = []
         with start_workers(workers or cores(), _begin, self.folder) as running:
-            for some in running.in_order(_work, self._jobs(recordings, waiting, times, exact)):
+            for some in running.in_order(_work, _jobs(recordings, waiting, times)):
                 done += some
                 progress.advance(len(some))
                 yield from _whole(waiting, done)
@@ -241,21 +252,6 @@ class Model:
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
         return features, self.statistics(features, exact=exact)
-
-    def _jobs(
-        self, recordings: Iterable[Recording], waiting: deque[tuple[str, int]], times: bool, exact: bool
-    ) -> Iterator["_Job"]:
-        for name, pieces in recordings:
-            features, known = self._known(name, pieces, exact)
-            waiting.append((name, len(features)))
-            job: list[PieceFeatures] = []
-            for one in features:
-                job.append(one)
-                if sum(map(len, job)) >= _JOB_FRAMES:
-                    yield job, known, times
-                    job = []
-            if job:
-                yield job, known, times
 
 
 def load_model(folder: Path) -> Model:
@@ -292,3 +288,21 @@ def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[
         name, count = waiting.popleft()
         found, done[:count] = done[:count], []
         yield name, found
+
+
+def _jobs(
+    recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
+    waiting: deque[tuple[str, int]],
+    times: bool,
+) -> Iterator[_Job]:
+    """The pieces of all recordings, some at once; names of recordings and their numbers of pieces go to `waiting`."""
+    for name, features, known in recordings:
+        waiting.append((name, len(features)))
+        job: list[PieceFeatures] = []
+        for one in features:
+            job.append(one)
+            if sum(map(len, job)) >= _JOB_FRAMES:
+                yield job, known, times
+                job = []
+        if job:
+            yield job, known, times
