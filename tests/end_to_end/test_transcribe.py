@@ -1,7 +1,11 @@
 """`roundelay transcribe`: a packed model and recordings become what `decode` finds in them."""
 
+import http.client
 import json
+import re
 import shutil
+import signal
+import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -132,6 +136,29 @@ def test_standard_input_and_other_rates(
     assert f"{found[0]['text']}\n" == texts["one"]
 
 
+def test_a_served_model_is_asked_and_ended(at: Path) -> None:
+    """The words over HTTP are those of the command; Ctrl-C ends it."""
+    path = sorted((at / "test").rglob("*.wav"))[0]
+    command = [sys.executable, "-m", "roundelay", "serve", "model", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = re.search(r"http://127\.0\.0\.1:(\d+)/", server.stdout.readline())
+            assert address
+            connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=60)
+            body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+            body += path.read_bytes() + b"\r\n--x--\r\n"
+            headers = {"Content-Type": "multipart/form-data; boundary=x"}
+            connection.request("POST", "/v1/audio/transcriptions", body, headers)
+            found = json.loads(connection.getresponse().read())
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 130
+        finally:
+            server.kill()
+    assert main(["transcribe", "model", str(path), "--format", "json", "--out", "one"]) == 0
+    assert found == {"text": json.loads(Path("one", f"{path.stem}.json").read_text())["text"]}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -139,6 +166,7 @@ def test_standard_input_and_other_rates(
         (["model", "one.wav", "--ref", "none"], "--ref none: no such file"),
         (["nothing", "one.wav"], "nothing"),
         (["model", "none.txt"], "none.txt: no such file"),
+        (["model", "one.wav", "--rate", "8000"], "give --stream"),
         (["model", "one.wav", "--channel", "0"], "'0' is not a whole number of 1 or more"),
     ],
 )

@@ -1,12 +1,10 @@
 """A model behind HTTP: what clients ask is answered in their shape, and nobody can ask for too much."""
 
-import asyncio
 import http.client
 import io
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +13,12 @@ import pytest
 import soundfile
 
 from roundelay.transcription.serving import endpoint
-from roundelay.transcription.serving.endpoint import ENDPOINT, MODELS, Endpoint, Service, refusal
+from roundelay.transcription.serving.endpoint import ENDPOINT, MODELS, Endpoint, Service
 from roundelay.transcription.serving.form import read_form
-from roundelay.transcription.serving.http import Limits, Refused, listen
+from roundelay.transcription.serving.http import Limits, Refused
 from roundelay.transcription.transcribing import Options
 from support.recogniser import ToneRecogniser, tones
+from support.served import served
 
 RATE = 8000
 PAGE = Path(endpoint.__file__).with_name("page.html").read_text()
@@ -58,33 +57,9 @@ class Server:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """It recognises tones; limits are low."""
-    loop, ports = asyncio.new_event_loop(), list[int]()
-    ready = threading.Event()
     service = Service(ToneRecogniser(RATE), "tones", Options(most_seconds=20))
-    limits = Limits(body=600_000, seconds=1.0, connections=8)
-
-    async def serve() -> None:
-        def told(port: int) -> None:
-            ports.append(port)
-            ready.set()
-
-        await listen("127.0.0.1", 0, limits, Endpoint(service).answer, refusal, told)
-
-    task = loop.create_task(serve())
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(30)
-    yield Server(ports[0])
-    loop.call_soon_threadsafe(task.cancel)
-    thread.join(30)
-    assert not thread.is_alive()
+    with served(Endpoint(service).answer, Limits(body=600_000, seconds=1.0, connections=8)) as port:
+        yield Server(port)
 
 
 def wav(words: list[str], pause: float = 1.0) -> bytes:

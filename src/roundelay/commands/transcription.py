@@ -113,11 +113,11 @@ def _options(options: argparse.Namespace, seconds: float) -> "Options":
     if workers is None:
         workers = 1 if seconds < ENOUGH_FOR_PROCESSES else 0
     return Options(
-        Cutting(options.longest, options.pause),
-        None if channel is None else int(channel),
-        options.speaker,
-        workers,
-        options.format in TIMED,
+        cutting=Cutting(options.longest, options.pause),
+        channel=None if channel is None else int(channel),
+        speaker=options.speaker,
+        workers=workers,
+        times=options.format in TIMED,
     )
 
 
