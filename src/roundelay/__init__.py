@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
     from roundelay.exporting.writing import export
+    from roundelay.packed.model import load_model
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
     from roundelay.speech.corpus.options import PrepareOptions
@@ -33,6 +34,7 @@ _PLACES = {
     "decode": "roundelay.api.recognition",
     "export": "roundelay.exporting.writing",
     "learners": "roundelay.runtime.launch.world",
+    "load_model": "roundelay.packed.model",
     "load_recipe": "roundelay.api.recipes",
     "load_run": "roundelay.api.runs",
     "local_rank": "roundelay.runtime.launch.world",
@@ -40,8 +42,8 @@ _PLACES = {
     "rank": "roundelay.runtime.launch.world",
     "train": "roundelay.api.training",
 }
-"""Modules of what is public, a line each, loaded when it is asked for: some load torch, and `import roundelay`
-must not. `compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
+"""Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not.
+`compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
 _PACKAGES = ("compare", "report", "simulate")
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "decode",
     "export",
     "learners",
+    "load_model",
     "load_recipe",
     "load_run",
     "local_rank",

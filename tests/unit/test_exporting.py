@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from roundelay.acoustic import AcousticModel
 from roundelay.core.errors import UserError
 from roundelay.exporting.lstm import ScannedLstm
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
 from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
 from roundelay.speech.models.frames import log_likelihoods
+from roundelay.speech.trained import AcousticModel
 from support.toy_models import tiny, toy
 
 WHOLE = ("dnn", "cldnn", "blstm", "conformer")

@@ -12,7 +12,7 @@ SHELL = (
     *("api", "claims", "commands", "compare", "recipes", "report"),
     *("cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py"),
 )
-JOINED = ("acoustic.py", "exporting", "recognition")
+JOINED = ("acoustic.py", "exporting", "packed", "recognition", "transcription")
 """The modules where the wings meet count as shell."""
 
 REGISTRIES = ("speech/corpus/readers", "algorithms/codecs")

@@ -9,7 +9,7 @@ from typing import Any
 from roundelay.acoustic import parse_straggler
 from roundelay.api.recipes import Overrides, texts
 from roundelay.compare.grid import Contenders, Grid, plan
-from roundelay.compare.running import run_grid
+from roundelay.compare.running import check_data, run_grid
 from roundelay.compare.summary import Compared, summarise
 from roundelay.core.progress import Progress
 from roundelay.job import Interrupt
@@ -64,6 +64,7 @@ def run_plan(
     grid: Grid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
     """Train what is left of a grid, and compare."""
+    check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
     interrupt = Interrupt()

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from roundelay.acoustic import check_trained
 from roundelay.api.recipes import Overrides, texts
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
@@ -13,6 +12,7 @@ from roundelay.recipes.known import check_overrides
 from roundelay.recipes.recipe import Recipe
 from roundelay.recognition.recognise import Recognised, recognise
 from roundelay.speech.prepared import TRAIN, load_corpus
+from roundelay.speech.trained import check_trained
 from roundelay.terminal import Bar
 
 

@@ -38,12 +38,15 @@ def _align(options: argparse.Namespace) -> None:
     from roundelay.speech.prepared import load_corpus
 
     recipe = load_recipe(options.recipe, options.overrides)
+    corpus = load_corpus(recipe.corpus)
+    if corpus.smaller:
+        console.print(f"warning: {corpus.smaller}", markup=False)
     summary = align(recipe, progress=Bar())
     console.print(str(summary), markup=False)
     for line in warnings(summary.fit, recipe.alignment):
         console.print(f"warning: {line}", markup=False)
     console.print(f"alignment is ready in {recipe.alignment}", markup=False)
-    for line in synthesised_boundaries(load_corpus(recipe.corpus), recipe.alignment):
+    for line in synthesised_boundaries(corpus, recipe.alignment):
         console.print(line, markup=False)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
+from roundelay.core.errors import UserError
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console, print_table
 
@@ -20,6 +21,12 @@ def add(command: Command) -> None:
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    sub.add_argument(
+        "--audio", action="store_true", help="put the sound and spectrograms of the worst utterances into the page"
+    )
+    sub.add_argument(
+        "--corpus", type=Path, help="with --audio: the prepared corpus, where it is not at the place the runs name"
+    )
     _add_target(sub)
 
 
@@ -165,11 +172,14 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from roundelay.api.runs import report
-    from roundelay.report import load_runs, text_table
+    from roundelay.commands.heard import listener
+    from roundelay.report import load_runs, text_table, write_report
 
     console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
-    page = report(options.exp, options.out, options.target_loss)
+    if options.corpus is not None and not options.audio:
+        raise UserError("--corpus says where audio is; it needs --audio.")
+    listen = listener(options.exp, options.corpus) if options.audio else None
+    page = write_report(options.exp, options.out, options.target_loss, listen=listen)
     console.print(f"page written to {page}", markup=False)
 
 

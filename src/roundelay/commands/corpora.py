@@ -78,6 +78,7 @@ def _prepare(options: argparse.Namespace) -> None:
         channel=options.channel,
         clean_transcripts=options.clean_transcripts,
         on_overlap=options.on_overlap,
+        shards=options.shards,
     )
     splits: dict[str, list[str]] = {}
     for split, part in map(_split, options.split):
@@ -214,6 +215,12 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
     )
     _add_policies(sub)
     _add_reading(sub)
+    sub.add_argument(
+        "--shards",
+        type=count,
+        metavar="N",
+        help="cut the features of train into N parts, folders that a host can have alone (docs/hosts.md)",
+    )
     sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
     _add_feature_options(sub)
 

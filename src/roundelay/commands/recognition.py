@@ -51,8 +51,8 @@ def _decode(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.acoustic import check_trained
     from roundelay.api.recognition import decode, decode_recipe
+    from roundelay.speech.trained import check_trained
 
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")

@@ -38,9 +38,7 @@ def add(command: Command) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     """Trains on one host or, under torchrun's variables, on one of several."""
-    from roundelay.recipes.known import check_recipe
-
-    check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded
+    _check(options)  # names a slip before torch is loaded
     from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
     from roundelay.runtime.launch.world import read_place
 
@@ -111,6 +109,28 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     return 0
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Find slips in recipe and overrides.
+
+    Raises:
+        UserError: as `check_recipe`; says so where several values were meant to be trained.
+    """
+    from roundelay.core.strategy_text import split_outside_brackets
+    from roundelay.recipes.known import check_recipe
+
+    try:
+        check_recipe(options.recipe, _overrides(options))
+    except UserError as error:
+        for text in options.overrides:
+            key, _, values = text.partition("=")
+            if len(split_outside_brackets(values)) > 1 and key.partition(".")[0] in str(error):
+                raise UserError(
+                    f"{error} `train` trains one value; `roundelay compare {options.recipe} --strategies NAME {text}` "
+                    "trains each of them."
+                ) from error
+        raise
+
+
 def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
     for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
@@ -127,11 +147,11 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import TRACE, load_model, make_job
+    from roundelay.acoustic import TRACE, make_job
     from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
-    from roundelay.starting import MODEL
+    from roundelay.speech.trained import MODEL, load_model
 
     recipe = kept_recipe(options.exp)
     if (options.exp / MODEL).is_file():

@@ -6,9 +6,9 @@ Legend: T frames, F features, S tied states, R frames that a network needs on ea
 import torch
 from torch import Tensor, nn
 
-from roundelay.acoustic import AcousticModel
 from roundelay.core.errors import UserError
 from roundelay.speech.models.network import AcousticNetwork, FrameNetwork, SequenceNetwork
+from roundelay.speech.trained import AcousticModel
 
 INPUTS, OUTPUT = ("features", "mean", "std"), "log_likelihoods"
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from roundelay import __version__
-from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_text, write_json
 from roundelay.core.streams import stream
 from roundelay.exporting.lstm import with_scanned_lstms
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
+from roundelay.speech.trained import AcousticModel, load_model
 
 Kind = Literal["onnx", "torch"]
 FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
