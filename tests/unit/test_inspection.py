@@ -1,5 +1,6 @@
 """`roundelay inspect`: each fault of a corpus is named with what mends it, and a sound corpus is called so."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +11,14 @@ import pytest
 import soundfile
 
 from roundelay.cli import main
+from roundelay.core.checksums import write_checked
+from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.corpus.inspection.findings import Finding, Inspection
 from roundelay.speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
 from roundelay.speech.corpus.inspection.sound import SILENT_DB, measure
+from roundelay.speech.hmm.alignment import AlignSummary
+from roundelay.speech.hmm.fit import Fit
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 SAID = ("YES NO", "GO YES", "NO GO NO", "YES GO", "GO GO", "NO YES")
@@ -199,6 +204,20 @@ def test_words_the_dictionary_lacks(source: Path) -> None:
     assert "--clean-transcripts" in found["spelling"].proposal
     assert "MAYBE" in found["dictionary"].what
     assert "--on-missing-words guess" in found["dictionary"].proposal
+
+
+def test_what_an_alignment_found_is_told_too(source: Path, tmp_path: Path) -> None:
+    counts = {"train": 24, "dev": 12, "test": 12}
+    fit = Fit({f"a-{i}": 1.0 for i in range(6)}, ["a-3"], [("a-1", "a-2")], 0.9).to_json()
+    config = {"tied_states": 10}
+    summary = AlignSummary("gmm", "x", config, counts, counts, {}, 900, 900, 10, 9, 9, -50.0, 0.2, fit=fit)
+    write_checked(tmp_path / "alignment" / "align.json", dataclasses.asdict(summary), [])
+    found = inspect(source, alignment=tmp_path / "alignment").findings
+    assert [finding.kind for finding in found] == ["fit", "fit"]
+    assert "a-3" in found[0].what
+    assert "a-1 and a-2 fit each other's transcripts better" in found[1].what
+    with pytest.raises(UserError, match="no alignment here"):
+        inspect(source, alignment=tmp_path)
 
 
 # faults of speakers and splits ----------------------------------------------------------------------------------------

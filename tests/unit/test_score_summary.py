@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.report.words import utterances_of
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring import summary
 from roundelay.speech.scoring.alignment.counts import score
@@ -38,6 +39,10 @@ def test_all_files_tell_the_same(tmp_path: Path) -> None:
     assert (folder / "ref.stm").read_text().startswith("rec 2 s1 0.000 2.000 <o> ONE TWO THREE\n")
     assert (folder / "wer.txt").read_text() == f"{summarise(result)}\n"
     assert "95 % interval" in (folder / "wer.txt").read_text()
+    told = utterances_of(tmp_path, "test")  # as the report reads them
+    assert {u.id: [hyp for _, hyp in u.pairs if hyp is not None] for u in told} == HYPS
+    assert [(u.id, u.speaker, u.words) for u in told] == [("u1", "s1", 3), ("u2", "s2", 2), ("u3", "s3", 1)]
+    assert sum(len(u.wrong) for u in told) == result.errors.total
 
 
 def test_the_record_holds_the_interval() -> None:

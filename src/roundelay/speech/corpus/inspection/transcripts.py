@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from roundelay.core.errors import UserError
 from roundelay.speech.corpus.checks import spelling_remark
 from roundelay.speech.corpus.inspection.findings import SHOWN, Finding, named
 from roundelay.speech.corpus.inspection.sound import SoundFacts
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted
 from roundelay.speech.hmm.align import shortest
-from roundelay.speech.hmm.alignment import read_summary
+from roundelay.speech.hmm.alignment import require_summary
 from roundelay.speech.hmm.fit import warnings
 from roundelay.speech.lexicon.lexicon import Lexicon, bare
 
@@ -131,8 +130,5 @@ def alignment_findings(folder: Path) -> list[Finding]:
     Raises:
         UserError: the folder holds no alignment.
     """
-    summary = read_summary(folder)
-    if summary is None:
-        raise UserError(f"{folder}: no alignment. Give the folder that `roundelay align` wrote.")
     mend = "Listen to them, and mend `text`; or leave them out."
-    return [Finding("fit", "warning", "train", what, mend) for what in warnings(summary.fit, folder)]
+    return [Finding("fit", "warning", "train", what, mend) for what in warnings(require_summary(folder).fit, folder)]
