@@ -103,8 +103,11 @@ class Units(Targets):
     def __init__(self, corpus: Path, units: UnitSet, subsampling: int) -> None:
         prepared = load_corpus(corpus)
         self.store, self.columns = prepared.features(), len(units.columns)
-        if prepared.smaller:
-            raise UserError(f"{prepared.smaller} CTC is trained on whole corpora: copy the other shards here.")
+        if prepared.absent_shards:
+            raise UserError(
+                f"{corpus}: shards {', '.join(map(str, prepared.absent_shards))} of {TRAIN} are not here. CTC is "
+                "trained on whole corpora: copy them here."
+            )
         self.digest = targets_of_units(units)
         splits, self.left_out = label_splits(prepared, self.store, units, subsampling)
         self._splits: Mapping[str, LabelledUtterances] = splits
