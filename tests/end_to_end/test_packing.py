@@ -17,6 +17,8 @@ from roundelay.packed.hearing import ENOUGH_FRAMES
 from roundelay.packed.model import Model, Transcript, load_model
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
+from roundelay.speech.decode.lm.ngram import restrict
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.formats.trn import read_trn, trn_name
@@ -118,6 +120,45 @@ def test_several_models_with_weights(home: Path, corpus: Corpus) -> None:
     assert {name: list(t.words) for name, t in found.items()} == read_trn(home / "both/decode/test/hyp.trn")
     told = read_json(home / "both/decode/test/decode.json")
     assert model.packed.search.scale == told["acoustic_scale"]
+
+
+def test_networks_that_hear_different_features(
+    home: Path, folder: Path, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    assert main(["features", "data", "--bins", "23", "--workers", "1"]) == 0
+    paths = ["corpus=data", f"alignment={folder / 'alignment'}"]
+    assert main(["train", str(folder / "recipe.yaml"), "--exp", "narrow", *paths, *QUICK]) == 0
+    one = str(home / "one")
+    assert main(["decode", one, "--with", "narrow", "--out", "both"]) == 0
+    assert main(["pack", one, "narrow", "--out", "model", "--decoded", "both"]) == 0
+    shutil.rmtree("data")
+    model = load_model(Path("model"))
+    assert [part.shape[1] for part in model.features(np.ones(16000, np.float32)).of_network] == [40, 23]
+    found = transcribed(model, corpus, "test")
+    assert {name: list(t.words) for name, t in found.items()} == read_trn(Path("both/decode/test/hyp.trn"))
+
+
+def test_a_second_pass_belongs_to_the_model(
+    home: Path, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fewer = restrict(read_arpa(home / "model/lm.arpa.gz"), ["YES", "NO", "GO"]).model
+    write_arpa(Path("large.arpa.gz"), fewer)
+    grammar = ["--set", "decode.rescore=large.arpa.gz"]
+    assert main(["decode", str(home / "one"), *grammar, "--out", "twice"]) == 0
+    assert main(["pack", str(home / "one"), *grammar, "--out", "model", "--decoded", "twice"]) == 0
+    Path("large.arpa.gz").unlink()
+    found = transcribed(load_model(Path("model")), corpus, "test")
+    assert {name: list(t.words) for name, t in found.items()} == read_trn(Path("twice/decode/test/hyp.trn"))
+    assert [len(t.timed) for t in found.values()] == [len(t.words) for t in found.values()]
+    Path("words.txt").write_text("TESS T EH S\n")
+    assert main(["pack", "model", "--words", "words.txt", "--out", "more"]) == 2
+    assert "which knows no other words" in " ".join(capsys.readouterr().err.split())
+    Path("model/rescore").unlink()
+    with pytest.raises(UserError, match="rescore: missing"):
+        load_model(Path("model"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
