@@ -170,7 +170,10 @@ def test_what_can_be_named(tmp_path: Path) -> None:
     assert [one.name for one in recordings([str(tmp_path / "wav.scp")])] == ["utt-1"]
     (twice,) = recordings([str(tmp_path / "e/a.wav")] * 2)
     assert twice.name == "a"
-    assert [one.name for one in recordings(["-"], tmp_path / "spool")] == ["stdin"]
+    (piped,) = recordings(["-"], tmp_path / "spool")
+    assert (piped.name, piped.path, piped.source) == ("stdin", tmp_path / "spool", "-")
+    (problem,), _ = run([piped])
+    assert problem.problem == "-: no such file"
 
 
 @pytest.mark.parametrize(

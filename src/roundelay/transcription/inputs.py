@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, final
 
@@ -27,10 +27,17 @@ class Recording:
     Attributes:
         name: one word without brackets, unique among all; it may hold slashes, where files of folders have one name.
         path: the file.
+        given: what the user named, where that is not the file.
     """
 
     name: str
     path: Path
+    given: str = ""
+
+    @property
+    def source(self) -> str:
+        """The recording as the user knows it."""
+        return self.given or str(self.path)
 
 
 def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> list[Recording]:
@@ -57,7 +64,8 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
             found += _in_list(path)
         else:
             found.append((path.stem, path))
-    return _named(found)
+    named = _named(found)
+    return [replace(one, given=STANDARD_INPUT) if one.path == standard_input else one for one in named]
 
 
 def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:

@@ -94,7 +94,7 @@ def _shown(one: Finished, name: str, *, several: bool) -> str:
     if name in ALONE and len(one.transcripts) > 1:
         channels = ", ".join(str(transcript.channel) for transcript in one.transcripts)
         raise UserError(
-            f"{one.recording.path}: --format {name}: a file holds one transcript, and channels {channels} are "
+            f"{one.recording.source}: --format {name}: a file holds one transcript, and channels {channels} are "
             "transcribed. Give --channel, or --out DIR for a file for each."
         )
     if name != "txt" or not (several or len(one.transcripts) > 1):

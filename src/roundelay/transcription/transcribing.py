@@ -108,7 +108,7 @@ class _Underway:
             tuple(
                 ChannelTranscript(
                     f"{name}@{channel}" if several else name,
-                    str(self.recording.path),
+                    self.recording.source,
                     channel,
                     self.seconds,
                     tuple(sorted(segments, key=lambda segment: segment.start)),
@@ -218,7 +218,7 @@ class Transcriber:
             with open_sound(here.recording.path) as sound:
                 if sound.rate < rate:
                     here.note = (
-                        f"{here.recording.path}: recorded at {sound.rate:,} Hz, where the model hears {rate:,}: "
+                        f"{here.recording.source}: recorded at {sound.rate:,} Hz, where the model hears {rate:,}: "
                         f"nothing lies above {sound.rate // 2:,} Hz"
                     )
                 cutters: dict[int, tuple[Resampler, Stretches]] = {}
@@ -236,7 +236,7 @@ class Transcriber:
                             yield channel, pieces
                     here.seconds = stretches.samples / rate
         except AudioError as error:
-            here.problem = str(error)
+            here.problem = str(error).replace(str(here.recording.path), here.recording.source, 1)
         here.read = True
 
     def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:

@@ -111,9 +111,9 @@ class Endpoint:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "recording")
             path.write_bytes(data)
-            (found,) = Transcriber(self._service.model, options).run([Recording("recording", path)])
+            (found,) = Transcriber(self._service.model, options).run([Recording("recording", path, "The recording")])
         if found.problem:
-            raise Refused(HTTPStatus.BAD_REQUEST, found.problem.replace(str(path), "The recording", 1))
+            raise Refused(HTTPStatus.BAD_REQUEST, found.problem)
         return found.transcripts[0]
 
 
