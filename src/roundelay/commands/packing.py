@@ -65,7 +65,8 @@ def _pack(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.commands.recognition import decode_recipe, weighted
+    from roundelay.api.recognition import decode_recipe
+    from roundelay.commands.recognition import weighted
     from roundelay.packed.making import Packing, pack
     from roundelay.speech.trained import check_trained
 

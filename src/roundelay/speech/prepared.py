@@ -19,6 +19,7 @@ from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.speech.data.manifest import Utterance, is_one_word, read_manifest, repeated, write_manifest
 from roundelay.speech.data.problems import LeftOut, listing
+from roundelay.speech.features.shards import SHARDS, absent_shards
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.lexicon.lexicon import (
     Lexicon,
@@ -54,6 +55,7 @@ class Corpus:
     guessed: int = 0  # words of the lexicon whose pronunciations were guessed (all are in GUESSED_LEXICON)
     held_out_words: Mapping[str, tuple[Pronunciation, ...]] = field(default_factory=dict)  # see `alignment_lexicon`
     remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
+    absent_shards: tuple[int, ...] = ()  # shards of train whose features are not here; nor are their utterances
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -77,6 +79,15 @@ class Corpus:
     def transcripts(self, split: str) -> list[str]:
         """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new."""
         return [u.text for u in self.splits[split] if u.speed == 1]
+
+    @property
+    def smaller(self) -> str:
+        """The shards that are not here, in words; "" where all are."""
+        if not self.absent_shards:
+            return ""
+        which = ", ".join(map(str, self.absent_shards))
+        where = self.folder / self.feature_folder / SHARDS
+        return f"{where}: shards {which} of {TRAIN} are not here, so the corpus is smaller by their utterances."
 
     @property
     def alignment_lexicon(self) -> Lexicon:
@@ -142,7 +153,7 @@ def _read_corpus_json(folder: Path) -> dict[str, Any]:
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read a prepared corpus.
+    """Read a prepared corpus. Where some shards of its training features are not here it is a smaller one.
 
     Raises:
         UserError: the folder is not one, or one of its files is missing or broken.
@@ -168,6 +179,10 @@ def load_corpus(folder: Path) -> Corpus:
     splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
     if summary.get("held_out_words"):
         fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
+    if absent := absent_shards(folder / fields["feature_folder"]):
+        gone = set(FeatureStore.open(folder / fields["feature_folder"]).absent)
+        splits[TRAIN] = [u for u in splits[TRAIN] if u.id not in gone]
+        fields["absent_shards"] = tuple(absent)
     return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
 
 

@@ -9,6 +9,8 @@ them. So the first process that wants to train on a corpus reads and checks all 
     SPLIT.firsts.npy, utterances, ends, ...    labelled frames of each split (see models/labelled)
     index.json                        sizes and checksums, and what it was made from; written last
 
+Of a corpus some of whose shards are not here (see features/shards) it has the labelled frames of the others.
+
 An index of files that have changed since, by size or time of change, is made again. Where the alignment's folder cannot
 be written every process makes its own, in its memory.
 """
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from roundelay.core.checksums import Damaged, read_checked, read_sums, write_checked
 from roundelay.core.files import atomic_write
 from roundelay.speech.data.arrays import BROKEN, map_array
+from roundelay.speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_files
 from roundelay.speech.features.store import FEATURES, INDEX, FeatureStore, SpeakerStats, StoredPart
 from roundelay.speech.hmm.alignment import PDFS, SUMMARY, Alignment
 from roundelay.speech.models.labelled import LabelledRuns
@@ -98,7 +101,8 @@ def _made_from(corpus: Path, alignment: Path) -> list[Any]:
     features = corpus / str(read_sums(corpus / CORPUS, "Run `roundelay prepare` again.")[0].get("features"))
     paths = [corpus / CORPUS, features / INDEX, features / FEATURES, alignment / SUMMARY, alignment / PDFS]
     states = [path.stat() if path.is_file() else None for path in paths]
-    return [features.name, *([state.st_size, state.st_mtime_ns] if state else None for state in states)]
+    shards = [[path.parent.name, path.stat().st_mtime_ns] for path in shard_files(features)]
+    return [features.name, *([state.st_size, state.st_mtime_ns] if state else None for state in states), *shards]
 
 
 @contextmanager
@@ -136,6 +140,9 @@ def _write(folder: Path, made_from: list[Any], index: TrainingIndex) -> None:
         "frame_length": store.frame_length,
         "config": store.config,
     }
+    if store.shards:
+        whole, _ = read_sums(store.folder / INDEX, "")
+        about["in_shards"] = {key: whole.get(key, "") for key in ("fingerprint", IN_SHARDS)}
     write_checked(folder / META, about, [f"{name}.npy" for name in arrays])
 
 
@@ -156,12 +163,18 @@ def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> Tra
         def array(name: str) -> Any:
             return mapped(folder / f"{name}.npy")
 
-        mean = array("mean")
+        mean, offsets = array("mean"), array("offsets")
+        shards: tuple[StoredShard, ...] = ()
+        if "in_shards" in about:
+            shape = int(offsets[-1]), mean.shape[1]
+            features, shards = open_shards(corpus / wanted[0], about["in_shards"], offsets, shape)
+        else:
+            features = mapped(corpus / wanted[0] / FEATURES)
         store = FeatureStore(
             corpus / wanted[0],
-            mapped(corpus / wanted[0] / FEATURES),
+            features,
             (),
-            array("offsets"),
+            offsets,
             array("speakers"),
             SpeakerStats((), mean, array("std"), np.zeros(len(mean), np.int64)),
             int(about["sampling_rate"]),
@@ -169,6 +182,7 @@ def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> Tra
             tuple(StoredPart(**part) for part in about["parts"]),
             float(about["frame_shift"]),
             float(about["frame_length"]),
+            shards,
         )
         splits = {
             str(split): LabelledRuns(**{name: array(f"{split}.{name}") for name in _RUNS}) for split in about["splits"]

@@ -26,6 +26,7 @@ from roundelay.speech.corpus.words import CorpusWords, choose_words
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, listing
 from roundelay.speech.features.compute import AudioFolder, compute_features
+from roundelay.speech.features.cutting import cut_into_shards, drop_old_shards
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
@@ -161,6 +162,11 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
+    if options.shards is not None:
+        together = [u for utterances in kept.values() for u in utterances]
+        store = cut_into_shards(store, together, kept[TRAIN], options.shards, progress)
+    else:
+        drop_old_shards(store.folder)
     if (shared := overlaps(kept, store)) and options.on_overlap == "error":
         raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
     tolerant = is_open(options.vocabulary) and options.on_missing_words == "error"
@@ -259,6 +265,10 @@ def change_features(
     splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
     splits[TRAIN] = perturbed(splits[TRAIN], speeds)
     together = [u for utterances in splits.values() for u in utterances]
+    if corpus.absent_shards:
+        raise UserError(
+            f"{data}: not all of its shards are here. Change its features where they are, and cut them anew."
+        )
     store, bad = compute_features(
         together,
         data / features.folder,
@@ -268,6 +278,7 @@ def change_features(
         workers=workers,
         on_bad=on_bad,
     )
+    drop_old_shards(store.folder)
     split_of = {u.id: name for name, utterances in splits.items() for u in utterances}
     gone = {name: list(some) for name, some in corpus.left_out.items()}
     for one in bad:

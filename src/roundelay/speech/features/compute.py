@@ -350,7 +350,7 @@ def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[Featur
         store = FeatureStore.open(folder)
     except (UserError, KeyError, TypeError):
         return None
-    return None if left_out and on_bad == "error" else (store, left_out)
+    return None if store.absent or (left_out and on_bad == "error") else (store, left_out)
 
 
 def _write_speakers(path: Path, speakers: SpeakerStats) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.speech.data.joined import mapping_of
+
 AT_ONCE = 64 * 1024
 """Bytes of one request: Linux reads no more for any than the device's read-ahead, 128 KiB by default, and of requests
 of just that size it was seen to leave out pages."""
@@ -28,12 +30,9 @@ def let_go(array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable
 def _advise(
     array: npt.NDArray[np.generic], begins: Iterable[int], ends: Iterable[int], advice: int, at_once: int
 ) -> None:
-    mapped: object = array
-    while isinstance(mapped, np.ndarray):
-        mapped = mapped.base
-    if not isinstance(mapped, mmap.mmap):
+    if (found := mapping_of(array)) is None:
         return
-    head = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    mapped, head = found
     row = array.strides[0]
     for begin, end in zip(begins, ends, strict=True):
         start, stop = head + int(begin) * row, min(head + int(end) * row, len(mapped))

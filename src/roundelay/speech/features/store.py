@@ -3,7 +3,8 @@
 Legend: T frames of all utterances together, F features, U utterances, N speakers.
 
 A folder holds `features.npy` ((T, F) float32, utterances one after the other), `speakers.npz` (names, mean, std,
-frames) and `index.json`, which is written last: without it the folder is not a store.
+frames) and `index.json`, which is written last: without it the folder is not a store. In the place of `features.npy`
+may be a folder of shards (see shards).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from roundelay.core.checksums import read_checked
 from roundelay.core.errors import UserError
 from roundelay.speech.data.arrays import BROKEN, map_array
 from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_of
 
 FEATURES = "features.npy"
 SPEAKER_STATISTICS = "speakers.npz"
@@ -81,6 +83,7 @@ class FeatureStore:
     parts: tuple[StoredPart, ...] = ()  # of the columns, from the first on; none: one filterbank
     frame_shift: float = 0.010  # s
     frame_length: float = 0.025  # s
+    shards: tuple[StoredShard, ...] = ()  # of the training utterances, by number; none: all are in one file
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -100,7 +103,12 @@ class FeatureStore:
         try:
             ids, frames = index["utterances"], np.array(index["frames"], dtype=np.int64)
             speaker_indices = np.array(index["speakers"], dtype=np.int32)
-            array = map_array(folder / FEATURES)
+            width, rows = sum(part["width"] for part in index.get("parts", ())), int(frames.sum())
+            shards: tuple[StoredShard, ...] = ()
+            if IN_SHARDS in index:
+                array, shards = open_shards(folder, index, np.concatenate([[0], np.cumsum(frames)]), (rows, width))
+            else:
+                array = map_array(folder / FEATURES)
             with np.load(folder / SPEAKER_STATISTICS, allow_pickle=False) as stats:
                 speakers = SpeakerStats(tuple(stats["names"].tolist()), stats["mean"], stats["std"], stats["frames"])
             offsets = np.concatenate([[0], np.cumsum(frames)]).astype(np.int64)
@@ -127,12 +135,22 @@ class FeatureStore:
             raise UserError(
                 f"{folder}: its files do not belong together. Delete this folder and run `roundelay prepare` again."
             )
-        return cls(folder, array, tuple(ids), offsets, speaker_indices, speakers, rate, config, parts, shift, length)
+        return cls(
+            folder, array, tuple(ids), offsets, speaker_indices, speakers, rate, config, parts, shift, length, shards
+        )
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Utterance id -> its place in `utterance_ids`."""
-        return {name: position for position, name in enumerate(self.utterance_ids)}
+        """Utterance id -> its place in `utterance_ids`, of all whose features are here."""
+        found = {name: position for position, name in enumerate(self.utterance_ids)}
+        for name in self.absent:
+            del found[name]
+        return found
+
+    @property
+    def absent(self) -> list[str]:
+        """Utterances in shards that are not here."""
+        return [name for one in self.shards if not one.here for name in self.utterance_ids[one.first : one.end]]
 
     def __contains__(self, utterance: object) -> bool:
         return utterance in self.positions
@@ -146,9 +164,12 @@ class FeatureStore:
         try:
             return self.positions[utterance]
         except KeyError:
-            raise UserError(
-                f"{self.folder}: no features of utterance {utterance}. Run `roundelay prepare` again."
-            ) from None
+            pass
+        remedy = "Run `roundelay prepare` again."
+        if utterance in self.utterance_ids:
+            shard = shard_of(self.shards, self.utterance_ids.index(utterance))
+            remedy = f"It is in shard {shard} of {len(self.shards)}, which is not here: copy it to this host."
+        raise UserError(f"{self.folder}: no features of utterance {utterance}. {remedy}")
 
     def span(self, utterance: str) -> tuple[int, int]:
         """(first frame in `array`, number of frames) of an utterance."""

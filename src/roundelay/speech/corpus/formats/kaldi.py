@@ -136,8 +136,7 @@ def read_data_dir_with(
         reasons |= {name: f"{feats.at(name)}: {fault}" for name, fault in faults.items()}
     lengths = _lengths(wav, root, options.pipes, progress) if wav is not None else {}
     shift = matrices.frame_shift_ms if matrices is not None else 0.0
-    utterances: list[Utterance] = []
-    left_out: list[LeftOut] = []
+    utterances, left_out = list[Utterance](), list[LeftOut]()
     for name in sorted(files.text.values):
         try:
             if name in reasons:

@@ -233,9 +233,12 @@ def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
 def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
     """The store in `folder` if it is whole and is the one wanted."""
     try:
-        return FeatureStore.open(folder) if read_json(folder / INDEX)["fingerprint"] == fingerprint else None
+        if read_json(folder / INDEX)["fingerprint"] != fingerprint:
+            return None
+        store = FeatureStore.open(folder)
     except (UserError, KeyError, TypeError):
         return None
+    return None if store.absent else store
 
 
 class _Neighbours:
