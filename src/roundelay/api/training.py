@@ -90,6 +90,9 @@ def conduct(job: Job, exp: Path, begin: Beginning, progress: Progress) -> tuple[
         f"{job.minibatch.text(cluster.learners)}, seed {cluster.seed} -> {exp}"
     )
     progress.finish()
+    for remark in job.remarks():
+        progress.start(remark)
+        progress.finish()
     with stopping(interrupt):
         results = train_job(job, exp, progress, interrupt, resume_only=begin.resume, begin_anew=begin.anew)
     return results, interrupt.why

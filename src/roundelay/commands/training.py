@@ -91,13 +91,11 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
                 raise UserError(f"the learners of this host do not start: {error}") from error
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
-    for remark in job.remarks():
-        console.print(remark, markup=False)
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
-    objective = recipe.training.objective
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
         return status(why)
+    objective = recipe.training.objective
     for split, loss in results.frame_cross_entropy.items():
         console.print(
             f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %",

@@ -39,7 +39,7 @@ def check_data(grid: Grid) -> None:
     recipes = [cell.configuration.base for cell in cells if not (cell.exp / Results.FILE).exists()]
     for corpus in dict.fromkeys(recipe.corpus for recipe in recipes):
         read_corpus(corpus)
-    for alignment in filter(None, dict.fromkeys(recipe.alignment for recipe in recipes)):
+    for alignment in filter(None, dict.fromkeys(recipe.alignment for recipe in recipes if not recipe.unaligned)):
         require_alignment(alignment)
 
 
