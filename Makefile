@@ -30,7 +30,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 .NOTPARALLEL:
 .PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu
 
-demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train one learner and four, print the table, write the page
+demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
 
 # Most tests wait for processes of their own, so two at a time take half as long. All of a file are run by one of the two,
@@ -40,7 +40,7 @@ test: export OMP_NUM_THREADS := 1
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.roundelay-dev ## all tests (ARGS="-k staleness" to choose)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -4,17 +4,76 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roundelay.api.comparing import compare, simulate
+    from roundelay.api.corpora import align, prepare
+    from roundelay.api.recipes import load_recipe
+    from roundelay.api.recognition import decode
+    from roundelay.api.runs import load_run, report
+    from roundelay.api.training import train
     from roundelay.attached import Session, attach
+    from roundelay.compare.grid import Contenders
+    from roundelay.core.errors import UserError
+    from roundelay.core.progress import Silent
+    from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
+    from roundelay.speech.corpus.options import PrepareOptions
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__", "attach", "learners", "local_rank", "rank"]
+
+_PLACES = {
+    "Contenders": "roundelay.compare.grid",
+    "PrepareOptions": "roundelay.speech.corpus.options",
+    "Recipe": "roundelay.recipes.recipe",
+    "Session": "roundelay.attached",
+    "Silent": "roundelay.core.progress",
+    "UserError": "roundelay.core.errors",
+    "align": "roundelay.api.corpora",
+    "attach": "roundelay.attached",
+    "decode": "roundelay.api.recognition",
+    "learners": "roundelay.runtime.launch.world",
+    "load_recipe": "roundelay.api.recipes",
+    "load_run": "roundelay.api.runs",
+    "local_rank": "roundelay.runtime.launch.world",
+    "prepare": "roundelay.api.corpora",
+    "rank": "roundelay.runtime.launch.world",
+    "train": "roundelay.api.training",
+}
+"""Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not.
+`compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
+_PACKAGES = ("compare", "report", "simulate")
+
+__all__ = [
+    "Contenders",
+    "PrepareOptions",
+    "Recipe",
+    "Session",
+    "Silent",
+    "UserError",
+    "__version__",
+    "align",
+    "attach",
+    "compare",
+    "decode",
+    "learners",
+    "load_recipe",
+    "load_run",
+    "local_rank",
+    "prepare",
+    "rank",
+    "report",
+    "simulate",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:
-    """`roundelay.attach` loads torch; `import roundelay` alone must not."""
-    if name in ("learners", "local_rank", "rank"):
-        return getattr(import_module("roundelay.runtime.launch.world"), name)
-    if name in ("Session", "attach"):
-        return getattr(import_module("roundelay.attached"), name)
+    """The function or class of this name, loaded now."""
+    if name in _PACKAGES:
+        return import_module(f"roundelay.{name}")
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'roundelay' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from roundelay.core.checksums import read_checked, write_checked
-from roundelay.core.configure import build, plain
+from roundelay.core.checksums import write_checked
+from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.core.flat import load as load_flat
@@ -36,15 +33,15 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.features.store import FeatureStore, StoredPart
-from roundelay.speech.model_input import ModelInput, features_for, mismatches, refuse
+from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.models.augment import AugmentConfig, SpecAugment
 from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior, set_scales
 from roundelay.speech.models.sequences import SequenceExamples
-from roundelay.speech.prepared import Corpus, load_corpus, read_summary
+from roundelay.speech.prepared import load_corpus, read_summary
+from roundelay.speech.trained import MODEL_META, TrainedSizes
 from roundelay.speech.training_index import TrainingIndex, is_in_shards
-from roundelay.starting import MODEL, MODEL_META, beginning_of, targets_of
+from roundelay.starting import beginning_of, targets_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -314,43 +311,6 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     )
 
 
-# Models on disk -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AcousticModel:
-    """A trained network, the prior it is divided by, and what it was trained on."""
-
-    module: AcousticNetwork
-    prior: NDArray[np.float32]  # (S,) log
-    input: ModelInput | None = None  # None: saved by a version that did not keep it
-
-    def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
-        """The features of these splits of a corpus (none: of all) that this model, of the run `exp`, understands.
-
-        Raises:
-            UserError: they differ from those it was trained on: in sampling rate, frames or columns.
-        """
-        return features_for(corpus, self.module.frontend.parts, self.input, str(exp), splits)
-
-    def check(self, corpus: Corpus, exp: Path) -> None:
-        """Raise a UserError unless the features in use in a corpus are those this model, of `exp`, was trained on."""
-        parts = self.module.frontend.parts
-        refuse(mismatches(corpus.features(), parts, self.input), parts, corpus, self.input, str(exp))
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Sizes stored beside the tensors: enough to build the network."""
-
-    model: ModelConfig
-    features: int
-    states: int
-    parts: tuple[StoredPart, ...] = ()  # of the features; none: all alike, as earlier versions had them
-    input: ModelInput | None = None  # None: saved by an earlier version
-    targets: str = ""  # digest of the tied states
-
-
 def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
     """Write parameters `x` (P,) by name, with the front end's buffers and the prior; beside it a JSON of sizes."""
     learner = task.build()
@@ -367,34 +327,5 @@ def save_model(task: AcousticTask, x: Tensor, path: Path) -> None:
         file.write(save(tensors))
     features = int(network.frontend.scale.shape[1])
     known = ModelInput.of(corpus, store)
-    sizes = _Sizes(task.model, features, states, network.frontend.parts, known, targets_of(task.alignment))
+    sizes = TrainedSizes(task.model, features, states, network.frontend.parts, known, targets_of(task.alignment))
     write_checked(path.with_name(MODEL_META), plain(sizes), [path.name])
-
-
-def check_trained(exp: Path) -> None:
-    """Raise a UserError unless a finished training left its model in `exp`."""
-    if not (exp / MODEL).is_file() or not (exp / MODEL_META).is_file():
-        raise UserError(
-            f"{exp}: no trained model here ({MODEL}). Run or resume `roundelay train` with --exp {exp} first."
-        )
-
-
-def load_model(exp: Path) -> AcousticModel:
-    """The model a run left in its directory.
-
-    Raises:
-        UserError: training has not finished, or the files do not belong together.
-    """
-    check_trained(exp)
-    path, meta_path = exp / MODEL, exp / MODEL_META
-    told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")
-    sizes = build(_Sizes, told, str(meta_path))
-    try:
-        network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
-        tensors = load(path.read_bytes())
-        prior = tensors.pop("prior").numpy()
-        network.load_state_dict(tensors)
-    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
-    network.eval()
-    return AcousticModel(network, prior, sizes.input)

@@ -13,12 +13,15 @@ from roundelay.commands import (
     comparisons,
     corpora,
     hosts,
+    inspections,
     kept,
     lists,
+    packing,
     recognition,
     training,
+    transcription,
 )
-from roundelay.commands.base import DEFAULT_LEARNERS
+from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
@@ -30,7 +33,8 @@ ABOUT = "Train acoustic models on many learners, from recorded speech to word er
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 a defect, 2 something the user can mend, 130 interrupted."""
+    """Run one command; 0 done, 1 a defect, or bad recordings among many, 2 something the user can mend, 130
+    interrupted."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
@@ -86,10 +90,25 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(run=run)
         return commands[name]
 
-    for group in (corpora, alignments, adaptations, training, recognition, comparisons, claims, hosts, kept):
+    for group in (
+        corpora,
+        inspections,
+        alignments,
+        adaptations,
+        training,
+        recognition,
+        packing,
+        transcription,
+        comparisons,
+        claims,
+        hosts,
+        kept,
+    ):
         group.add(command)
     sub = command(
-        "demo", _demo, "synthesise a small corpus and run the whole path on it, with one learner and with four"
+        "demo",
+        _demo,
+        "synthesise a small corpus and train two learners on it, one of them slow, with and without waiting",
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     lists.add(command)
@@ -113,30 +132,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    folder: Path = options.folder
-    runs = {"sgd-1": ["sgd", 1], "adpsgd-random-ring-4": ["adpsgd:random-ring", DEFAULT_LEARNERS]}
-    paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
-    steps: list[list[str]] = [
-        ["prepare", "demo", "--data", str(folder / "data")],
-        ["align", "demo", *paths],
-        *(
-            [
-                "train",
-                "demo",
-                *paths,
-                "--exp",
-                str(folder / name),
-                "--strategy",
-                str(strategy),
-                "--learners",
-                str(learners),
-            ]
-            for name, (strategy, learners) in runs.items()
-        ),
-        ["decode", *(str(folder / name) for name in runs)],
-        ["report", *(str(folder / name) for name in runs), "--out", str(folder / "report.html")],
-    ]
-    for step in steps:
+    for step in demo_steps(options.folder):
         console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
         if code := main(step):
             return code

@@ -384,7 +384,7 @@ class Run:
     def _announce_change(self, before: int, after: int) -> None:
         what = beginning_after(before, self.job.cluster)
         self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
-        self._tell(f"{after} learners go on where {before} stopped: {what}")
+        self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _tell(self, what: str) -> None:
         self.progress.start(what)

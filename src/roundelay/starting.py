@@ -43,10 +43,10 @@ from roundelay.speech.hmm.alignment import TREE
 from roundelay.speech.model_input import ModelInput, mismatches, refuse
 from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.prepared import load_corpus
+from roundelay.speech.trained import MODEL, MODEL_META
 from roundelay.strategies import make_strategy
 from roundelay.training import train
 
-MODEL, MODEL_META = "model.safetensors", "model.json"
 PHASES = "first"
 """Folder of first phases, beside the runs that share them."""
 

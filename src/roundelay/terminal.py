@@ -79,7 +79,7 @@ class Bar:
     def start(self, what: str, total: int | None = None) -> None:
         self.finish()
         self._what, self._note = what, ""
-        if console.is_terminal and total is not None:
+        if console.is_terminal and not console.is_jupyter and total is not None:
             self._bars = RichProgress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),

@@ -86,7 +86,8 @@ def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Res
             if job.after_death == "shrink" and job.with_learners is not None:
                 job = job.with_learners(job.cluster.learners - 1)
                 claim_directory(exp, job.recipe, job.complete)
-            said += f" from the last checkpoint with {job.cluster.learners} learners"
+            left = job.cluster.learners
+            said += f" from the last checkpoint with {left} learner{'s' * (left > 1)}"
             progress.start(said)
             progress.finish()
             restarts += 1

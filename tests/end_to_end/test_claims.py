@@ -74,6 +74,22 @@ def test_a_table_of_trainings_and_its_verdict(place: Place) -> None:
     assert all("there already" in line for line in again if "/" in line.split()[0])
 
 
+def test_few_learners_on_processes_come_to_what_the_simulator_says(place: Place) -> None:
+    """Two learners and one are processes, three are simulated; one learner, which is beside both, stands once."""
+    text = CLAIM.replace('      tune: ["schedule.learning_rate=0,0.05"]\n', "").replace("[bsp, bmuf]", "[bsp]")
+    text = text.replace('["strategy.period=1,5"]', '["strategy.period=5", schedule.learning_rate=0.05]')
+    simulated = run_claim(read_claim("small", text.replace("[2]", "[2, 3]")), place, quietly(Interrupt()))
+    processes = text.replace("[2]", "[2, 3]").replace("  seeds: 1", "  seeds: 1\n  processes_up_to: 2")
+    found = run_claim(read_claim("processes", processes), place, quietly(Interrupt()))
+    assert simulated is not None
+    assert found is not None
+    losses = [{row["learners"]: row["dev"] for row in one.rows} for one in (simulated, found)]
+    assert losses[0] == losses[1]
+    assert {row["learners"]: "seconds" in row for row in found.rows} == {1: False, 2: False, 3: True}
+    assert len(found.rows) == len(simulated.rows) == 3
+    assert found.definition != simulated.definition
+
+
 def test_an_interrupt_leaves_the_rest_for_the_next_call(place: Place) -> None:
     interrupt = Interrupt()
     interrupt.asked = True

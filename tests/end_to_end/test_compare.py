@@ -215,6 +215,16 @@ def test_what_is_no_grid_is_named_before_anything_is_trained(
     assert not (inside / "none").exists()
 
 
+@pytest.mark.parametrize("missing", ["corpus", "alignment"])
+def test_missing_data_is_said_once_and_nothing_is_begun(
+    inside: Path, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    grid = ["--strategies", "ssgd", "--learners", "1,2", "--seeds", "3", "--runtime", "sim", f"{missing}=nowhere"]
+    assert compare("none", *grid) == 2
+    assert capsys.readouterr().err.count("nowhere") == 1
+    assert not (inside / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

@@ -9,12 +9,12 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from roundelay.acoustic import load_model
 from roundelay.checkpoint import load_checkpoint
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.flat import flatten
+from roundelay.speech.trained import load_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "cldnn": {

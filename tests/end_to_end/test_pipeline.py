@@ -36,7 +36,7 @@ def test_from_recordings_to_a_page(inside: Path, capsys: pytest.CaptureFixture[s
         assert errors["ref"] == sum(len(t.split()) - 1 for t in (inside / "source/test/text").read_text().splitlines())
         assert errors["wer"] == pytest.approx(100 * (errors["ins"] + errors["del"] + errors["sub"]) / errors["ref"])
         assert errors["wer"] <= 10
-        for file in ("ref.trn", "hyp.trn", "wer.txt", "errors.txt"):
+        for file in ("ref.trn", "hyp.trn", "wer.txt", "errors.txt", "utterances.jsonl"):
             assert (inside / name / "decode" / "test" / file).stat().st_size
     together(inside)
     assert main(["report", *runs, "--out", "page.html"]) == 0

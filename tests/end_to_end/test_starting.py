@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from roundelay.acoustic import load_model, make_job
+from roundelay.acoustic import make_job
 from roundelay.checkpoint import load_checkpoint
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -21,6 +21,7 @@ from roundelay.job import Interrupt
 from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.runtime.base import Outcome, SegmentPlan, Watch
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.speech.trained import load_model
 from roundelay.starting import first_phase
 from roundelay.training import train
 from support.beeps import prepare_beeps

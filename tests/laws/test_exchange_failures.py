@@ -67,7 +67,7 @@ def gone_in_the_middle_of_the_reply(link: Any) -> None:
 def talks_nonsense(link: Any) -> None:
     with suppress(Exception):
         link.receive(None)
-        link.stream.write([memoryview(b"x" * 100)])
+        link.write([memoryview(b"x" * 100)])
         link.receive(None)
 
 

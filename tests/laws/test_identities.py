@@ -180,6 +180,14 @@ def test_classical_asgd_is_the_delayed_gradient_at_the_centre(paper: Paper, awar
     same(end.rows, seen)
 
 
+@given(PAPERS, LOCAL, st.integers(1, 3))
+@some
+def test_asgd_that_drops_nothing_is_asgd(paper: Paper, local: Sgd, period: int) -> None:
+    found, expected = (simulated(f"asgd period={period}{more}", paper, local) for more in (" max_delay=1000000", ""))
+    assert torch.equal(found.centre, expected.centre)
+    assert torch.equal(found.rows, expected.rows)
+
+
 @given(PAPERS, LOCAL, st.integers(2, 5))
 @some
 def test_asgd_with_a_period_adds_what_each_learner_has_learned_since(paper: Paper, local: Sgd, period: int) -> None:

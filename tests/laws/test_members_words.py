@@ -20,7 +20,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.leases import Leases
-from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
 from roundelay.runtime.hosts.terms import CONTROL, identity
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from support.hosts import SECRET, Hosts
@@ -158,7 +158,7 @@ class Run:
         runtime._leases = Leases(EPOCH, 0, ROUNDS * 2)
         runtime._stopping = False
         remote = runtime._hosts.inside()[0]
-        remote.begin_segment()
+        remote.answer = HostAnswer()
         runtime._order(remote, SegmentPlan(EPOCH, 0.1), [0, 1])
         self.member.link.send("want", {"part": runtime._parts, "wanted": 3})
         while (leases := self.member.hear("leases").header)["part"] != runtime._parts:

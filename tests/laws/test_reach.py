@@ -14,7 +14,7 @@ from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
 from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.base import Cluster
-from roundelay.runtime.rows import REACH_RULES, Row, reach
+from roundelay.runtime.rows import REACH_RULES, Lock, Row, reach
 from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.driver import SimRuntime
@@ -31,7 +31,7 @@ ONE_OF_EACH: dict[type[Reach], Reach] = {
 EVERY = pytest.mark.parametrize("kind", REACH_RULES, ids=[kind.__name__ for kind in REACH_RULES])
 
 
-class Taken:
+class Taken(Lock):
     """The lock of row `rank`: writes down when it is taken and given back, for all rows in one list."""
 
     def __init__(self, rank: int, log: list[str]) -> None:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundelay.core.errors import UserError
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan, Straggler, staleness_summary
 from roundelay.runtime.sim.cost import CostModel
@@ -180,6 +181,13 @@ def test_ages_of_the_centre_count_what_others_have_reported(name: str) -> None:
     histogram, largest, _ = staleness_summary(outcome.counts)
     assert largest == 3
     assert histogram[:3] == [1, 1, 1]
+
+
+def test_a_largest_delay_below_the_number_of_learners_is_refused() -> None:
+    """Learners that take turns would drop each other's reports for ever."""
+    with pytest.raises(UserError, match=r"asgd\.max_delay is 3 with 4 learners"):
+        make_strategy("asgd max_delay=3").check(4)
+    make_strategy("asgd max_delay=4").check(4)
 
 
 @pytest.mark.parametrize("name", [n for n in MANY if not make_strategy(n).traits.alone_is_sgd])

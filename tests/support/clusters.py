@@ -32,6 +32,7 @@ MANY = (
     "asgd",
     "asgd period=3",
     "asgd staleness_aware=true",
+    "asgd max_delay=8",
     "easgd period=2",
     "easgd-sync period=2",
     "dpsgd",

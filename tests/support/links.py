@@ -78,7 +78,7 @@ def sealed(link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: byte
 
 def put(link: Link, data: bytes) -> None:
     """Onto the wire, as it is."""
-    link.stream.write([memoryview(data)])
+    link.write([memoryview(data)])
 
 
 def pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:

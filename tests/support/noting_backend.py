@@ -15,7 +15,7 @@ from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
-from roundelay.runtime.rows import Row, reach
+from roundelay.runtime.rows import Lock, Row, reach
 from roundelay.runtime.trace import Kind
 
 P = 4
@@ -24,7 +24,7 @@ BATCH = Minibatch(0, 0, 0, 8)
 PLAN = SegmentPlan(EpochPlan(0, 240, 24, 3, 0), 0.5)
 
 
-class HandLock:
+class HandLock(Lock):
     """A lock that a test may hold for somebody else."""
 
     taken = False

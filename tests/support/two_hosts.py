@@ -170,7 +170,7 @@ class Impostor:
                 whole(self, [view[:left]])
                 sent += len(view)
 
-        link.stream.write = write.__get__(link.stream)  # type: ignore[method-assign]
+        link.write = write.__get__(link)  # type: ignore[method-assign]
         link.send("row", header, [payload])
         link.close()
 

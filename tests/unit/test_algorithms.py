@@ -61,6 +61,14 @@ def test_a_report_by_hand(aware: bool, age: int, moved: float) -> None:
     assert mine.item() == centre.item() == pulled.item() == 20 + moved
 
 
+@pytest.mark.parametrize(("age", "moved"), [(0, 3.0), (4, 3.0), (5, 0.0), (50, 0.0)])
+def test_a_report_that_is_too_old_is_dropped(age: int, moved: float) -> None:
+    """Its learner goes on from the centre all the same."""
+    mine, centre, pulled = torch.tensor([16.0]), torch.tensor([20.0]), torch.tensor([10.0])
+    Report(0.5, max_delay=5)(mine, centre, pulled, age=age)
+    assert mine.item() == centre.item() == pulled.item() == 20 + moved
+
+
 @given(NUMBERS, NUMBERS, SHARES, SHARES)
 def test_the_recursion_of_fairseq_by_two_other_names(a: list[float], b: list[float], zeta: float, eta: float) -> None:
     """Classical with 1 + zeta times the block rate."""

@@ -225,6 +225,9 @@ def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
     assert len(told) == 2
     evidence = run_claim(claim, halves, Ways(Silent(), told.append, Interrupt()))
     assert len(told) == 8
+    assert run_claim(claim, halves, Ways(Silent(), told.append, Interrupt())) == evidence
+    (line,) = told[8:]
+    assert line.startswith("all 8 rows are there already")
     again = run_claim(claim, whole, Ways(Silent(), lambda _: None, Interrupt()))
     assert evidence is not None
     assert again is not None

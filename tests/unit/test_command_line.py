@@ -43,6 +43,12 @@ NUMBERS = {
         (["--exp", "x", "train"], "there is no option --exp."),
         (["train"], "the following arguments are required: recipe, --exp. See `roundelay help train`."),
         (["compare"], "the following arguments are required: recipe, --strategies."),
+        (
+            ["train", "an4", "--exp", "x", "training.minibatch=256,1024"],
+            "`roundelay compare an4 --strategies NAME train",
+        ),
+        (["train", "an4", "--exp", "x", "strategy.period=5,20"], "--strategies NAME strategy.period=5,20` trains each"),
+        (["train", "an4", "--exp", "x", "training.minibatch=0"], "0 frames for 1 learner: give at least one each"),
         (["train", "demo", "--exp", "x", "max_epochs"], "max_epochs is neither an option nor an override"),
         (["report", "a", "--out"], "argument --out: expected one argument"),
         (["status", "a", "b"], "nobody asked for b"),

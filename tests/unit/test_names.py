@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
-SHELL = ("claims", "commands", "compare", "recipes", "report", "cli.py", "terminal.py", "__init__.py", "__main__.py")
-JOINED = ("acoustic.py", "recognition")
+SHELL = (
+    *("api", "claims", "commands", "compare", "recipes", "report"),
+    *("cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py"),
+)
+JOINED = ("acoustic.py", "packed", "recognition", "transcription")
 """The modules where the wings meet count as shell."""
 
 REGISTRIES = ("speech/corpus/readers", "algorithms/codecs")

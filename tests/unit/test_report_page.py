@@ -1,7 +1,6 @@
 """The page: whole, self-contained, escaped, with words for every picture, and drawn whatever the numbers are."""
 
 import dataclasses
-import html.parser
 import math
 import re
 import subprocess
@@ -32,33 +31,7 @@ from roundelay.report.charts import (
 )
 from roundelay.report.svg import axis, esc
 from support.fake_runs import Fake, fake_records, write_run
-
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-class Outline(html.parser.HTMLParser):
-    """Checks that every element is closed, and collects what the tests ask about."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attrs}) == len(attrs)
-        self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+from support.outline import Outline
 
 
 def some_runs(folder: Path) -> list[Path]:

@@ -8,10 +8,10 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.audio.speed import at_speed, perturbed
+from roundelay.speech.audio.speed import Resampler, at_speed, perturbed, resampled
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.fbank import fbank
-from support.corpora import RATE
+from support.corpora import RATE, speechlike
 from support.features import CONFIG, compute, some_utterances
 
 
@@ -55,3 +55,17 @@ def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance
     np.testing.assert_array_equal(store.get("sp0.9-s2-a"), fbank(torch.from_numpy(slow), RATE, CONFIG).numpy())
     with pytest.raises(UserError, match=r"speed 3: give speeds from 0\.5 to 2"):
         perturbed(some, (3.0,))
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000), (48000, 8000), (16000, 16000)])
+def test_resampling_block_by_block_is_resampling(rate: int, wanted: int) -> None:
+    signal = speechlike(0.7, rate)
+    for sizes in ([1, 7, 300, 20_000, 30], [len(signal)], [5] * 40):
+        resampler, made, at = Resampler(rate, wanted), [], 0
+        for size in [*sizes, len(signal)]:
+            made.append(resampler.push(signal[at : at + size]))
+            at += size
+        made.append(resampler.finish())
+        np.testing.assert_allclose(np.concatenate(made), resampled(signal, rate, wanted), atol=1e-6)
+    nothing = Resampler(rate, wanted)
+    assert len(nothing.push(signal[:0])) == len(nothing.finish()) == 0

@@ -158,6 +158,21 @@ def test_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["status", str(tmp_path / "nothing")]) == 2
 
 
+def test_a_folder_of_runs_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tmp_path / "grid"
+    (grid / "notes").mkdir(parents=True)
+    write_run(grid, Fake(name="done", learners=2))
+    assert main(["status", str(grid)]) == 0
+    assert "1 run, 1 finished" in " ".join(capsys.readouterr().out.split())
+    write(grid / "cut", dataclasses.replace(ME, doing="interrupted"))
+    assert main(["status", str(grid)]) == 1, "somebody has to go on with it"
+    head, _, *rows = (line.split() for line in capsys.readouterr().out.splitlines() if line.strip())
+    assert head[-6:] == ["2", "runs,", "1", "finished,", "1", "interrupted"]
+    assert [row[:2] for row in rows] == [["cut", "interrupted"], ["done", "finished"]]
+    assert main(["status", str(grid), "--json"]) == 1
+    assert [run["life"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["interrupted", "finished"]
+
+
 # What a training writes -----------------------------------------------------------------------------------------------
 
 

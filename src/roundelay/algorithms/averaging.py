@@ -1,12 +1,14 @@
 """Averages: of a pair of rows, and of a group of vectors.
 
-Legend: C elements of a chunk.
+Legend: P parameters, C elements of a chunk.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from roundelay.core.flat import chunks
 
 
 def pair_average_(mine: Tensor, theirs: Tensor) -> None:
@@ -30,6 +32,14 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
         raise ValueError("a weighted mean needs a positive total weight")
     out.zero_()
     add_shares_(out, vectors, [weight / total for weight in weights])
+
+
+def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """`weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
+    mean = torch.empty_like(vectors[0])
+    for part in chunks(mean.numel()):
+        weighted_mean_(mean[part], [vector[part] for vector in vectors], weights)
+    return mean
 
 
 def add_shares_(out: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:

@@ -13,6 +13,9 @@ since this learner last read it.
 
 Staleness-aware (Zhang, Gupta, Lian and Liu 2016): scale = 1 / max(1, age) instead of 1.
 
+With a largest delay R (Maranjyan, Tyurin and Richtarik 2025, "Ringmaster ASGD", arXiv 2501.16168) a report of age R or
+more is dropped: w~ stays, and w = p = w~.
+
 Legend: C elements of a chunk.
 """
 
@@ -27,11 +30,13 @@ class Report:
 
     rate: float = 1.0
     staleness_aware: bool = False
+    max_delay: int = 0  # 0: none is dropped
 
     def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, age: int) -> None:
         """Update `mine`, `centre` and `pulled` (C,) in place."""
-        scale = 1 / max(1, age) if self.staleness_aware else 1.0
-        mine.sub_(pulled)
-        centre.add_(mine, alpha=self.rate * scale)
+        if not self.max_delay or age < self.max_delay:
+            scale = 1 / max(1, age) if self.staleness_aware else 1.0
+            mine.sub_(pulled)
+            centre.add_(mine, alpha=self.rate * scale)
         mine.copy_(centre)
         pulled.copy_(centre)

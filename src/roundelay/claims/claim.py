@@ -121,9 +121,10 @@ class Claim:
     def definition(self) -> str:
         """Fingerprint of what is run and how it is judged, wording apart: evidence of another one does not count."""
         judged = [{k: v for k, v in plain(check).items() if k != "says"} for check in self._checks]
-        what = json.dumps(
-            [plain(self.experiment), len(self.rule.shown) if self.rule else 0, judged], sort_keys=True, default=str
-        )
+        experiment = plain(self.experiment)
+        if experiment and not experiment.get("processes_up_to", True):
+            del experiment["processes_up_to"]  # of later date than evidence without it
+        what = json.dumps([experiment, len(self.rule.shown) if self.rule else 0, judged], sort_keys=True, default=str)
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
     @property

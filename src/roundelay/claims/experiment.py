@@ -3,7 +3,7 @@
 Every experiment is a table in the end: rows with keys (strategy, learners, ...), a seed, and measured columns.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Row = dict[str, Any]
@@ -97,12 +97,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Trainings:
-    """Trainings of a packaged recipe on speech, in the simulator with real gradients unless an override says processes.
+    """Trainings of a packaged recipe on speech, in the simulator with real gradients.
 
     runs       folder of the runs: claims that share it share trainings, and have the same recipe and overrides
     overrides  section.key=value for all parts
     seeds      number of seeds that judge, from 1 on where anything is tuned, else from 0
     target     column `seconds` is the virtual time to that dev loss, straight between evaluations; null: to the end
+    processes_up_to   cells of so many learners or fewer are trained on processes instead, and have no column `seconds`
     """
 
     kind: Literal["trainings"] = field(default="trainings", kw_only=True)
@@ -112,6 +113,7 @@ class Trainings:
     overrides: tuple[str, ...] = ()
     seeds: int = 3
     target: float | None = None
+    processes_up_to: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -128,9 +130,20 @@ class Trainings:
 
     @property
     def grids(self) -> list[tuple[Part, str]]:
-        """Every strategy of every part."""
-        return [(part, strategy) for part in self.parts for strategy in part.strategies]
+        """Every strategy of every part; what is trained on processes is a part of its own."""
+        return [
+            (part, strategy) for whole in self.parts for strategy in whole.strategies for part in self._split(whole)
+        ]
 
+    def _split(self, part: Part) -> list[Part]:
+        few = tuple(learners for learners in part.learners if learners <= self.processes_up_to)
+        many = tuple(learners for learners in part.learners if learners not in few)
+        processes = [replace(part, learners=few, overrides=(*part.overrides, PROCESSES))] if few else []
+        return processes + ([replace(part, learners=many)] if many else [])
+
+
+PROCESSES = "training.runtime=procs"
+"""Override of a part whose cells are trained on processes."""
 
 AnyExperiment = Printed | Scenarios | Mixing | Trainings
 

@@ -25,8 +25,9 @@ it lands within the spread that its file states, and `roundelay claims write` ma
 A refuted claim is as good as a shown one. It says that something does not happen at this size, with these networks and
 this much speech, and no more. Numbers are means over seeds ± standard deviation of one run.
 
-Trainings run in the simulator with real gradients. Synchronous strategies have the same bits there as on processes;
-asynchronous ones follow a virtual clock instead of a real one, so that they repeat.
+Trainings run in the simulator with real gradients, unless the experiment says processes for few learners. Synchronous
+strategies have the same bits either way; asynchronous ones follow a virtual clock in the simulator instead of a real
+one, so that they repeat. On processes each run of theirs is a sample.
 """
 
 
@@ -40,7 +41,9 @@ class Settled:
 
     @property
     def short(self) -> str:
-        """The first check, and those that do not hold, with their numbers."""
+        """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
+        if self.evidence is None:
+            return " ".join(self.claim.open.split()) or "not run yet"
         told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
         return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
 
@@ -132,7 +135,8 @@ def _about(claim: Claim) -> str:
         case Trainings() as e:
             parts = "; ".join(_part(part) for part in e.parts)
             settings = " ".join(f"`{text}`" for text in e.overrides)
-            return f"Recipe `{e.recipe}` with {settings}, {e.seeds} seeds. {parts}."
+            where = f", up to {e.processes_up_to} learners on processes" if e.processes_up_to else ""
+            return f"Recipe `{e.recipe}` with {settings}, {e.seeds} seeds{where}. {parts}."
     raise AssertionError(claim.name)
 
 

@@ -90,6 +90,11 @@ class Kept:
             self._done = content["done"]
 
     @property
+    def folder(self) -> Path:
+        """The folder of the file."""
+        return self._path.parent
+
+    @property
     def seconds(self) -> float:
         """Of all rows."""
         return float(sum(one["seconds"] for one in self._done))
@@ -122,6 +127,8 @@ def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> Found | None:
             about = f"; about {seconds(left * sum(worked) / len(worked))} to go" if left else ""
             ways.announce(f"{number}/{len(pieces)} {said(tuple(piece.key.items()))}: {_told(row)}{about}")
         rows.append({**piece.key, **row})
+    if not worked:
+        ways.announce(f"all {len(rows)} rows are there already; remove {kept.folder} to work them out again")
     return Found(rows, [], kept.seconds)
 
 

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from roundelay.claims.experiment import Part, Row, Trainings, short
+from roundelay.claims.experiment import PROCESSES, Part, Row, Trainings, short
 from roundelay.claims.piece import Found
 from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.compare.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
@@ -55,12 +55,12 @@ def train_all(
 
 
 class Tables:
-    """Rows by run directory, so that one learner, which is in every grid, is there once."""
+    """Rows by name of the run directory, so that one learner, which is in every grid, is there once."""
 
     def __init__(self, experiment: Trainings) -> None:
         self._experiment = experiment
-        self.rows: dict[Path, Row] = {}
-        self.tuning: dict[Path, Row] = {}
+        self.rows: dict[str, Row] = {}
+        self.tuning: dict[str, Row] = {}
         self.seconds: dict[Path, float] = {}
 
     def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[Outcome]) -> None:
@@ -73,13 +73,16 @@ class Tables:
         tried = [record for choice in choices for record in choice.tried]
         records = cell_records(grid, outcomes)
         _complain([*tried, *records], choices)
-        self.tuning |= {one.directory: self._row(one, strategy, ()) for one in tried}
-        self.rows |= {one.directory: self._row(one, strategy, part.tuned) for one in records}
+        for one in tried:
+            self.tuning.setdefault(one.directory.name, self._row(one, strategy, ()))
+        for one in records:
+            self.rows.setdefault(one.directory.name, self._row(one, strategy, part.tuned))
         self.seconds |= {one.directory: one.wall_seconds or 0.0 for one in (*tried, *records)}
 
     def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
         """Keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train` (cross-entropy
-        of the last epoch), `seconds` (virtual), `consensus` distance, mean `staleness`, and what was tuned."""
+        of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean `staleness`, and what was
+        tuned."""
         keys = self._experiment.keys
         row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
         row |= {"straggler": " ".join(record.stragglers) or "none"} if "straggler" in keys else {}
@@ -100,6 +103,8 @@ def _columns(record: CellRecord, target: float | None) -> Row:
         "consensus": record.consensus_distance,
         "staleness": record.staleness_mean,
     }
+    if record.dev_cross_entropy is not None and record.virtual_seconds is None:
+        del found["seconds"]  # of processes they are real, and depend on what else the machine does
     return {k: float(f"{v:.6g}") if v is not None and isfinite(v) else None for k, v in found.items()}
 
 
@@ -137,8 +142,9 @@ def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Pa
         *experiment.overrides,
         *part.overrides,
     ]
+    runs = f"{experiment.runs}-processes" if PROCESSES in part.overrides else experiment.runs
     wanted = Contenders([strategy], part.learners, experiment.seeds, part.stragglers, part.tune)
-    return plan(experiment.recipe, overrides, wanted, place.out / "runs" / experiment.runs)
+    return plan(experiment.recipe, overrides, wanted, place.out / "runs" / runs)
 
 
 def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:

@@ -31,15 +31,15 @@ def _align(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, options.overrides)  # names a slip before torch is loaded
+    from roundelay.api.corpora import align
     from roundelay.recipes.recipe import load_recipe
     from roundelay.speech.hmm.boundaries import synthesised_boundaries
     from roundelay.speech.hmm.fit import warnings
-    from roundelay.speech.hmm.flat_start import train_alignments
     from roundelay.speech.prepared import load_corpus
 
     recipe = load_recipe(options.recipe, options.overrides)
     corpus = load_corpus(recipe.corpus)
-    summary = train_alignments(corpus, corpus.features(), recipe.align, recipe.alignment, Bar())
+    summary = align(recipe, progress=Bar())
     console.print(str(summary), markup=False)
     for line in warnings(summary.fit, recipe.alignment):
         console.print(f"warning: {line}", markup=False)

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from roundelay.commands.base import Command
-from roundelay.commands.stopping import status, stopping
 from roundelay.core.errors import UserError
+from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console, print_table
 
 
@@ -50,10 +50,7 @@ def _list() -> int:
         claim, evidence = one.claim, one.evidence
         head = f"{claim.number:>2}  {one.judgement.verdict.value:<8}  {claim.name}: {claim.title}"
         console.print(head, markup=False)
-        if evidence is None:
-            console.print(f"              {' '.join(claim.open.split()) or 'not run yet'}", markup=False)
-        else:
-            console.print(f"              {one.short}", markup=False)
+        console.print(f"              {one.short}", markup=False)
         took = f"  ({seconds(evidence.seconds)} on {evidence.machine})" if evidence else ""
         if claim.experiment is not None:
             console.print(f"              {claim.command}{took}", markup=False)

@@ -1,11 +1,13 @@
 """Strategies and runs side by side: simulate, compare, report."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
-from roundelay.commands.stopping import status, stopping
+from roundelay.core.errors import UserError
+from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console, print_table
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
@@ -19,6 +21,12 @@ def add(command: Command) -> None:
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    sub.add_argument(
+        "--audio", action="store_true", help="put the sound and spectrograms of the worst utterances into the page"
+    )
+    sub.add_argument(
+        "--corpus", type=Path, help="with --audio: the prepared corpus, where it is not at the place the runs name"
+    )
     _add_target(sub)
 
 
@@ -140,27 +148,20 @@ def _compare(options: argparse.Namespace) -> int:
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
     check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
+    from roundelay.api.comparing import TABLE_WIDTH, Judging, run_plan
     from roundelay.compare.grid import Contenders, parse_learners, plan
-    from roundelay.compare.running import run_grid
-    from roundelay.compare.summary import summarise
-    from roundelay.job import Interrupt
 
-    learners, stragglers = parse_learners(options.learners), options.straggler
-    grid = plan(
-        options.recipe,
-        overrides,
-        Contenders(strategies, learners, options.seeds, stragglers, tune=options.tune),
-        options.exp,
+    contenders = Contenders(
+        strategies, parse_learners(options.learners), options.seeds, options.straggler, tune=options.tune
     )
-    before = f", {grid.done} of them trained before" if grid.done else ""
-    told = f"{before}{grid.about_time}; minibatch: {grid.about_minibatch}"
-    console.print(f"{grid.size} trainings in {grid.folder}{told}", markup=False)
-    interrupt = Interrupt()
-    with stopping(interrupt):
-        outcomes = run_grid(
-            grid, not options.no_decode, Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt
-        )
-    compared = summarise(grid, outcomes, options.target_loss, console.width if console.is_terminal else 200)
+    grid = plan(options.recipe, overrides, contenders, options.exp)
+    compared, interrupt = run_plan(
+        grid,
+        Judging(not options.no_decode, options.target_loss),
+        Bar(quiet=True),
+        partial(console.print, markup=False),
+        console.width if console.is_terminal else TABLE_WIDTH,
+    )
     console.print(f"\n{compared.table}\n\n{compared.files}", markup=False)
     for failure in compared.failed:
         complain(failure)
@@ -171,10 +172,14 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> None:
+    from roundelay.commands.heard import listener
     from roundelay.report import load_runs, text_table, write_report
 
     console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
-    page = write_report(options.exp, options.out, options.target_loss)
+    if options.corpus is not None and not options.audio:
+        raise UserError("--corpus says where audio is; it needs --audio.")
+    listen = listener(options.exp, options.corpus) if options.audio else None
+    page = write_report(options.exp, options.out, options.target_loss, listen=listen)
     console.print(f"page written to {page}", markup=False)
 
 

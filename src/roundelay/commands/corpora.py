@@ -45,13 +45,10 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from roundelay.speech.corpus.named import prepare_named
+    from roundelay.api.corpora import prepare, usual_data
     from roundelay.speech.corpus.options import PrepareOptions
-    from roundelay.speech.corpus.readers import READERS
-    from roundelay.speech.corpus.readers.base import Request
 
-    usual = Path(READERS[options.corpus].data or f"data/{options.corpus}")
-    data = usual if options.data is None else options.data
+    data = usual_data(options.corpus) if options.data is None else options.data
     how = PrepareOptions(
         on_bad=options.on_bad_audio,
         on_missing_words=options.on_missing_words,
@@ -75,19 +72,10 @@ def _prepare(options: argparse.Namespace) -> None:
     splits: dict[str, list[str]] = {}
     for split, part in map(_split, options.split):
         splits.setdefault(split, []).append(part)
-    request = Request(
-        data=data,
-        source=options.source,
-        also=tuple(options.also),
-        download=options.download,
-        lexicon=options.lexicon,
-        splits=splits,
-        vocabulary=options.vocabulary,
-        vocabulary_size=options.vocabulary_size,
-        options=how,
-        seed=options.seed,
-    )
-    _show_prepared(prepare_named(options.corpus, request, Bar()), data)
+    names = ("source", "also", "download", "lexicon", "vocabulary", "vocabulary_size", "seed")
+    sources = {name: getattr(options, name) for name in names}
+    prepared = prepare(options.corpus, data, options=how, progress=Bar(), splits=splits, **sources)
+    _show_prepared(prepared, data)
 
 
 def _show_prepared(corpus: "Corpus", data: Path) -> None:

@@ -7,6 +7,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay prepare an4 --download --shards 4",
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
     ),
+    "inspect": (
+        "roundelay inspect data/mine",
+        "roundelay inspect s5/data --split train=tr --split dev=cv --lexicon words.dict",
+        "roundelay inspect data/mine --alignment exp/mine/alignment --format json",
+    ),
     "features": ("roundelay features data/an4 --bins 80", "roundelay features data/an4 --speed 0.9 1.1"),
     "export": ("roundelay export kaldi data/an4 --out kaldi/an4",),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),
@@ -36,6 +41,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
+    "pack": (
+        "roundelay pack exp/demo/four --out models/demo",
+        "roundelay pack exp/an4/dnn exp/an4/blstm:0.5 --out models/an4 --decoded exp/an4/together",
+    ),
+    "evaluate": (
+        "roundelay evaluate models/an4 --data data/mine --out results",
+        "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
+    ),
+    "transcribe": (
+        "roundelay transcribe models/an4 talk.mp3",
+        "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
+        "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
+        "roundelay transcribe models/an4 - --format json",
+    ),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",
@@ -55,13 +74,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay claims run stragglers",
         "roundelay claims run rings --source corpora/an4",
     ),
-    "report": ("roundelay report exp/demo/one exp/demo/four --out report.html",),
+    "report": (
+        "roundelay report exp/demo/one exp/demo/four --out report.html",
+        "roundelay report exp/demo/one exp/demo/four --audio",
+    ),
     "doctor": (
         "roundelay doctor",
         "roundelay doctor --listen 10.0.0.2",
         "roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500",
     ),
-    "status": ("roundelay status exp/demo/four --watch 10",),
+    "status": ("roundelay status exp/demo/four --watch 10", "roundelay status exp/an4/compare"),
     "demo": ("roundelay demo --folder demo",),
     "list": (
         "roundelay list strategies",

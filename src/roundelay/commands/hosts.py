@@ -10,7 +10,7 @@ from roundelay.core.files import json_line, json_text
 from roundelay.terminal import complain, console, print_table, write
 
 if TYPE_CHECKING:
-    pass
+    from roundelay.report.status import Status
 
 
 def add(command: Command) -> None:
@@ -52,24 +52,44 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
+    from roundelay.report.status import Life, read_status, runs_below
     from roundelay.runtime.clocks import pause, unix_clock
 
     while True:
-        found = read_status(options.exp, unix_clock())
+        runs = runs_below(options.exp)
+        found = [read_status(path, unix_clock()) for path in runs or [options.exp]]
         if options.watch is not None and console.is_terminal:
             console.clear()
-        if options.json:
-            write(json_line(found.to_json()) + "\n")
+        if runs:
+            _print_grid(options, found)
         else:
-            for line in headline(found):
-                console.print(line, markup=False)
-            for columns, rows in (host_rows(found), learner_rows(found)):
-                if rows:
-                    print_table(columns, rows)
-        if options.watch is None or found.life is not Life.RUNNING:
-            return 0 if found.life.well else 1
+            _print_run(options, found[0])
+        if options.watch is None or all(one.life is not Life.RUNNING for one in found):
+            return 0 if all(one.life.well for one in found) else 1
         pause(options.watch)
+
+
+def _print_run(options: argparse.Namespace, found: "Status") -> None:
+    from roundelay.report.status import headline, host_rows, learner_rows
+
+    if options.json:
+        write(json_line(found.to_json()) + "\n")
+        return
+    for line in headline(found):
+        console.print(line, markup=False)
+    for columns, rows in (host_rows(found), learner_rows(found)):
+        if rows:
+            print_table(columns, rows)
+
+
+def _print_grid(options: argparse.Namespace, found: "list[Status]") -> None:
+    from roundelay.report.status import grid_headline, grid_rows
+
+    if options.json:
+        write(json_line({"folder": str(options.exp), "runs": [one.to_json() for one in found]}) + "\n")
+        return
+    console.print(grid_headline(options.exp, found), markup=False)
+    print_table(*grid_rows(found))
 
 
 def _add_doctor(sub: argparse.ArgumentParser) -> None:
@@ -100,7 +120,7 @@ def _add_doctor(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_status(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument("exp", type=Path, help="the run directory, or the folder of a grid")
     sub.add_argument(
         "--watch",
         nargs="?",

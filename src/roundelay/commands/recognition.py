@@ -1,17 +1,12 @@
 """Recognition: decode, score."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
-
-if TYPE_CHECKING:
-    from roundelay.recipes.recipe import Recipe
 
 
 def add(command: Command) -> None:
@@ -56,22 +51,27 @@ def _decode(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.acoustic import check_trained
-    from roundelay.recognition.recognise import recognise
+    from roundelay.api.recognition import decode, decode_recipe
+    from roundelay.speech.trained import check_trained
 
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
+    others = [weighted(text) for text in options.others]
     # Everything is looked at before anything is decoded, which takes long.
-    recipes = [_decode_recipe(exp, options.set, options.corpus) for exp in options.exp]
-    others = []
-    for text in options.others:
-        path, weight = weighted(text)
-        others.append((path, _decode_recipe(path, options.set, options.corpus), weight))
-    if options.scores is None:
-        for path in [*options.exp, *(path for path, *_ in others)]:
-            check_trained(path)
-    for exp, recipe in zip(options.exp, recipes, strict=True):
-        done = recognise(exp, recipe, Bar(), others=others, out=options.out, of=options.corpus, scores=options.scores)
+    for exp in (*options.exp, *(exp for exp, _ in others)):
+        decode_recipe(exp, options.set, options.corpus)
+        if options.scores is None:
+            check_trained(exp)
+    for exp in options.exp:
+        done = decode(
+            exp,
+            options.set,
+            others=others,
+            corpus=options.corpus,
+            scores=options.scores,
+            out=options.out,
+            progress=Bar(),
+        )
         for found in done:
             console.print(
                 f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
@@ -87,26 +87,6 @@ def _decode(options: argparse.Namespace) -> None:
                     "recognised",
                     markup=False,
                 )
-
-
-def _decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> "Recipe":
-    from dataclasses import replace
-
-    from roundelay.recipes.kept import kept_recipe
-    from roundelay.speech.prepared import TRAIN, load_corpus
-
-    for assignment in overrides:
-        key = assignment.partition("=")[0].strip()
-        if not key.startswith("decode."):
-            hint = " To decode another corpus, give --corpus DIR." if key == "corpus" else ""
-            raise UserError(f"decode --set {assignment}: only decode.KEY=VALUE can be set.{hint}")
-    recipe = kept_recipe(exp, overrides)
-    if corpus is None or any(text.partition("=")[0].strip() == "decode.splits" for text in overrides):
-        return recipe
-    splits = tuple(name for name in load_corpus(corpus).splits if name != TRAIN)
-    if not splits:
-        raise UserError(f"{corpus}: no split but train. Name what to decode: --set 'decode.splits=[train]'.")
-    return replace(recipe, decode=replace(recipe.decode, splits=splits))
 
 
 def weighted(text: str) -> tuple[Path, float]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, positive, straggler, whole
 from roundelay.commands.base import Command
-from roundelay.commands.stopping import leave_to_another, status, stopping
 from roundelay.core.errors import UserError
+from roundelay.stopping import leave_to_another, status, stopping
 from roundelay.terminal import Bar, complain, console
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def add(command: Command) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     """Trains on one host or, under torchrun's variables, on one of several."""
-    from roundelay.recipes.known import check_recipe
-
-    check_recipe(options.recipe, _overrides(options))  # names a slip before torch is loaded
+    _check(options)  # names a slip before torch is loaded
     from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
     from roundelay.runtime.launch.world import read_place
 
@@ -68,11 +66,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.acoustic import make_job, make_terms
+    from roundelay.api.training import Beginning, conduct
     from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
-    from roundelay.training import train
 
     recipe = load_recipe(options.recipe, _overrides(options))
     job = make_job(recipe, options.exp, place)
@@ -91,18 +89,10 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
-    console.print(
-        f"{cluster.strategy.label}, {cluster.learners} learner{'s' * (cluster.learners > 1)} on {job.runtime_name}, "
-        f"{job.minibatch.text(cluster.learners)}, seed {cluster.seed} "
-        f"-> {options.exp}",
-        markup=False,
-    )
-    interrupt = Interrupt()
-    with stopping(interrupt):
-        results = train(job, options.exp, Bar(), interrupt, resume_only=options.resume, begin_anew=options.begin_anew)
+    results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
     if results is None:
         complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
-        return status(interrupt.why)
+        return status(why)
     for split, loss in results.frame_cross_entropy.items():
         console.print(
             f"{split} frame cross-entropy {loss:.4f}, accuracy {100 * results.frame_accuracy[split]:.2f} %",
@@ -115,6 +105,28 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         markup=False,
     )
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Find slips in recipe and overrides.
+
+    Raises:
+        UserError: as `check_recipe`; says so where several values were meant to be trained.
+    """
+    from roundelay.core.strategy_text import split_outside_brackets
+    from roundelay.recipes.known import check_recipe
+
+    try:
+        check_recipe(options.recipe, _overrides(options))
+    except UserError as error:
+        for text in options.overrides:
+            key, _, values = text.partition("=")
+            if len(split_outside_brackets(values)) > 1 and key.partition(".")[0] in str(error):
+                raise UserError(
+                    f"{error} `train` trains one value; `roundelay compare {options.recipe} --strategies NAME {text}` "
+                    "trains each of them."
+                ) from error
+        raise
 
 
 def _overrides(options: argparse.Namespace) -> list[str]:
@@ -133,11 +145,11 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from roundelay.acoustic import TRACE, load_model, make_job
+    from roundelay.acoustic import TRACE, make_job
     from roundelay.recipes.kept import kept_recipe
     from roundelay.runtime.replay.whole import replay
     from roundelay.speech.prepared import load_corpus
-    from roundelay.starting import MODEL
+    from roundelay.speech.trained import MODEL, load_model
 
     recipe = kept_recipe(options.exp)
     if (options.exp / MODEL).is_file():

@@ -1,5 +1,6 @@
 """Training and decoding the cells of a grid, one after the other; what is there already is only read."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.acoustic import make_job
@@ -19,9 +20,27 @@ from roundelay.report import load_run
 from roundelay.report.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
+from roundelay.speech.hmm.alignment import require_summary as require_alignment
+from roundelay.speech.prepared import read_summary as read_corpus
 from roundelay.training import train
 
-__all__ = ["CellState", "Outcome", "run_grid"]
+__all__ = ["CellState", "Outcome", "check_data", "run_grid"]
+
+
+def check_data(grid: Grid) -> None:
+    """Find out before the first training whether the corpora and alignments are there, rather than once for each cell.
+
+    What has ended needs neither.
+
+    Raises:
+        UserError: one of them is missing, or no corpus or alignment; names its folder.
+    """
+    cells = (*grid.cells, *(cell for tuning in grid.tunings for cell in tuning.trials))
+    recipes = [cell.configuration.base for cell in cells if not (cell.exp / Results.FILE).exists()]
+    for corpus in dict.fromkeys(recipe.corpus for recipe in recipes):
+        read_corpus(corpus)
+    for alignment in filter(None, dict.fromkeys(recipe.alignment for recipe in recipes)):
+        require_alignment(alignment)
 
 
 def run_grid(
@@ -120,6 +139,7 @@ class _CellWork:
             claim_directory(self.cell.exp, plain(with_kept_order(recipe, self.cell.exp)), complete)
         else:
             self.new = True
+            gc.collect()  # a training's objects refer to each other, features in reach: 100 MB each until Python looks
             if train(make_job(recipe, self.cell.exp), self.cell.exp, self.progress, self.interrupt) is None:
                 return False
         self.trained = True

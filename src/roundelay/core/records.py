@@ -21,6 +21,7 @@ from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
 
 SCHEMA = 1
+UTTERANCES_FILE = "utterances.jsonl"  # of a decoded split: words against words
 
 R = TypeVar("R", bound="Record")
 

@@ -129,7 +129,8 @@ class Training(HostOptions):
         size = self.size
         if size.a_round(self.learners) < max(1, self.learners):
             raise UserError(
-                f"{size.option} is {size.number} {size.unit} for {self.learners} learners: give at least one each."
+                f"{size.option} is {size.number} {size.unit} for {self.learners} "
+                f"learner{'s' * (self.learners > 1)}: give at least one each."
             )
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import Recipe
 from roundelay.speech.data.manifest import Utterance
@@ -21,6 +20,7 @@ from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.alignment import Alignment
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay.speech.trained import AcousticModel, load_model
 
 FRAME_SECONDS = 0.01
 TUNING_SPLIT = "dev"

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.acoustic import AcousticModel, load_model
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.recipes.kept import kept_recipe
@@ -24,7 +23,7 @@ from roundelay.speech.hmm.realign import (
 )
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.prepared import load_corpus
-from roundelay.starting import MODEL
+from roundelay.speech.trained import MODEL, AcousticModel, load_model
 
 Float32 = NDArray[np.float32]
 

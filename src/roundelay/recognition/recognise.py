@@ -1,7 +1,8 @@
 """Recognition: from trained runs to words and word error rates.
 
 OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.stm (with times in the recordings),
-                    wer.txt (the %WER line and its interval), errors.txt (every error in its place), decode.json; if
+                    wer.txt (the %WER line and its interval), errors.txt (every error in its place), utterances.jsonl
+                    (words against words, for programs), decode.json; if
                     asked for nbest.txt, lattices.txt.gz, hyp.ctm; where columns are units (decode.graph=ctc) units.txt,
                     those of the best column of each frame. OUT is the run, or a folder of the user's
 """

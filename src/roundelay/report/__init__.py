@@ -1,7 +1,10 @@
 """Run directories in; tables, curves and one self-contained HTML page out. Needs neither torch nor the corpus."""
 
+from roundelay.core.callable_package import make_callable
 from roundelay.report.page import render_html, write_report
 from roundelay.report.runs import Run, load_run, load_runs
 from roundelay.report.table import summary_table, text_table
 
 __all__ = ["Run", "load_run", "load_runs", "render_html", "summary_table", "text_table", "write_report"]
+
+make_callable(__name__, "roundelay.api.runs")

@@ -87,6 +87,8 @@ def empty_chart(width: float, message: str) -> str:
     return svg(width, 120, message, text(clip(message, width - 20), width / 2, 64, class_="unit", anchor="middle"))
 
 
+DARKEST = 0.32
+"""Added to a cell's opacity at most: the ink of its count keeps a contrast of 4.5 with every colour, dark or light."""
 LINES_HEIGHT = 340.0
 """Units of the drawing."""
 
@@ -264,7 +266,7 @@ def _dot_row(row: DotRow, top: float, width: float, x: Axis, *, stems: bool) -> 
             at = place(dot.value)
             target = element("circle", cx=at, cy=y, r=11.0, class_="target")
             parts.append(element("g", _title(dot.hover), target, mark(row.index, at, y, 5.0)))
-    return element("g", *parts, class_=f"series {colours(row.index)}", data_s=row.index)
+    return element("g", *parts, class_=f"series row {colours(row.index)}", data_s=row.index)
 
 
 @dataclass(frozen=True)
@@ -354,7 +356,7 @@ def heat_map(
         for j, other in enumerate(columns):
             value = matrix[i][j]
             share = value / most
-            shade = {"class_": "cell", "fill_opacity": 0.12 + 0.88 * share} if value else {"class_": "cell none"}
+            shade = {"class_": "cell", "fill_opacity": 0.06 + DARKEST * share} if value else {"class_": "cell none"}
             x, y = left + cell * j + 0.5, top + cell * i + 0.5
             box = element("rect", x=x, y=y, width=cell - 1, height=cell - 1, **shade)
             written = short(value)
@@ -365,7 +367,7 @@ def heat_map(
                     left + cell * (j + 0.5),
                     top + cell * (i + 0.5) + 4,
                     anchor="middle",
-                    class_="on" if share > 0.45 else "off",
+                    class_="off",
                 )
                 if fits
                 else ""

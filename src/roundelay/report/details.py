@@ -179,8 +179,10 @@ def table(
     rows: Sequence[Sequence[str]],
     numbers: Sequence[bool],
     meanings: Sequence[str] = (),
+    *,
+    sortable: bool = True,
 ) -> str:
-    """A table that scrolls sideways in its own box, its first column staying."""
+    """A table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it."""
     hints = [{"title": meaning} for meaning in meanings] or [{}] * len(titles)
     classes = [{"class_": "number"} if number else {} for number in numbers]
     head = [element("th", esc(t), scope="col", **h, **c) for t, h, c in zip(titles, hints, classes, strict=True)]
@@ -193,6 +195,10 @@ def table(
         for row in rows
     ]
     whole = element(
-        "table", element("caption", esc(caption)), element("thead", element("tr", *head)), element("tbody", *body)
+        "table",
+        element("caption", esc(caption)),
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+        **({"class_": "sortable"} if sortable and len(rows) > 1 else {}),
     )
     return element("div", whole, class_="scroll", role="region", aria_label=caption, tabindex=0)

@@ -2,13 +2,17 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from roundelay.core.records import WordErrors
 from roundelay.report.comparison import Comparison, spread
 from roundelay.report.numbers import plain, seconds, short
 from roundelay.report.runs import Run, State
 from roundelay.report.series import Series, finite, named, scored, series_interval, series_of
+from roundelay.report.words import difference, errors_by_utterance, recognised
+
+SURE = 0.05
 
 
 def scored_split(runs: Sequence[Run]) -> str | None:
@@ -80,17 +84,45 @@ def _word_errors(series: Sequence[Series], split: str | None) -> str:
     (low, best), (high, worst) = rates[0], rates[-1]
     if len(rates) == 1:
         return f"Word error rate on {split}: {plain(low, 1)} % ({best})."
-    intervals = [series_interval(errors) for errors in scores.values() if errors]
-    told_apart = max(i[0] for i in intervals) > min(i[1] for i in intervals)
-    doubt = (
-        "the 95 % intervals of some do not touch"
-        if told_apart
-        else "all 95 % intervals overlap, so these counts alone do not tell them apart"
-    )
+    doubt = _paired(series, split, best, worst) or _by_intervals(scores)
     range_ = f"lie between {plain(low, 1)} % ({best}) and {plain(high, 1)} % ({worst})"
     if plain(low, 1) == plain(high, 1):
         range_ = f"are all {plain(low, 1)} %"
     return f"Word error rates on {split} {range_}; {doubt}."
+
+
+def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
+    """Best and worst compared utterance by utterance; empty where decoding did not note them.
+
+    The two ends of several series differ by chance more than any two: p is multiplied by the number of pairs.
+    """
+    ends = [errors_by_utterance(recognised(s, split)) for name in (worst, best) for s in series if s.name == name]
+    apart = difference(*ends) if len(ends) == 2 and all(ends) else None
+    if apart is None:
+        return ""
+    low, high = apart.interval
+    p = min(1.0, apart.p * math.comb(len(series), 2))
+    said = (
+        f"on the same utterances the two differ by {plain(apart.wer, 2)} % (95 % interval {plain(low, 2)} to "
+        f"{plain(high, 2)}, p {small(p)}"
+    )
+    said += f", corrected for {len(series)} series)" if len(series) > 2 else ")"
+    return f"{said}: {'more than chance explains' if p < SURE else 'chance explains that'}"
+
+
+def small(p: float) -> str:
+    """A probability, three digits after the point."""
+    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+
+
+def _by_intervals(scores: Mapping[str, Sequence[WordErrors]]) -> str:
+    intervals = [series_interval(errors) for errors in scores.values() if errors]
+    told_apart = max(i[0] for i in intervals) > min(i[1] for i in intervals)
+    return (
+        "the 95 % intervals of some do not touch"
+        if told_apart
+        else "all 95 % intervals overlap, so these counts alone do not tell them apart"
+    )
 
 
 def _loss(series: Sequence[Series]) -> str:

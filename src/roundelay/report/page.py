@@ -5,6 +5,7 @@ It asks nobody for anything: style, script and charts are in it, and the letters
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,28 +16,39 @@ from roundelay.core.files import write_text
 from roundelay.report.comparison import Comparison, compare_runs
 from roundelay.report.curves import consensus, curves
 from roundelay.report.details import run_section, table
-from roundelay.report.headline import headline
+from roundelay.report.headline import headline, scored_split
+from roundelay.report.mistakes import Listen, mistakes
 from roundelay.report.panels import joined, speed, speedup, time_to_target, word_errors
 from roundelay.report.runs import Run, load_runs
+from roundelay.report.series import Series, finite
 from roundelay.report.svg import element, esc
 from roundelay.report.table import columns, means, means_table, summary_table
 from roundelay.report.talking import exchanges, staleness
 
 UNFOLDED = 4  # runs whose details stand open
+MANY_SERIES = 8  # above it curves show those that are ticked
+FIRST_SHOWN = 5
 SIDE_BY_SIDE = 4  # runs in a table whose columns are runs
 
 
-def write_report(folders: Sequence[Path], out: Path, target: float | None = None, warnings: Sequence[str] = ()) -> Path:
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    target: float | None = None,
+    warnings: Sequence[str] = (),
+    listen: Listen | None = None,
+) -> Path:
     """Read run directories and write the page; returns its path.
 
     Args:
         target: the held-out loss, nats per frame, that runs race to; None: one that all of them reached.
         warnings: what else a reader must know, each a sentence under the headline.
+        listen: finds the sound of an utterance, which then is in the page; None: no sound.
 
     Raises:
         UserError: a folder is no run directory (all such are named), or the page cannot be written.
     """
-    write_text(out, render_html(load_runs(folders), target, warnings))
+    write_text(out, render_html(load_runs(folders), target, warnings, listen=listen))
     return out
 
 
@@ -54,6 +66,7 @@ def render_html(
     target: float | None = None,
     warnings: Sequence[str] = (),
     tables: Sequence[PageTable] = (),
+    listen: Listen | None = None,
 ) -> str:
     """The page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte for
     byte."""
@@ -74,21 +87,46 @@ def render_html(
     alone = len(runs) == 1  # its own section shows the same
     who = "" if alone else exchanges(series)
     sections = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
+    split = scored_split(runs)
+    errors = mistakes(series, split, listen)
     footer = element(
         "footer", element("p", f"Made by Roundelay {esc(__version__)} from the records of these runs alone.")
     )
     main = element(
         "main",
         header,
+        _choice(series),
         _section("Result", _two(first), hidden=True),
         _tables(runs, comparison, tables),
+        _section("Errors", *errors) if errors else "",
         _section("Learning", _two(learning)),
         _section("Speed", _two(scaling)) if scaling else "",
         _section("Talking", _two(talking), who) if talking and not alone else "",
         _section("Each run", *sections),
         footer,
     )
-    return _document(title, main)
+    return _document(title, main, sound=listen is not None)
+
+
+def _choice(series: Sequence[Series]) -> str:
+    """Boxes to choose series by, where there are many; page.js shows them and obeys them."""
+    if len(series) <= MANY_SERIES:
+        return ""
+    losses = [(min(finite(run.cross_entropy for run in s.runs), default=math.inf), s.index) for s in series]
+    first = {index for _, index in sorted(losses)[:FIRST_SHOWN]}
+    first |= {s.index for s in series if s.runs[0].results.learners == 1}
+    boxes = []
+    for s in series:
+        ticked = {"checked": "checked"} if s.index in first else {}
+        box = element("input", type="checkbox", value=s.index, **ticked).removesuffix("</input>")
+        boxes.append(element("label", box, esc(s.name)))
+    buttons = [element("button", name, type="button", data_all=name.lower()) for name in ("All", "None")]
+    note = element(
+        "p", esc(f"Of {len(series)} series, those with the lowest held-out loss and one learner are ticked.")
+    )
+    return element(
+        "fieldset", element("legend", "Series in the curves"), note, *boxes, *buttons, hidden="hidden", class_="choice"
+    )
 
 
 def _two(panels: Sequence[str]) -> str:
@@ -106,7 +144,7 @@ def _tables(runs: Sequence[Run], comparison: Comparison, given: Sequence[PageTab
     if 1 < len(runs) <= SIDE_BY_SIDE:
         # On a telephone a few runs are compared line by line, instead of scrolling through thirteen columns.
         first, *lines = zip(titles, *rows, strict=True)
-        beside = table("All runs, side by side", first, lines, [False] + [True] * len(runs))
+        beside = table("All runs, side by side", first, lines, [False] + [True] * len(runs), sortable=False)
         parts = [element("div", *below, class_="wide"), element("div", beside, class_="narrow")]
     else:
         parts = below
@@ -125,12 +163,13 @@ def _over_seeds(comparison: Comparison) -> list[PageTable]:
     return [PageTable("Means over seeds ± standard deviation of one run", rows, meanings)]
 
 
-def _document(title: str, main: str) -> str:
+def _document(title: str, main: str, *, sound: bool = False) -> str:
     here = files("roundelay.report")
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Forbids every request and every script but ours: neither a mistake here nor a name in a record can make one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy += "; media-src data:" if sound else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

@@ -76,7 +76,7 @@ def _button(name: str, indices: tuple[int, ...]) -> str:
         height=14,
         aria_hidden="true",
     )
-    return element("button", sample, esc(name), type="button", data_s=" ".join(map(str, indices)))
+    return element("button", sample, esc(name), type="button", data_s=" ".join(map(str, indices)), aria_pressed="false")
 
 
 def _variant(series: Series, label: str) -> str:

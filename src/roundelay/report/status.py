@@ -1,6 +1,8 @@
 """A run that goes on: what its directory says of the present. Needs neither torch nor the run's own machine."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -106,6 +108,15 @@ def read_status(folder: Path, now: float) -> Status:
     )
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """Run directories in a folder that is none itself, as `roundelay compare` leaves them, by name."""
+
+    def is_run(path: Path) -> bool:
+        return (path / EVENTS).exists() or (path / Live.FILE).exists()
+
+    return [] if is_run(folder) or not folder.is_dir() else sorted(filter(is_run, folder.iterdir()))
+
+
 def _last(records: list[Record], cls: type[R]) -> R | None:
     found = of_kind(records, cls)
     return found[-1] if found else None
@@ -201,6 +212,24 @@ def _sentence(status: Status) -> str:
         Life.DEAD: f"dead: {where} ended without a word in {epoch}{age}. {resume}",
         Life.SILENT: f"silent: it was {doing} on {where}{age}. Look there whether that process lives.",
     }.get(life, f"{doing} ({where}{age})")
+
+
+def grid_headline(folder: Path, found: Sequence[Status]) -> str:
+    """A line such as `exp/grid: 3 runs, 2 finished, 1 running`."""
+    counts = Counter(one.life.value for one in found)
+    states = ", ".join(f"{counts[life.value]} {life.value}" for life in Life if counts[life.value])
+    return f"{folder}: {len(found)} run{'s' * (len(found) > 1)}, {states}"
+
+
+def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
+    rows: list[tuple[str, ...]] = []
+    for one in found:
+        epochs = MISSING if one.segment is None else f"{one.segment.epoch + 1}"
+        loss = MISSING if one.evaluation is None else f"{one.evaluation.cross_entropy:.4f}"
+        accuracy = MISSING if one.evaluation is None else percent(one.evaluation.accuracy)
+        rows.append((one.folder.name, one.life.value, epochs, loss, accuracy))
+    return ["run", "state", "epochs", "cross-entropy", "accuracy"], rows
 
 
 def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -202,23 +202,12 @@ class Counts:
     @classmethod
     def zeros(cls, learners: int, centre: bool = False) -> "Counts":
         """Nothing counted yet."""
-        one, bins, square = (learners,), (learners, STALENESS_BINS), (learners, learners + centre)
-        i = np.int64
-        return cls(
-            steps=np.zeros(one, i),
-            frames=np.zeros(one, i),
-            correct=np.zeros(one, i),
-            loss=np.zeros(one),
-            staleness=np.zeros(bins, i),
-            stalest=np.zeros(one, i),
-            stale_sum=np.zeros(one, i),
-            exchanges=np.zeros(square, i),
-            gradient_s=np.zeros(one),
-            update_s=np.zeros(one),
-            exchange_s=np.zeros(one),
-            mean_s=np.zeros(one),
-            means=np.zeros(one, i),
-        )
+        shapes = {"staleness": (learners, STALENESS_BINS), "exchanges": (learners, learners + centre)}
+        numbers = {}
+        for name in (item.name for item in dataclasses.fields(cls)):
+            kind: type[np.number[Any]] = np.float64 if name == "loss" or name.endswith("_s") else np.int64
+            numbers[name] = np.zeros(shapes.get(name, (learners,)), kind)
+        return cls(**numbers)
 
     def copy(self) -> "Counts":
         """A copy that later counting does not change."""

@@ -1,21 +1,24 @@
 """Scripts that start learners, and what they must have.
 
-A learner process imports the script that started it, under another name than `__main__`, so that it can unpickle what
-is defined there. Without the guard `if __name__ == "__main__":` that import runs the whole script again.
+A learner process imports the script that started it, under another name than `__main__`, where the task, the strategy
+or the optimizer is defined there. Without the guard `if __name__ == "__main__":` that import runs the whole script
+again.
 """
 
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+from roundelay.core.script import of_the_script, without_script
 
 GUARDLESS = 97
 """Exit status of a learner process in which the script began to train again."""
 ADVICE = (
-    "the script that trains runs again in each learner process, which imports it. Put what it does under "
-    '`if __name__ == "__main__":`'
+    "the script that trains runs again in each learner process, which imports it for what is defined there. Put what "
+    'it does under `if __name__ == "__main__":`'
 )
 
 
@@ -27,16 +30,11 @@ def not_imported_again() -> None:
 
 
 @contextmanager
-def importable_script() -> Iterator[None]:
-    """Meanwhile, a script that no process could import, such as one from standard input, is not named to those that
-    are started: they could only fail."""
+def importable_script(sent: object) -> Iterator[None]:
+    """Meanwhile, processes that are started import the script only if it is needed to unpickle `sent`, and if it is a
+    file: one from standard input could only fail."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if file is None or getattr(main, "__spec__", None) is not None or Path(file).exists():
+    no_file = file is not None and getattr(main, "__spec__", None) is None and not Path(file).exists()
+    with without_script() if no_file or not of_the_script(sent) else nullcontext():
         yield
-        return
-    del main.__file__
-    try:
-        yield
-    finally:
-        main.__file__ = file

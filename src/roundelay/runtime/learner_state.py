@@ -5,6 +5,7 @@ Legend: P parameters, L learners.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import final
 
 import numpy as np
@@ -73,6 +74,13 @@ class LearnerState(Me):
         deferred: the exchange that the next step is to do along with its update, if there is one.
     """
 
+    everyone: tuple[int, ...] = ()
+    living: tuple[int, ...] = ()
+    centre: int = 0
+    learning_rate: float = 0.0
+    minibatches_a_round: int = 1
+    memory: Mapping[str, Tensor] = MappingProxyType({})
+
     def __init__(
         self,
         place: LearnerPlace,
@@ -84,9 +92,10 @@ class LearnerState(Me):
     ) -> None:
         row, memory = vectors.row, vectors.memory
         self.rank, self.learners, self.seed = place.rank, place.learners, place.seed
-        self._optimizer, self._minibatches_a_round = optimizer, place.minibatches_a_round
+        self.everyone, self.centre = tuple(range(place.learners)), place.learners
+        self._optimizer, self.minibatches_a_round = optimizer, place.minibatches_a_round
         self.row, self.gradient_buffer, self.counts = row, vectors.gradient, tables.counts
-        self._learning_rate, self._living, self._count_steps = 0.0, self.everyone, True
+        self.living, self._count_steps = self.everyone, True
         self._snapshot, self._snapshot_version = SnapshotBuffer(row, vectors.snapshot), -1
         kept = {name: slices(memory[name]) for name in optimizer.memory}
         memory_parts = [{name: kept[name][number] for name in kept} for number in range(len(row.parts))]
@@ -95,11 +104,7 @@ class LearnerState(Me):
             if update is not None
             else ChunkedStep(self._snapshot, optimizer.attach(row.parts, memory_parts, tables.scalars))
         )
-        self._steps, self._memory, self._deferred = tables.steps, memory, deferred or Deferred()
-
-    @property
-    def everyone(self) -> tuple[int, ...]:
-        return tuple(range(self.learners))
+        self._steps, self.memory, self._deferred = tables.steps, memory, deferred or Deferred()
 
     @property
     def steps(self) -> int:
@@ -110,45 +115,20 @@ class LearnerState(Me):
         return self.row.vector
 
     @property
-    def memory(self) -> Mapping[str, Tensor]:
-        return self._memory
-
-    @property
-    def minibatches_a_round(self) -> int:
-        return self._minibatches_a_round
-
-    @property
     def momentum(self) -> Mapping[str, Tensor]:
-        return {name: self._memory[name] for name in self._optimizer.momentum_vectors}
+        return {name: self.memory[name] for name in self._optimizer.momentum_vectors}
 
     def reset_momentum(self) -> None:
-        self._optimizer.reset_momentum(self._memory)
+        self._optimizer.reset_momentum(self.memory)
 
     def share_after_reset(self, steps: int) -> float:
         return self._optimizer.share_after_reset(steps)
 
-    @property
-    def living(self) -> tuple[int, ...]:
-        return self._living
-
-    @property
-    def centre(self) -> int:
-        return self.learners
-
-    @property
-    def learning_rate(self) -> float:
-        return self._learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        """Set it, as somebody else's schedule says."""
-        self._learning_rate = rate
-
     def begin_segment(self, plan: SegmentPlan | None, living: tuple[int, ...], ages: str) -> None:
         """Forget the snapshot: between segments the row, and what the optimizer remembers, may have been replaced from
         outside. Without a plan somebody else's schedule says the learning rate."""
-        self._plan, self._learning_rate = plan, 0.0 if plan is None else plan.rate(plan.first_round)
-        self._living, self._count_steps, self._snapshot_version = living, ages == "row", -1
+        self._plan, self.learning_rate = plan, 0.0 if plan is None else plan.rate(plan.first_round)
+        self.living, self._count_steps, self._snapshot_version = living, ages == "row", -1
         self._deferred.clear()
         self._step.begin()
 
@@ -158,31 +138,25 @@ class LearnerState(Me):
         A minibatch without number, which only completes the draw of a group, belongs to none.
         """
         if batch.index >= 0 and self._plan is not None:
-            self._learning_rate = self._plan.rate(batch.index // self.learners)
+            self.learning_rate = self._plan.rate(batch.index // self.learners)
 
     def snapshot(self) -> Snapshot:
         if self._snapshot_version != self.row.version:
-            self.row.lock.acquire()
-            try:
+            with self.row.lock:
                 self._snapshot.copy()
                 self._snapshot_version = self.row.version
-            finally:
-                self.row.lock.release()
         self.row.trace.note(Kind.READ, mine=self._snapshot_version)
         return Snapshot(self._snapshot.vector, self._snapshot_version)
 
     def step(self, gradient: Gradient) -> None:
         row = self.row
-        row.lock.acquire()
-        try:
+        with row.lock:
             deferred = self._deferred.take(row)
             try:
                 stale = self._update_row(gradient, deferred)
             finally:
                 if deferred is not None:
                     deferred.theirs.lock.release()
-        finally:
-            row.lock.release()
         self._steps[self.rank] += 1
         self.counts.steps[self.rank] += 1
         if self._count_steps:
@@ -195,7 +169,7 @@ class LearnerState(Me):
         mixing = RowOperation(row, deferred.theirs, deferred.request) if deferred is not None else None
         if mixing is None:
             row.begin()
-        exchanging = self._step.take(gradient, self._learning_rate, mixing)
+        exchanging = self._step.take(gradient, self.learning_rate, mixing)
         if mixing is not None and deferred is not None:
             version = mixing.end()
             self.count_exchange(deferred.request, version)

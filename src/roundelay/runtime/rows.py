@@ -6,12 +6,13 @@ reads and writes, under which locks, what it does to a chunk, what it carries th
 Legend: P parameters.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +25,39 @@ from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
 
 
-class Lock(Protocol):
-    """Mutual exclusion for one row."""
+class Lock(ABC):
+    """Mutual exclusion, for a row or the work queue; held in the body of a `with`."""
 
-    def acquire(self) -> None: ...
-    def try_acquire(self) -> bool: ...
-    def release(self) -> None: ...
+    @abstractmethod
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody has it; says whether it did."""
+
+    @abstractmethod
+    def acquire(self) -> None:
+        """Take the lock, and wait for it.
+
+        Raises:
+            TimeoutError: whoever has it does not let go.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the lock back."""
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
-class NoLock:
+class NoLock(Lock):
     """For runtimes in which only one thing happens at a time."""
-
-    def acquire(self) -> None: ...
 
     def try_acquire(self) -> bool:
         return True
+
+    def acquire(self) -> None: ...
 
     def release(self) -> None: ...
 
@@ -108,13 +127,10 @@ class Row:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the lock for one mutation."""
-        self.lock.acquire()
-        try:
+        with self.lock:
             self.begin()
             yield
             self.end()
-        finally:
-            self.lock.release()
 
 
 def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), trace: Trace = NO_TRACE) -> None:

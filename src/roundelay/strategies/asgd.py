@@ -6,6 +6,14 @@ are as many updates old as others have reported meanwhile; a larger period is th
 
 There is no server process: the centre is one more row, and a report is an atomic exchange with it.
 
+With `max_delay` R a report of age R or more is dropped, and its learner goes on from the centre as it is now:
+Ringmaster ASGD (Maranjyan, Tyurin and Richtarik 2025, arXiv 2501.16168, algorithm 4). So a learner far behind does no
+harm.
+
+Where we differ from it: age counts dropped reports too, for they are exchanges with the centre like others, so R must
+be at least the number of learners. Then the fastest learner, whom every other has passed at most once since it read the
+centre, is never dropped. A minibatch whose report is dropped counts as trained: nobody computes it again.
+
 Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
 Staleness counts updates of the centre between reading it and reporting back. The centre is the model.
 """
@@ -15,6 +23,7 @@ from typing import ClassVar
 
 from roundelay.algorithms.parameter_server import Report
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
+from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 from roundelay.strategies.base import Strategy, Traits, at_least, positive
 
@@ -26,6 +35,7 @@ class Asgd(Strategy):
     period: int = 1
     rate: float = 1.0
     staleness_aware: bool = False
+    max_delay: int | None = None
 
     name: ClassVar[str] = "asgd"
     memory: ClassVar[tuple[str, ...]] = ("pulled",)
@@ -41,17 +51,29 @@ class Asgd(Strategy):
     def __post_init__(self) -> None:
         at_least(self.name, "period", self.period)
         positive(self.name, "rate", self.rate)
+        if self.max_delay is not None:
+            at_least(self.name, "max_delay", self.max_delay)
+
+    def check(self, learners: int) -> None:
+        super().check(learners)
+        if self.max_delay is not None and self.max_delay < learners:
+            raise UserError(
+                f"asgd.max_delay is {self.max_delay} with {learners} learners, who report one after the other: in the "
+                f"end every report would be older and be dropped. Give {learners} or more, or fewer learners."
+            )
 
     @property
     def label(self) -> str:
-        return f"{self.name} period {self.period}" + " staleness-aware" * self.staleness_aware
+        threshold = "" if self.max_delay is None else f" max delay {self.max_delay}"
+        return f"{self.name} period {self.period}" + " staleness-aware" * self.staleness_aware + threshold
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         each = learners / max(1, learners - 1) if self.staleness_aware else learners  # a report of age L - 1 is divided
         return self.rate * each / minibatches_a_round
 
     async def learn(self, me: Me) -> None:
-        pulled, report, steps = me.memory["pulled"], Report(self.rate, self.staleness_aware), 0
+        report = Report(self.rate, self.staleness_aware, self.max_delay or 0)
+        pulled, steps = me.memory["pulled"], 0
         read = await Fetch(me.centre, pulled)
         me.replace(pulled)
         while batch := await Draw():

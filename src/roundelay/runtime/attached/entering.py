@@ -188,11 +188,8 @@ def _shared(layout: Layout) -> tuple[str, ...]:
 
 def write(row: Row, vector: Tensor) -> None:
     """While nobody trains. Under the lock: given back when it is written, which on a device takes its time."""
-    row.lock.acquire()
-    try:
+    with row.lock:
         row.vector.copy_(vector)
-    finally:
-        row.lock.release()
 
 
 def place_of_rows(arena: Arena, vectors: Vectors, device: torch.device | None) -> RowsAre:

@@ -9,7 +9,7 @@ No alarm where inputs repeat within a learner (a mask, or all examples in every 
 from dataclasses import dataclass
 
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 FIRST = 4
 """Steps whose inputs are looked at."""
@@ -21,14 +21,8 @@ class InputTables(View):
 
     PUBLISHED = ("count",)
 
-    fingerprints: Integers
-    """(L, FIRST) Of each learner's first inputs."""
-    count: Integers
-    """(L,) How many of them are known."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        return {"fingerprints": Table((sizes.learners, FIRST)), "count": Table((sizes.learners,))}
+    fingerprints: Integers = table(L, FIRST)  # Of each learner's first inputs
+    count: Integers = table(L)  # How many of them are known
 
 
 class Inputs:

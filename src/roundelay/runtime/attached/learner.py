@@ -14,7 +14,6 @@ Legend: P parameters, L learners.
 
 import itertools
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -284,17 +283,18 @@ class AttachedLearner:
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
         rounds, joined = self.arena.queue.rounds, self.arena.view(Attendance).ending
-        alive, pause = self.arena.liveness.alive, 50e-6
-        with self._patience.waiting_for(f"learners {list(comrades)} to end the segment, or to take a step") as check:
-            while missing := [rank for rank in comrades if joined[rank] < self._segment]:
-                if max(rounds[rank] for rank in comrades) > round_:
-                    return
-                for rank in missing:
-                    if not alive[rank] and joined[rank] < self._segment:
-                        raise self._members.died(rank, NEEDED)
-                check()
-                time.sleep(pause)
-                pause = min(2 * pause, 2e-3)
+        alive = self.arena.liveness.alive
+
+        def come() -> bool:
+            missing = [rank for rank in comrades if joined[rank] < self._segment]
+            if not missing or max(rounds[rank] for rank in comrades) > round_:
+                return True
+            for rank in missing:
+                if not alive[rank] and joined[rank] < self._segment:
+                    raise self._members.died(rank, NEEDED)
+            return False
+
+        self._patience.until(come, f"learners {list(comrades)} to end the segment, or to take a step")
 
     def consensus_into(self, out: Tensor) -> None:
         """While `meet` reads: the model to evaluate, (P,): the centre, or the mean of all holders' rows."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 
@@ -28,15 +28,8 @@ class MeetingTables(View):
     """A learner writes its own column of the slot, of meetings with an even or with an odd number, before it publishes
     that it has come (`Attendance.met`)."""
 
-    kind: Integers
-    """(2, L) The kind of meeting, by its place in KINDS."""
-    nth: Integers
-    """(2, L) How often the learner has come to one of this kind."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each = Table((2, sizes.learners))
-        return {"kind": each, "nth": each}
+    kind: Integers = table(2, L)  # The kind of meeting, by its place in KINDS
+    nth: Integers = table(2, L)  # How often the learner has come to one of this kind
 
 
 class Meetings:

@@ -22,7 +22,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 DEATH_CHECK_SECONDS = 0.1
 """Interval at which a learner that waits looks whether the others live."""
@@ -45,19 +45,11 @@ class Attendance(View):
 
     PUBLISHED = ("met", "ending")
 
-    met: Integers
-    """(L,) Meetings a learner has come to."""
-    ending: Integers
-    """(L,) Number of the last segment that a learner has wanted to end."""
-    present: Integers
-    """(L,) 1: takes part in the segment that begins."""
-    left: Integers
-    """(L,) The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each = Table((sizes.learners,))
-        return {"met": each, "ending": each, "present": each, "left": each}
+    met: Integers = table(L)  # Meetings a learner has come to
+    ending: Integers = table(L)  # Number of the last segment that a learner has wanted to end
+    present: Integers = table(L)  # 1: takes part in the segment that begins
+    left: Integers = table(L)
+    """The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
 
 
 class Membership:
@@ -110,13 +102,10 @@ class Membership:
         for rank in self.living:
             if rank != self.rank and not self._breathes(rank):
                 lock = self._arena.queue_lock
-                lock.acquire()
-                try:
+                with lock:
                     if self._alive[rank]:
                         self._liveness.mark([rank], False)
                         self._reap(rank)
-                finally:
-                    lock.release()
 
     def _breathes(self, rank: int) -> bool:
         question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first_byte + rank, 1, 0)
@@ -131,12 +120,16 @@ class Membership:
             TimeoutError: nor that; says who is missing.
         """
         publish(self._met, self.rank, int(self._met[self.rank]) + 1)
-        pause = 1e-3
-        with self._patience.waiting_for("all learners to attach") as check:
-            while missing := [rank for rank in ranks if not self._met[rank]]:
+
+        def missing() -> list[int]:
+            return [rank for rank in ranks if not self._met[rank]]
+
+        def come() -> bool:
+            if missing():
                 look_outside()
-                self._check(check, missing)
-                time.sleep(pause)
+            return not missing()
+
+        self._patience.until(come, "all learners to attach", (1e-3, 1e-3), missing)
         for rank in ranks:
             if not self._alive[rank]:
                 raise LearnerDied(rank, "it ended before all learners had attached")
@@ -149,34 +142,26 @@ class Membership:
             LearnerDied: somebody died and is `needed`.
             TimeoutError: somebody did not come; says who.
         """
-        number, pause = int(self._met[self.rank]) + 1, 50e-6
+        number, missing = int(self._met[self.rank]) + 1, list[int]()
         everybody, started, said = self.living, time.monotonic(), False  # who lives now is asked what it came to
         self.meetings.announce(number)
         publish(self._met, self.rank, number)
-        with self._patience.waiting_for(f"{what}, in {self.meetings.now}") as check:
-            while True:
-                missing = [rank for rank in everybody if self._met[rank] < number]
-                self.meetings.check(number, [rank for rank in everybody if rank not in missing])
-                if not missing:
-                    return
-                for rank in missing:
-                    if not self._alive[rank] and self._met[rank] < number:
-                        if needed:
-                            raise self.died(rank, f"while the others waited for it: {what}")
-                        everybody = tuple(r for r in everybody if r != rank)
-                self._check(check, missing)
-                if not said and time.monotonic() - started > LONG_SECONDS:
-                    said = True
-                    self.meetings.say_long(missing)
-                time.sleep(pause)
-                pause = min(2 * pause, 2e-3)
 
-    @staticmethod
-    def _check(check: Callable[[], None], missing: Sequence[int]) -> None:
-        try:
-            check()
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; still missing: {list(missing)}") from None
+        def come() -> bool:
+            nonlocal everybody, missing, said
+            missing = [rank for rank in everybody if self._met[rank] < number]
+            self.meetings.check(number, [rank for rank in everybody if rank not in missing])
+            for rank in missing:
+                if not self._alive[rank] and self._met[rank] < number:
+                    if needed:
+                        raise self.died(rank, f"while the others waited for it: {what}")
+                    everybody = tuple(r for r in everybody if r != rank)
+            if missing and not said and time.monotonic() - started > LONG_SECONDS:
+                said = True
+                self.meetings.say_long(missing)
+            return not missing
+
+        self._patience.until(come, f"{what}, in {self.meetings.now}", missing=lambda: missing)
 
     def forget(self) -> None:
         """In a forked child: neither learner nor holder of any lock."""

@@ -7,7 +7,7 @@ slots found by key. The minibatch a learner has drawn last is held for it: shoul
 from dataclasses import dataclass
 
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 Key = tuple[int, int, int]
@@ -20,33 +20,18 @@ PASS_SLOTS = 64
 class PassTables(View):
     """Written under the queue lock."""
 
-    keys: Integers
-    """(PASS_SLOTS, 3) The pass in each slot: its key, the first number raised by 1."""
-    next_index: Integers
-    """(PASS_SLOTS,) The next minibatch of each."""
-    returned: Integers
-    """(PASS_SLOTS, 1 + L) How many minibatches of each are to be drawn again, then which."""
-    count: Integers
-    """(1,) Passes begun so far."""
-    held: Integers
-    """(L, 2) Slot and number of the minibatch a learner has drawn last, or NONE twice."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        return {
-            "keys": Table((PASS_SLOTS, 3)),
-            "next_index": Table((PASS_SLOTS,)),
-            "returned": Table((PASS_SLOTS, 1 + sizes.learners)),
-            "count": Table((1,)),
-            "held": Table((sizes.learners, 2)),
-        }
+    keys: Integers = table(PASS_SLOTS, 3)  # The pass in each slot: its key, the first number raised by 1
+    next_index: Integers = table(PASS_SLOTS)  # The next minibatch of each
+    returned: Integers = table(PASS_SLOTS, lambda of: 1 + of.learners)
+    """Number of minibatches of each that are to be drawn again, then which."""
+    count: Integers = table(1)  # Passes begun so far
+    held: Integers = table(L, 2)  # Slot and number of the minibatch a learner has drawn last, or NONE twice
 
 
 def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
     """The number of the next minibatch of pass `key`, which has so many; None at its end. What the learner drew before
     counts as trained."""
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         tables = arena.view(PassTables)
         slot = _slot(tables, key)
         following, returned, held = tables.next_index, tables.returned[slot], tables.held
@@ -62,8 +47,6 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
         held[rank] = slot, index
         following[slot] += 1
         return index
-    finally:
-        arena.queue_lock.release()
 
 
 def _slot(tables: PassTables, key: Key) -> int:

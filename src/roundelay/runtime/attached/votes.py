@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 VOTE_SLOTS = 4
 
@@ -34,17 +34,9 @@ class Vote:
 class VoteTables(View):
     """A learner writes its own items of the slot of a round before it takes part in the mean of that round."""
 
-    given: Integers
-    """(VOTE_SLOTS, L, words) A bit for each trainable parameter tensor."""
-    skip: Integers
-    """(VOTE_SLOTS, L) 1: its gradient overflowed."""
-    changed: Integers
-    """(VOTE_SLOTS, L) A fingerprint of what its loop changed, or 0."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each, words = Table((VOTE_SLOTS, sizes.learners)), max(1, -(-sizes.tensors // 64))
-        return {"given": Table((VOTE_SLOTS, sizes.learners, words)), "skip": each, "changed": each}
+    given: Integers = table(VOTE_SLOTS, L, lambda of: max(1, -(-of.tensors // 64)))  # A bit for each parameter tensor
+    skip: Integers = table(VOTE_SLOTS, L)  # 1: its gradient overflowed
+    changed: Integers = table(VOTE_SLOTS, L)  # A fingerprint of what its loop changed, or 0
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:

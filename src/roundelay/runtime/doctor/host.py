@@ -104,15 +104,17 @@ def cores(asked: Asked) -> Iterator[Finding]:
     usable = have if granted is None else min(have, granted.cores)
     limit = "" if granted is None else f", of which this group of processes may use {granted.cores:.1f}"
     text = f"{have} cores{limit}"
+    learners = f"{asked.learners} learner{'s' * (asked.learners > 1)}"
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if asked.learners > usable:
-        change = f"Start at most {max(1, int(usable))} learners here: they would take turns."
-        yield Finding("cores", NOTE, f"{text} for {asked.learners} learners", change)
+        most = max(1, int(usable))
+        change = f"Start at most {most} learner{'s' * (most > 1)} here: they would take turns."
+        yield Finding("cores", NOTE, f"{text} for {learners}", change)
     elif threads.isdigit() and int(threads) * asked.learners > usable:
         change = f"export OMP_NUM_THREADS={max(1, int(usable) // asked.learners)}"
-        yield Finding("cores", NOTE, f"{text}, but {asked.learners} learners of {threads} threads", change)
+        yield Finding("cores", NOTE, f"{text}, but {learners} of {threads} threads", change)
     else:
-        yield Finding("cores", GOOD, f"{text} for {asked.learners} learner{'s' * (asked.learners > 1)}")
+        yield Finding("cores", GOOD, f"{text} for {learners}")
 
 
 def memory(asked: Asked) -> Iterator[Finding]:

@@ -131,30 +131,27 @@ def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
     Raises:
         LinkError: it cannot be reached, is a stranger, or says what makes no sense.
     """
-    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
-    try:
-        link.send("examine", {})
-        header = link.receive(patience + 60).header  # importing torch may take long
-        findings = [Finding.from_json(one) for one in header["findings"]]
-        return Visited(str(header["name"]), address, findings, {str(k): str(v) for k, v in header["versions"].items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise link.blame(f"has findings that make no sense ({error!r})") from error
-    finally:
-        link.close()
+    with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
+        try:
+            link.send("examine", {})
+            header = link.receive(patience + 60).header  # importing torch may take long
+            findings = [Finding.from_json(one) for one in header["findings"]]
+            found = {str(k): str(v) for k, v in header["versions"].items()}
+            return Visited(str(header["name"]), address, findings, found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise link.blame(f"has findings that make no sense ({error!r})") from error
 
 
 def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
     """Let `origin` measure the way to `target`."""
     where = f"{target.address[0]}:{target.address[1]}"
     try:
-        link = Link.connect(origin.address, secret, {"name": socket.gethostname()}, patience)
-        try:
-            link.send("measure", {"origin": origin.name, "target": target.name, "address": list(target.address)})
-            return Way.from_json(link.receive(3 * patience + 30).header)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise link.blame(f"answers with what makes no sense ({error!r})") from error
-        finally:
-            link.close()
+        with Link.connect(origin.address, secret, {"name": socket.gethostname()}, patience) as link:
+            try:
+                link.send("measure", {"origin": origin.name, "target": target.name, "address": list(target.address)})
+                return Way.from_json(link.receive(3 * patience + 30).header)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise link.blame(f"answers with what makes no sense ({error!r})") from error
     except LinkError as error:
         return Way(origin.name, target.name, where, problem=f"{origin.name} no longer answers: {error}")
 
@@ -178,12 +175,9 @@ def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
 
 
 def _tell(address: tuple[str, int], secret: bytes, patience: float, kind: str, header: dict[str, Any]) -> None:
-    link = Link.connect(address, secret, {"name": socket.gethostname()}, patience)
-    try:
+    with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
         link.send(kind, header)
         link.receive(patience)
-    finally:
-        link.close()
 
 
 def _send(link: Link, size: int, patience: float) -> float:

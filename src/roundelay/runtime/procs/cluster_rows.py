@@ -49,14 +49,11 @@ class ClusterRows:
         found = {}
         for source in dict.fromkeys((rank, self._cluster.learners if self._cluster.centre else rank)):
             row = self._rows[source]
-            row.lock.acquire()
-            try:
+            with row.lock:
                 found["row"] = row.vector.clone()
                 if source == rank:
                     found |= {name: self._arena.vector(name, rank).clone() for name in self._memory}
                     found["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[rank].copy())
-            finally:
-                row.lock.release()
         return found
 
     def hand_over(self, rank: int, source: int, trace: Path | None, number: int) -> None:

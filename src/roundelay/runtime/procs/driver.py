@@ -305,13 +305,10 @@ class ProcsRuntime(Runtime):
         """End after the round the furthest learner has begun, or its block. Draws happen under the same lock, so none
         is past it."""
         arena, learners = self.arena, self.cluster.learners
-        arena.queue_lock.acquire()
-        try:
+        with arena.queue_lock:
             synchronous = self.cluster.strategy.traits.synchronous
             reached = int(arena.queue.rounds.max()) if synchronous else -(-int(arena.queue.next_index[0]) // learners)
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), self.cluster.stop_round(reached))
-        finally:
-            arena.queue_lock.release()
 
     def process_ids(self) -> list[int]:
         """Of the learners here, by rank; the replacement's where a learner is being replaced."""

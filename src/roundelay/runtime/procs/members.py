@@ -79,7 +79,7 @@ def start_member(spec: WorkerSpec) -> Member:
     process = context.Process(
         target=main, args=(spec, theirs, lifeline), name=f"{PROCESS_NAME} {spec.rank}", daemon=True
     )
-    with importable_script():
+    with importable_script(spec):
         process.start()
     theirs.close()
     lifeline.close()

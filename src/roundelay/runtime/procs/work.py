@@ -52,16 +52,15 @@ class PlannedWork(LearnerWork):
         return Gradient(self._buffer, at.version, statistics, float(batch.frames))
 
     def draw(self, group: tuple[int, ...]) -> Minibatch | None:
-        drawn = self._next(group)
-        if drawn is not queue.NONE_YET:
-            return drawn
-        # Minibatches come from another host, and there is none at the moment.
-        pause = 50e-6
-        with self._patience.waiting_for("a minibatch from the host that hands them out") as check:
-            while (drawn := self._next(group)) is queue.NONE_YET:
-                check()
-                time.sleep(pause)
-                pause = min(2 * pause, 2e-3)
+        drawn: Minibatch | None = None
+
+        def came() -> bool:
+            """False: minibatches come from another host, and there is none at the moment."""
+            nonlocal drawn
+            drawn = self._next(group)
+            return drawn is not queue.NONE_YET
+
+        self._patience.until(came, "a minibatch from the host that hands them out")
         return drawn
 
     def _next(self, group: tuple[int, ...]) -> Minibatch | None:
@@ -74,8 +73,7 @@ class PlannedWork(LearnerWork):
 
     def _next_round(self) -> Minibatch | None:
         arena, rounds = self._arena, self._arena.queue.rounds
-        arena.queue_lock.acquire()
-        try:
+        with arena.queue_lock:
             round_ = int(rounds[self._rank])
             if arena.queue.hold[0]:
                 return queue.NONE_YET
@@ -83,5 +81,3 @@ class PlannedWork(LearnerWork):
                 return None
             rounds[self._rank] += 1
             return self._plan.piece(round_ * self._learners + self._rank)
-        finally:
-            arena.queue_lock.release()

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import weighted_mean_
-from roundelay.core.flat import chunks
+from roundelay.algorithms.averaging import weighted_mean
 from roundelay.runtime.replay.baton import Baton
 
 Group = tuple[int, ...]
@@ -47,7 +45,7 @@ class RecordedMeans:
         if len(found.vectors) == len(group):
             del self._open[key]
             given = [found.vectors[member] for member in group]
-            found.mean = _mean([v for v, _ in given], [w for _, w in given])
+            found.mean = weighted_mean([v for v, _ in given], [w for _, w in given])
             self._baton.changed()
         return found
 
@@ -66,11 +64,4 @@ class RecordedMeans:
         self._baton.until(
             rank, lambda: all((other, number) in published for other in ranks), f"its neighbours in mix {number}"
         )
-        return _mean([published[other, number] for other in ranks], [weight for _, weight in weights])
-
-
-def _mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    mean = torch.empty_like(vectors[0])
-    for part in chunks(mean.numel()):
-        weighted_mean_(mean[part], [vector[part] for vector in vectors], list(weights))
-    return mean
+        return weighted_mean([published[other, number] for other in ranks], [weight for _, weight in weights])

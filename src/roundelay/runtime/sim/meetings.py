@@ -9,25 +9,13 @@ Legend: P parameters.
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import weighted_mean_
+from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.effects import Mix
-from roundelay.core.flat import chunks
 
 W = TypeVar("W")
 Group = tuple[int, ...]
-
-
-def _mean(vectors: list[Tensor], weights: list[float]) -> Tensor:
-    size = vectors[0].numel()
-    if not size:
-        return vectors[0]
-    mean = torch.empty(size)
-    for part in chunks(size):
-        weighted_mean_(mean[part], [vector[part] for vector in vectors], weights)
-    return mean
 
 
 class VirtualMeans(Generic[W]):
@@ -50,7 +38,7 @@ class VirtualMeans(Generic[W]):
         del self._gatherings[group]
         self._recent = ()
         vectors, weights, waiting = zip(*(arrived[member] for member in group), strict=True)
-        return _mean(list(vectors), list(weights)), list(waiting)
+        return weighted_mean(vectors, weights) if vector.numel() else vector, list(waiting)
 
     def abandon(self, rank: int) -> list[W]:
         """All that wait in a group with `rank`, which will not come; they need not wait any longer."""
@@ -104,7 +92,7 @@ class VirtualMixes(Generic[W]):
         if not mix.vector.numel():
             return rank, mix, mix.vector, who
         contributions = [self._contributions[other, number] for other, _ in mix.weights]
-        mixed = _mean([contribution.vector for contribution in contributions], [weight for _, weight in mix.weights])
+        mixed = weighted_mean([one.vector for one in contributions], [weight for _, weight in mix.weights])
         for (other, _), contribution in zip(mix.weights, contributions, strict=True):
             contribution.readers -= 1
             if not contribution.readers:

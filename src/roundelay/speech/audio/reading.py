@@ -23,7 +23,8 @@ Samples = npt.NDArray[np.float32]
 
 STREAMED = 0x7FFFF000
 """From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
-_BLOCK = 1 << 20  # samples read at once, all channels together
+READ_AT_ONCE = 1 << 20
+"""Samples read at once, all channels together."""
 _LONGEST_SPHERE_HEADER = 1 << 16
 
 
@@ -49,7 +50,7 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
     """
     path = audio_path(utterance, folder)
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             return resampled(
                 _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
             )
@@ -69,7 +70,7 @@ def audio_length(path: Path) -> tuple[int, int]:
 def audio_shape(path: Path) -> tuple[int, int, int]:
     """`audio_length`, and the number of channels."""
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
     except Unusable as error:
         raise AudioError(f"{path}: {error}") from None
@@ -83,7 +84,7 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
     """
     path = audio_path(utterance, folder)
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             file.seek(min(utterance.start_sample, file.frames))
             wanted = min(utterance.num_samples, int(seconds * utterance.sampling_rate))
             block = np.nan_to_num(file.read(wanted, dtype="float32", always_2d=True))
@@ -101,8 +102,12 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[soundfile.SoundFile]:
-    """The file, open; whatever goes wrong with it becomes `Unusable`."""
+def opened(path: Path) -> Iterator[soundfile.SoundFile]:
+    """The file, open.
+
+    Raises:
+        Unusable: whatever goes wrong with it, also while the block reads.
+    """
     try:
         _check_whole(path)
         with soundfile.SoundFile(path) as file:
@@ -127,7 +132,7 @@ def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
     if last > file.frames:
         raise Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
     file.seek(first)
-    block = max(1, _BLOCK // file.channels)
+    block = max(1, READ_AT_ONCE // file.channels)
     pieces: list[Samples] = []
     missing = utterance.num_samples
     while missing > 0:

@@ -62,6 +62,47 @@ def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> S
     return _at_step(samples, step.limit_denominator(_FINEST_STEP))
 
 
+class Resampler:
+    """`resampled` of samples that come block by block: the same result, to rounding, in memory for one block.
+
+    Args:
+        rate: of what is given, Hz.
+        wanted: of what comes back, Hz.
+    """
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        self._step = Fraction(rate, wanted).limit_denominator(_FINEST_STEP)
+        self._weights, reach = _weights(self._step.numerator, self._step.denominator)
+        self._waiting: Samples = np.zeros(reach, np.float32)  # from the first tap of the next period on
+        self._given = self._made = 0
+
+    def push(self, samples: Samples) -> Samples:
+        """The results (M,) that all samples given so far decide, without those of earlier calls."""
+        if self._step == 1:
+            return samples
+        self._given += len(samples)
+        self._waiting = np.concatenate([self._waiting, samples])
+        periods = (len(self._waiting) - len(self._weights)) // self._step.numerator + 1
+        return self._periods(max(0, periods))
+
+    def finish(self) -> Samples:
+        """The last results: nothing follows."""
+        wanted = 0 if self._step == 1 or not self._given else max(1, round(self._given / self._step)) - self._made
+        periods = -(-max(0, wanted) // self._step.denominator)
+        lacking = (periods - 1) * self._step.numerator + len(self._weights) - len(self._waiting)
+        self._waiting = np.concatenate([self._waiting, np.zeros(max(0, lacking), np.float32)])
+        return self._periods(periods)[: max(0, wanted)]
+
+    def _periods(self, periods: int) -> Samples:
+        if not periods:
+            return np.zeros(0, np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(self._waiting, len(self._weights))
+        result: Samples = (windows[:: self._step.numerator][:periods] @ self._weights).reshape(-1)
+        self._waiting = self._waiting[periods * self._step.numerator :]
+        self._made += len(result)
+        return result
+
+
 def _at_step(samples: Samples, step: Fraction) -> Samples:
     if step == 1 or not len(samples):
         return samples

@@ -121,9 +121,20 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
     """Speakers, and recordings by their features, that are in the training split and in another one."""
+    remarks = shared_speakers(splits)
+    heard = _sketches([u for u in splits[TRAIN] if u.speed == 1], store)
+    for split, utterances in splits.items():
+        if split == TRAIN:
+            continue
+        twice = [(u.id, other) for u in utterances if (other := _same(u.id, heard, store)) is not None]
+        remarks += shared_audio(split, twice)
+    return remarks
+
+
+def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
+    """Remarks on speakers of the training split who are in another one."""
     remarks = []
-    train = [u for u in splits[TRAIN] if u.speed == 1]
-    speakers = {u.speaker for u in train}
+    speakers = {u.speaker for u in splits[TRAIN] if u.speed == 1}
     for split, utterances in splits.items():
         if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
             of = len({u.speaker for u in utterances})
@@ -132,19 +143,19 @@ def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> 
                 f"{len(both)} of {counted(of, 'speaker')} of {split} {'is' if len(both) == 1 else 'are'} in train too "
                 f"({shown}): its error rates are not those of people who were never heard"
             )
-    heard = _sketches(train, store)
-    for split, utterances in splits.items():
-        if split == TRAIN:
-            continue
-        twice = [(u.id, other) for u in utterances if (other := _same(u.id, heard, store)) is not None]
-        if twice:
-            pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
-            remarks.append(
-                f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
-                f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
-                f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on what it was trained on"
-            )
     return remarks
+
+
+def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
+    """A remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
+    if not twice:
+        return []
+    pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
+    return [
+        f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
+        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
+        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on what it was trained on"
+    ]
 
 
 def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
+from roundelay.core.script import SpawnWithoutScript, of_the_script
 
 B = TypeVar("B")
 R = TypeVar("R")
@@ -60,7 +61,7 @@ def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any
         UserError: they do not start.
     """
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn") if of_the_script(initializer) else SpawnWithoutScript()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))
     with _one_thread_each(), pool:  # for as long as the pool may start processes, which is until its end
         try:

@@ -216,11 +216,16 @@ def decoders(
     """
     graph = load_graph(graph_folder)  # also when workers load it, so that a broken graph is one clear message
     if (workers or cores()) == 1:
-        yield Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
+        yield decoder_here(graph, pronouncing, rescorer)
         return
     del graph
     with start_workers(workers or cores(), _start, graph_folder, pronouncing) as running:
         yield Decoders(None, running, pronouncing, rescorer)
+
+
+def decoder_here(graph: Graph, pronouncing: Pronouncing | None = None, rescorer: Rescorer | None = None) -> Decoders:
+    """A decoder in this process, with a graph that is loaded already; arguments as of `decoders`."""
+    return Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
 
 
 _HERE: dict[str, _Loaded] = {}  # of a worker process

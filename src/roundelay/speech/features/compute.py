@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from roundelay.core.checksums import write_checked
@@ -38,6 +36,7 @@ from roundelay.speech.features.parts import (
     only_fbank,
     stored_parts,
 )
+from roundelay.speech.features.speaker_sums import SpeakerSums
 from roundelay.speech.features.store import (
     FEATURES,
     INDEX,
@@ -278,20 +277,14 @@ def _finish(
 ) -> SpeakerStats:
     """Makes the array and the speakers' statistics from what was computed; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
-    statistics = _Statistics(width)
+    sums = SpeakerSums(width)
     told = progress if partial.size > WORTH_SAYING_BYTES else Silent()
     told.start("statistics of speakers, then a checksum", len(kept))
     for u in kept:
-        statistics.add(u.speaker, partial.features(u.id))
+        sums.add(u.speaker, partial.features(u.id))
         told.advance()
     told.finish()
-    speakers = statistics.finish()
-    first = 0
-    for part in stored_parts(sources, kept[0]):
-        if part.normalise == "none":
-            speakers.mean[:, first : first + part.width] = 0.0
-            speakers.std[:, first : first + part.width] = 1.0
-        first += part.width
+    speakers = sums.finish(stored_parts(sources, kept[0]))
     partial.become(partial.folder / FEATURES, [u.id for u in kept], width)
     write_speakers(partial.folder / SPEAKER_STATISTICS, speakers)
     return speakers
@@ -370,29 +363,3 @@ def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[Featur
     except (UserError, KeyError, TypeError):
         return None
     return None if store.absent or (left_out and on_bad == "error") else (store, left_out)
-
-
-class _Statistics:
-    """Sums per speaker, in double precision."""
-
-    def __init__(self, features: int) -> None:
-        self.features = features
-        self.sums: dict[str, tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
-
-    def add(self, speaker: str, features: Float32) -> None:
-        zero = (0, np.zeros(self.features), np.zeros(self.features))
-        count, total, squares = self.sums.get(speaker, zero)
-        double = features.astype(np.float64)
-        self.sums[speaker] = (
-            count + len(double),
-            total + double.sum(0),
-            squares + np.einsum("tf,tf->f", double, double),
-        )
-
-    def finish(self) -> SpeakerStats:
-        names = tuple(sorted(self.sums))
-        counts = np.array([self.sums[name][0] for name in names], dtype=np.int64)
-        mean = np.stack([self.sums[name][1] for name in names]) / counts[:, None]
-        variance = np.stack([self.sums[name][2] for name in names]) / counts[:, None] - np.square(mean)
-        std = np.maximum(np.sqrt(np.maximum(variance, 0.0)), SpeakerStats.STD_FLOOR)
-        return SpeakerStats(names, mean.astype(np.float32), std.astype(np.float32), counts)

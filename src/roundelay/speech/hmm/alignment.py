@@ -131,11 +131,7 @@ class Alignment:
         Raises:
             UserError: the folder holds none, or its files do not belong together.
         """
-        summary = read_summary(folder)
-        if summary is None:
-            raise UserError(
-                f"{folder}: no alignment here (no {SUMMARY}; an interrupted one has none). Run `roundelay align`."
-            )
+        summary = require_summary(folder)
         try:
             tree = DecisionTree.from_json(read_json(folder / TREE))
             pdf, phones, states = (map_array(folder / name) for name in (PDFS, PHONES, STATE_FILE))
@@ -175,6 +171,20 @@ def read_summary(folder: Path) -> AlignSummary | None:
         raise UserError(
             f"{path}: not what `roundelay align` writes ({error!r}). Delete {folder} and align again."
         ) from error
+
+
+def require_summary(folder: Path) -> AlignSummary:
+    """The summary of an alignment that must be there.
+
+    Raises:
+        UserError: there is no (complete) one; as `read_summary`.
+    """
+    summary = read_summary(folder)
+    if summary is None:
+        raise UserError(
+            f"{folder}: no alignment here (no {SUMMARY}; an interrupted one has none). Run `roundelay align`."
+        )
+    return summary
 
 
 def write_alignment(

@@ -130,6 +130,12 @@ def stretches_of(segments: Table, problems: list[str]) -> dict[str, Stretch]:
     return found
 
 
+def completed(path: Path, like: Table, values: Mapping[str, str], problems: list[str]) -> Table:
+    """The table in a file, if it is there, with `values` for keys of `like` that it has not."""
+    found = read_table(path, problems, may_be_empty=True) if path.exists() else Table(path, {}, {})
+    return Table(path, {**values, **found.values}, {**like.lines, **found.lines}, found.readable)
+
+
 def disagreements(*tables: Table) -> list[str]:
     """Utterances that are not in all of these files."""
     return [

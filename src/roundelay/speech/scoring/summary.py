@@ -1,13 +1,14 @@
 """Files of scores that a decoding writes beside the hypotheses, and the record for `results.json`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.files import write_text
-from roundelay.core.records import WordErrors
+from roundelay.core.records import UTTERANCES_FILE, WordErrors
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.scoring.alignment.counts import Score
+from roundelay.speech.scoring.alignment.counts import Score, UtteranceScore
 from roundelay.speech.scoring.alignment.groups import Group, by_subset
 from roundelay.speech.scoring.formats.ctm import Place
 from roundelay.speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
@@ -65,7 +66,8 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
     """Write what `roundelay score` and sclite read, and what people do.
 
     ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
-    recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place).
+    recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place);
+    utterances.jsonl (the same for programs: words against words, utterance by utterance).
     """
     result, speakers = whole.score, {u.id: u.speaker for u in utterances}
     refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in result.utterances}
@@ -77,6 +79,22 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
     lines = [str(whole), *(f"{name}: {part}" for name, part in parts.items())]
     write_text(folder / "wer.txt", "".join(f"{line}\n" for line in lines))
     write_text(folder / "errors.txt", alignment_text(result))
+    told = {u.id: u for u in utterances}
+    write_text(folder / UTTERANCES_FILE, "".join(_line(told[u.id], u) for u in result.utterances if u.id in told))
+
+
+def _line(utterance: Utterance, scored: UtteranceScore) -> str:
+    """A line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are right."""
+    group = group_of_utterance(utterance)
+    fields = {
+        "id": utterance.id,
+        "speaker": group.speaker,
+        "gender": utterance.gender,
+        "subset": group.subset,
+        "pairs": [list(pair) for pair in scored.pairs],
+        "forgiven": sorted(scored.forgiven),
+    }
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _segment(u: Utterance) -> StmSegment:

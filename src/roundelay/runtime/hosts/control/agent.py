@@ -11,22 +11,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from roundelay.core.errors import UserError
+from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.arrivals import open_router
 from roundelay.runtime.hosts.control.division import task_in_common
-from roundelay.runtime.hosts.control.leases import PrefetchedLeases, counted
-from roundelay.runtime.hosts.control.links import PeerLinks
-from roundelay.runtime.hosts.control.segment_part import (
-    LinkTrouble,
-    SegmentPart,
-    hold,
-    let_go,
-    start_learners,
-    train_beside,
-    train_with_means,
-)
-from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
+from roundelay.runtime.hosts.control.leases import counted
+from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -34,8 +24,7 @@ from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, Lin
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
-from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
-from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.driver import LOOK_SECONDS
 
 Asked = Callable[[], str]
 """The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
@@ -66,7 +55,6 @@ def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[s
     Raises:
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
     """
-    prepare_publishing()
     seconds = terms.patience_seconds
     while True:
         try:
@@ -90,29 +78,23 @@ class _HostAgent:
     """The agent of this host, from its first message to the coordinator to the last."""
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, asked: Asked, seconds: float) -> None:
-        self._cluster, self._place, self._terms, self._asked = cluster, place, terms, asked
+        self._place, self._terms, self._asked = place, terms, asked
         self._orders: SimpleQueue[Message] = SimpleQueue()
-        self._synchronous = cluster.strategy.traits.synchronous
-        self._prefetch: PrefetchedLeases | None = None
         self._part = self._segment = self._generation = self._host = -1
         self._lost = ""  # why the coordinator is
         self._over: _Over | None = None  # why the run is
-        self._trouble = LinkTrouble(2 * terms.host_patience)
         self._told = False  # the coordinator, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
-        self._peer_links: PeerLinks | None = None
         self._traffic = TrafficCounters(0, self._readings)
-        self.local_runtime: ProcsRuntime | None = None
-        self._router = open_router(place, terms)
-        self._endpoint = ExchangeEndpoint(place, terms, self._router)
+        self._local = LocalHost(cluster, place, terms, self._ask)
         try:
             self._monitored = self._find(seconds)
             self._monitored.beat()
             self._monitored.listen(self._heard, self._gone)
-            if cluster.task.in_shards:
-                task = task_in_common(cluster.task, self._orders, self._check, seconds)
-                self._cluster = dataclasses.replace(cluster, task=task)
-            self._build()
+            task = cluster.task
+            if task.in_shards:
+                task = task_in_common(task, self._orders, self._check, seconds)
+            self._build(task)
         except BaseException:
             self.close()
             raise
@@ -127,12 +109,7 @@ class _HostAgent:
         """Nothing is left running here. Safe to call twice."""
         if hasattr(self, "_monitored"):
             self._monitored.close()
-        if self._peer_links is not None:
-            self._peer_links.close()
-        self._router.close()
-        if self.local_runtime is not None:
-            self.local_runtime.close()
-        self._endpoint.close()
+        self._local.close()
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -148,7 +125,7 @@ class _HostAgent:
             "ranks": [place.ranks[0], len(place.ranks)],
             "learners": place.learners,
             "agreement": self._terms.agreement,
-            "address": self._router.listener.address,
+            "address": self._local.router.listener.address,
         }
         while True:
             left = deadline - wall_clock()
@@ -176,11 +153,11 @@ class _HostAgent:
             link.patience = self._terms.host_patience
             return MonitoredLink(link, self._terms.host_patience)
 
-    def _build(self) -> None:
-        self.local_runtime = start_learners(self._cluster, self._place, self._terms, self._endpoint)
-        self._arena = self.local_runtime.arena
-        initial = fingerprint(self._arena.vector("row", self.local_runtime.here[0]))
-        facts = {"parameters": self.local_runtime.parameters, "shards": self.local_runtime.shards}
+    def _build(self, task: Task) -> None:
+        self._local.start(task)
+        self._runtime, self._arena = self._local.runtime, self._local.runtime.arena
+        initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
+        facts = {"parameters": self._runtime.parameters, "shards": self._runtime.shards}
         self._send("built", initial=initial, **facts)
 
     # What is said -----------------------------------------------------------------------------------------------------
@@ -207,7 +184,7 @@ class _HostAgent:
         header = message.header
         match message.kind:
             case "leases":
-                prefetch = self._prefetch
+                prefetch = self._local.prefetch
                 if prefetch is not None and header["part"] == self._part:
                     prefetch.fill([int(index) for index in header["indices"]], bool(header["more"]))
             case "piece":
@@ -215,11 +192,9 @@ class _HostAgent:
             case "living":
                 self._hear_who_lives(header)
             case "hold":
-                assert self.local_runtime is not None
-                self._monitored.send("replied", {"reached": hold(self.local_runtime)})
+                self._monitored.send("replied", {"reached": self._local.hold()})
             case "stop":
-                assert self.local_runtime is not None
-                let_go(self.local_runtime, int(header["round"]))
+                self._local.let_go(int(header["round"]))
             case "end" | "refused":
                 why = str(header["why"]) if message.kind == "end" else f"this host is refused: {header['why']}"
                 self._over = _Over(why, str(header.get("signal", "")))
@@ -233,17 +208,16 @@ class _HostAgent:
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
                 self._arena.liveness.mark([rank], lives)
-        self._endpoint.peers([(str(host), int(port)) for host, port in header["addresses"]])
+        self._local.peers([(str(host), int(port)) for host, port in header["addresses"]])
 
     def _say_state(self) -> None:
-        assert self.local_runtime is not None
         arena, ranks = self._arena, list(self._place.ranks)
         self._send(
             "state",
             said=activity.report_activity(arena, ranks),
             steps=arena.optimizer.steps[ranks].tolist(),
             alive=arena.liveness.alive[ranks].tolist(),
-            ready=self.local_runtime.processes.ready(),
+            ready=self._runtime.processes.ready(),
         )
         if (signal := self._asked()) and not self._told:
             self._told = True
@@ -257,13 +231,12 @@ class _HostAgent:
         Raises:
             _Over, _Lost.
         """
-        assert self.local_runtime is not None
         while True:
             self._check()
             try:
                 order = self._orders.get(timeout=LOOK_SECONDS)
             except Empty:
-                self.local_runtime.processes.collect_replacements()
+                self._runtime.processes.collect_replacements()
                 if self._hosts:
                     self._say_state()
                 continue
@@ -273,16 +246,7 @@ class _HostAgent:
                     self._host, self._hosts = int(header["host"]), [tuple(ranks) for ranks in header["hosts"]]
                     bulk.enter_integers(self._arena, self._place.ranks, header["integers"])
                     self._traffic = TrafficCounters(self._host, self._readings)
-                    self._endpoint.settle(self._host, self._hosts)
-                    if self._synchronous:
-                        self._peer_links = PeerLinks(
-                            self._router,
-                            self._hosts,
-                            self._host,
-                            self._terms.host_patience,
-                            4 * self.local_runtime.parameters,
-                            self._terms.encrypt,
-                        )
+                    self._local.settle(self._host, self._hosts)
                     self._send("prepared")
                 case "meet":
                     self._meet([(str(host), int(port)) for host, port in header["addresses"]])
@@ -298,14 +262,11 @@ class _HostAgent:
 
     def _readings(self) -> Iterator[Reading]:
         yield 0, self._monitored.link.sent_bytes, self._monitored.link.received_bytes, 0.0
-        yield from self._endpoint.readings()
-        if self._peer_links is not None:
-            yield from self._peer_links.readings()
+        yield from self._local.readings()
 
     def _meet(self, addresses: list[Address]) -> None:
-        assert self._peer_links is not None
         try:
-            self._peer_links.dial(addresses, self._place.secret, self._terms.patience_seconds)
+            self._local.meet(addresses)
         except (LinkError, TimeoutError) as error:
             raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
         self._send("replied")
@@ -319,17 +280,14 @@ class _HostAgent:
 
     def _train(self, header: dict[str, Any]) -> None:
         """A part of a segment; afterwards the coordinator is told how it went."""
-        assert self.local_runtime is not None
-        local_runtime = self.local_runtime
         plan = dataclasses.replace(SegmentPlan.from_json(header["plan"]), last_round=int(header["last_round"]))
         self._part = int(header["part"])
-        self._trouble.clear()
         if header["segment"] != self._segment:
             self._segment = header["segment"]
-            local_runtime.begin(plan)
+            self._runtime.begin(plan)
         problem: dict[str, Any] = {"problem": "", "text": "", "rank": -1}
         try:
-            self._run_part(plan, [int(rank) for rank in header["living"]])
+            self._local.train(plan, self._part, [int(rank) for rank in header["living"]], self._look)
         except (_Over, _CoordinatorLost):
             raise
         except LearnerDied as died:
@@ -338,10 +296,10 @@ class _HostAgent:
             problem["problem"], problem["text"] = "timeout", str(error)
         except Exception:
             problem["problem"], problem["text"] = "error", traceback.format_exc()
-        report = self._report() or {"settled": [], "counts": counted(self._arena, local_runtime.here)}
+        report = self._report() or {"settled": [], "counts": counted(self._arena, self._place.ranks)}
         queue.clear_prefetch(self._arena)  # the coordinator knows: it is what was not settled
-        self._prefetch = None
-        happened = local_runtime.outcome(plan, 0, 0.0)
+        self._local.prefetch = None
+        happened = self._runtime.outcome(plan, 0, 0.0)
         self._say_state()
         self._send(
             "done",
@@ -354,16 +312,6 @@ class _HostAgent:
             traffic=[dataclasses.asdict(traffic) for traffic in self._traffic.since()],
         )
 
-    def _run_part(self, plan: SegmentPlan, living: list[int]) -> None:
-        assert self.local_runtime is not None
-        part = SegmentPart(plan, self._part, living, self._look)
-        if self._synchronous:
-            assert self._peer_links is not None
-            train_with_means(self.local_runtime, part, self._peer_links, self._terms.wire, self._trouble.note)
-        else:
-            self._prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._ask)
-            train_beside(self.local_runtime, part, self._prefetch)
-
     def _ask(self, wanted: int) -> None:
         self._monitored.send("want", {"part": self._part, "wanted": wanted})
 
@@ -373,14 +321,12 @@ class _HostAgent:
         if report is not None:
             self._send("report", part=self._part, **report)
         self._say_state()
-        if self._endpoint.error:
-            raise RuntimeError(f"an exchange with another host failed:\n{self._endpoint.error}")
-        self._trouble.check()
+        self._local.check()
         return False
 
     def _report(self) -> dict[str, Any] | None:
-        if self._prefetch is not None:
-            return self._prefetch.report()
+        if self._local.prefetch is not None:
+            return self._local.prefetch.report()
         return {"settled": [], "counts": counted(self._arena, self._place.ranks)}
 
 

@@ -31,7 +31,7 @@ def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:
     """Write what came into the arena; only vectors of `ranks` may be written.
 
     Raises:
-        KeyError, Nonsense: it is for nobody here, or does not fit.
+        KeyError, InvalidMessage: it is for nobody here, or does not fit.
     """
     name, rank = checks.text(message.header["name"]), checks.whole(message.header["rank"], low=EVERYONE)
     at, size = checks.whole(message.header["at"]), len(message.payload)
@@ -58,7 +58,7 @@ def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any])
     """The inverse of `integers`: writes all of it, or nothing.
 
     Raises:
-        KeyError, Nonsense: `found` is no such thing.
+        KeyError, InvalidMessage: `found` is no such thing.
     """
     state = arena.optimizer
     tables = {"steps": state.steps, "versions": arena.row_versions.versions, "scalars": state.scalars}

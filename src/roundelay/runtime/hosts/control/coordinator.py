@@ -33,30 +33,19 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
-from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
+from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
-from roundelay.runtime.hosts.control.links import PeerLinks
+from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
 from roundelay.runtime.hosts.control.progress import HostProgress, standstill
-from roundelay.runtime.hosts.control.segment_part import (
-    LinkTrouble,
-    SegmentPart,
-    hold,
-    let_go,
-    start_learners,
-    train_beside,
-    train_with_means,
-)
-from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.memory.publish import prepare_publishing
 
 OWN_HOST = 0
 """The coordinator's host."""
@@ -72,7 +61,6 @@ class MultiHostRuntime(Runtime):
     """
 
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms) -> None:
-        prepare_publishing()
         self.cluster, self._terms = cluster, terms
         self._synchronous = cluster.strategy.traits.synchronous
         self._at_once = cluster.strategy.traits.joins == "at once"
@@ -82,35 +70,28 @@ class MultiHostRuntime(Runtime):
         self._segments = self._parts = 0
         self._plan: SegmentPlan | None = None
         self._stopping = self._stopped = False
-        self._trouble = LinkTrouble(2 * terms.host_patience)
         self._progress = HostProgress(2 * terms.patience_seconds)
         self._leading = False  # learners of this host are under way
-        self._prefetch: PrefetchedLeases | None = None
         self._why = ""
-        self._router = open_router(place, terms)
-        arrivals = PendingJoins(self._router, terms.host_patience)
-        self._endpoint = ExchangeEndpoint(place, terms, self._router)
+        self._local = LocalHost(cluster, place, terms, self._lease_own)
+        arrivals = PendingJoins(self._local.router, terms.host_patience)
         try:
-            self.local_runtime = start_learners(cluster, place, terms, self._endpoint)
+            self._local.start(cluster.task)
         except BaseException:
-            self._endpoint.close()
-            self._router.close()
+            self._local.close()
             raise
+        self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(self._heard, self._left, self._endpoint.peers)
-        self._hosts = HostMembership(self.local_runtime, self._router, arrivals, place, terms, events)
+        events = HostEvents(self._heard, self._left, self._local.peers)
+        self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy)
-        self._peer_links: PeerLinks | None = None
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
             self._hosts.gather()
-            self._endpoint.settle(OWN_HOST, self._hosts.hosts)
+            self._local.settle(OWN_HOST, self._hosts.hosts)
             if self._synchronous:
-                self._peer_links = PeerLinks(
-                    self._router, self._hosts.hosts, OWN_HOST, terms.host_patience, 4 * self.parameters, terms.encrypt
-                )
                 self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
-                self._peer_links.dial(self._hosts.addresses(), place.secret, terms.patience_seconds)
+                self._local.meet(self._hosts.addresses())
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             self.close()
@@ -119,9 +100,7 @@ class MultiHostRuntime(Runtime):
     def _readings(self) -> Iterator[Reading]:
         for remote in self._hosts.all():
             yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
-        yield from self._endpoint.readings()
-        if self._peer_links is not None:
-            yield from self._peer_links.readings()
+        yield from self._local.readings()
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
         return self._hosts.division.divided(plan)
@@ -140,24 +119,24 @@ class MultiHostRuntime(Runtime):
             self.local_runtime.begin(plan)
             self._mirrors.begin_segment()
             for remote in self._hosts.all():
-                remote.begin_segment()
+                remote.answer = HostAnswer()
         self._part(plan, watch)
         while not self._synchronous and self._leases.left_for([OWN_HOST, *(r.host for r in self._hosts.inside())]):
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
         learners = self.cluster.learners
         end = int(self._arena.queue.rounds[0]) * learners if self._synchronous else self._leases.next
         outcome = self.local_runtime.outcome(plan, end, wall_clock() - started)
-        others = [*self._past, *self._hosts.all()]
+        others = [remote.answer for remote in (*self._past, *self._hosts.all())]
         lost, joined = self._hosts.news()
         return dataclasses.replace(
             outcome,
-            lost=(*outcome.lost, *(one for remote in others for one in remote.lost)),
-            joined=(*outcome.joined, *(one for remote in others for one in remote.joined)),
-            redrawn=outcome.redrawn + sum(remote.redrawn for remote in others) + sum(gone.redrawn for gone in lost),
+            lost=(*outcome.lost, *(one for other in others for one in other.lost)),
+            joined=(*outcome.joined, *(one for other in others for one in other.joined)),
+            redrawn=outcome.redrawn + sum(other.redrawn for other in others) + sum(gone.redrawn for gone in lost),
             hosts_lost=lost,
             hosts_joined=joined,
-            refused=self._router.listener.rejected.all,
-            traffic=(*self._traffic.since(), *(one for remote in others for one in remote.traffic)),
+            refused=self._local.router.listener.rejected.all,
+            traffic=(*self._traffic.since(), *(one for other in others for one in other.traffic)),
         )
 
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:
@@ -211,25 +190,13 @@ class MultiHostRuntime(Runtime):
     def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
         self._leading = True
         try:
-            self._train(plan, look, living)
+            self._local.train(plan, self._parts, living, look)
         finally:
-            self._leading = False
-
-    def _train(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
-        part = SegmentPart(plan, self._parts, living, look)
-        if self._synchronous:
-            assert self._peer_links is not None
-            train_with_means(self.local_runtime, part, self._peer_links, self._terms.wire, self._trouble.note)
-            return
-        self._prefetch = prefetch = PrefetchedLeases(self._arena, self.local_runtime.here, self._lease_own)
-        try:
-            train_beside(self.local_runtime, part, prefetch)
-        finally:
-            self._prefetch = None
-        assert self._leases is not None
-        self._settle_own(prefetch)
-        queue.clear_prefetch(self._arena)
-        self._leases.give_back(OWN_HOST)
+            self._leading, prefetch, self._local.prefetch = False, self._local.prefetch, None
+        if prefetch is not None and self._leases is not None:
+            self._settle_own(prefetch)
+            queue.clear_prefetch(self._arena)
+            self._leases.give_back(OWN_HOST)
 
     def _settle_own(self, prefetch: PrefetchedLeases) -> None:
         report = prefetch.report()
@@ -237,7 +204,7 @@ class MultiHostRuntime(Runtime):
             self._leases.settle(OWN_HOST, report["settled"])
 
     def _lease_own(self, wanted: int) -> None:
-        prefetch, leases = self._prefetch, self._leases
+        prefetch, leases = self._local.prefetch, self._leases
         if prefetch is not None and leases is not None:
             prefetch.fill(*leases.draw(OWN_HOST, wanted))
 
@@ -259,7 +226,7 @@ class MultiHostRuntime(Runtime):
                 leases.settle(remote.host, settled)
                 if answer is not None:
                     leases.give_back(remote.host)
-                    remote.note(answer)
+                    remote.answer = answer
                     remote.busy = False
                 return
             if message.kind != "want":
@@ -280,8 +247,8 @@ class MultiHostRuntime(Runtime):
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()
-            if self._prefetch is not None:
-                self._settle_own(self._prefetch)
+            if self._local.prefetch is not None:
+                self._settle_own(self._local.prefetch)
             self._judge()
             self._watch_progress()
             if watch(dataclasses.replace(glance, hosts=self._seen())) or self._stopping:
@@ -312,9 +279,7 @@ class MultiHostRuntime(Runtime):
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
         for remote in remotes:
             remote.raise_problem(frames)
-        if self._endpoint.error:
-            raise RuntimeError(f"an exchange with another host failed:\n{self._endpoint.error}")
-        self._trouble.check()
+        self._local.check()
 
     def _watch_progress(self) -> None:
         """Do without a host that lives and gets nothing done; end where that is no way out.
@@ -355,13 +320,13 @@ class MultiHostRuntime(Runtime):
         if not self._synchronous:
             self._leases.stop(self.cluster.stop_round)
             return
-        reached = hold(self.local_runtime)
+        reached = self._local.hold()
         for remote in self._hosts.ask("hold", "how far its learners are"):
             reached = max(reached, remote.reached)
         stop = self.cluster.stop_round(reached)
         for remote in self._hosts.inside():
             remote.tell("stop", round=stop)
-        let_go(self.local_runtime, stop)
+        self._local.let_go(stop)
 
     # State ------------------------------------------------------------------------------------------------------------
 
@@ -386,11 +351,7 @@ class MultiHostRuntime(Runtime):
 
     def close(self) -> None:
         self._hosts.close(self._why, self.stopped_by)
-        self._router.close()
-        if self._peer_links is not None:
-            self._peer_links.close()
-        self.local_runtime.close()
-        self._endpoint.close()
+        self._local.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

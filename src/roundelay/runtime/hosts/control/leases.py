@@ -229,14 +229,11 @@ class PrefetchedLeases:
         """Minibatches trained since the last report, `settled`, and all that learners have counted, `counts`: of one
         moment. None: just now a learner is dead that had not finished counting."""
         with self._lock:
-            self._arena.queue_lock.acquire()
-            try:
+            with self._arena.queue_lock:
                 counts = _counted(self._arena, self._here)
                 if counts is None:
                     return None
                 settled = self._open.difference(queue.untrained(self._arena, self._here))
-            finally:
-                self._arena.queue_lock.release()
             self._open -= settled
             return {"settled": sorted(settled), "counts": counts}
 
@@ -250,7 +247,7 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
     """Write what `counted` found, in addition to `base`, into the table of everybody's counts: all of it, or nothing.
 
     Raises:
-        KeyError, Nonsense: `found` is no such thing.
+        KeyError, InvalidMessage: `found` is no such thing.
     """
     values = {name: checks.table(found[name], table[list(ranks)]) for name, table in vars(counts).items()}
     for name, table in vars(counts).items():

@@ -33,7 +33,7 @@ class HostAnswer:
         """From a message of a host, in a run that has so many rows.
 
         Raises:
-            KeyError, Nonsense: it is none.
+            KeyError, InvalidMessage: it is none.
         """
         if said["problem"] not in ("", "died", "timeout", "error"):
             raise checks.InvalidMessage(f"{said['problem']!r} is no problem that is known here")
@@ -87,10 +87,6 @@ class RemoteHost:
     answer: HostAnswer = field(default_factory=HostAnswer)  # what it said at the end of its last part
     said: ReportedActivity | None = None  # of its learners, last
     reached: int = 0  # the round its furthest learner has begun, when it was asked
-    lost: tuple[Lost, ...] = ()
-    joined: tuple[Joined, ...] = ()
-    redrawn: int = 0
-    traffic: tuple[Traffic, ...] = ()
     replied: threading.Event = field(default_factory=threading.Event)
 
     def tell(self, kind: str, **header: Any) -> bool:
@@ -123,13 +119,3 @@ class RemoteHost:
             raise TimeoutError(f"{text} (on host {self.host})")
         if problem:
             raise RuntimeError(f"host {self.host} failed:\n{text}")
-
-    def begin_segment(self) -> None:
-        """Nothing has happened in it yet."""
-        self.lost, self.joined, self.redrawn, self.traffic = (), (), 0, ()
-        self.answer = HostAnswer()
-
-    def note(self, answer: HostAnswer) -> None:
-        """Note what it said at the end of a part, of all the segment so far."""
-        self.answer, self.lost, self.joined = answer, answer.lost, answer.joined
-        self.traffic, self.redrawn = answer.traffic, answer.redrawn

@@ -109,8 +109,7 @@ class RowCarrier:
     def _check_out(self, lease: int, terms: ExchangeTerms, wanted: Callable[[], bool]) -> int | None:
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
-        row.lock.acquire()
-        try:
+        with row.lock:
             if not wanted():
                 return None
             encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
@@ -119,8 +118,6 @@ class RowCarrier:
                 row.check_out(lease)
             self._state.take(Event.CHECK_OUT)
             return row.version
-        finally:
-            row.lock.release()
 
     def _own_memory(self) -> Tensor:
         if self._error is None:
@@ -139,8 +136,7 @@ class RowCarrier:
         row, theirs = self._row, integer(reply, "version")
         rule = terms.applied(None if terms.since is None else integer(reply, "age"))
         self._until = time.monotonic() + self._network.patience
-        row.lock.acquire()
-        try:
+        with row.lock:
             if not self._is_back(lease) or not wanted():
                 return None
             row.begin()
@@ -151,8 +147,6 @@ class RowCarrier:
             row.end()
             self._state.take(Event.APPLY)
             return row.version, theirs
-        finally:
-            row.lock.release()
 
     def _is_back(self, lease: int) -> bool:
         """The row is not in flight under `lease` any more; False if it was over before. Giving up needs no lock

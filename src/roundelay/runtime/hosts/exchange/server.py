@@ -226,33 +226,26 @@ class PeerSession:
 
     def _fetch(self, row: Row, number: int) -> _Reply | None:
         whole = Fragment.whole(self._client.layout.parameters)
-        row.lock.acquire()
-        try:
+        with row.lock:
             if not self._lives(row):
                 return None
             encode(row, whole, FP32, self._hold, None, self._scratch)
             header = {"version": row.version}
-        finally:
-            row.lock.release()
         return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
         fragment, codec, header = terms.fragment, terms.codec, dict[str, int]()
         error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
-        with self._client.row_leases.held(row.rank, self._server.patience, self._look):
-            row.lock.acquire()
-            try:
-                if not self._lives(row) or not self._is_wanted(row, terms):
-                    return None
-                if terms.since is not None:
-                    header["age"] = row.version - terms.since
-                rule = terms.applied(header.get("age"))
-                row.begin()
-                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
-                row.end()
-                header["version"] = row.version
-            finally:
-                row.lock.release()
+        with self._client.row_leases.held(row.rank, self._server.patience, self._look), row.lock:
+            if not self._lives(row) or not self._is_wanted(row, terms):
+                return None
+            if terms.since is not None:
+                header["age"] = row.version - terms.since
+            rule = terms.applied(header.get("age"))
+            row.begin()
+            apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
+            row.end()
+            header["version"] = row.version
         return _Reply(number, "row", header, (self._hold.filled(fragment.size, codec),))
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:

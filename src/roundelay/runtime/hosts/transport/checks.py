@@ -2,6 +2,8 @@
 
 A message that fails one of them is its host's last (heartbeat.py). Whatever is written because of a message is checked
 as a whole first: half of a message must not be counted when its host is lost.
+
+Each function returns what it is given, or raises `InvalidMessage`.
 """
 
 import re
@@ -22,85 +24,53 @@ class InvalidMessage(ValueError):
 
 
 def whole(value: Any, low: int = 0, stop: int = BOUND) -> int:
-    """A whole number from `low` up to, not including, `stop`.
-
-    Raises:
-        Nonsense.
-    """
+    """A whole number from `low` up to, not including, `stop`."""
     if type(value) is not int or not low <= value < stop:
         raise InvalidMessage(f"{_short(value)} is no whole number from {low} to {stop - 1}")
     return value
 
 
 def wholes(value: Any, count: int | None = None, low: int = 0, stop: int = BOUND) -> list[int]:
-    """A list of whole numbers, `count` of them.
-
-    Raises:
-        Nonsense.
-    """
+    """A list of whole numbers, `count` of them."""
     return [whole(one, low, stop) for one in listed(value, count)]
 
 
 def listed(value: Any, count: int | None = None) -> list[Any]:
-    """A list, of `count` things.
-
-    Raises:
-        Nonsense.
-    """
+    """A list, of `count` things."""
     if not isinstance(value, list) or (count is not None and len(value) != count):
         raise InvalidMessage(f"{_short(value)} is no list" + (f" of {count}" if count is not None else ""))
     return value
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        Nonsense.
-    """
+    """A JSON object."""
     if not isinstance(value, dict):
         raise InvalidMessage(f"{_short(value)} is no object")
     return value
 
 
 def seconds(value: Any) -> float:
-    """A finite time.
-
-    Raises:
-        Nonsense.
-    """
+    """A finite time."""
     if type(value) not in (int, float) or not 0 <= value < BOUND:
         raise InvalidMessage(f"{_short(value)} are no seconds")
     return float(value)
 
 
 def text(value: Any) -> str:
-    """A text for people: without what would make a terminal do something, and not longer than TEXT.
-
-    Raises:
-        Nonsense.
-    """
+    """A text for people: without what would make a terminal do something, and not longer than TEXT."""
     if not isinstance(value, str):
         raise InvalidMessage(f"{_short(value)} is no text")
     return _CONTROLS.sub("?", value[:TEXT])
 
 
 def address(value: Any) -> tuple[str, int]:
-    """The address a host listens at.
-
-    Raises:
-        Nonsense.
-    """
+    """The address a host listens at."""
     host, port = listed(value, 2)
     return text(host), whole(port, stop=1 << 16)
 
 
 def table(value: Any, like: NDArray[Any]) -> NDArray[Any]:
-    """An array of the shape and type of `like`, from nested lists.
-
-    Raises:
-        Nonsense: it is none; whole numbers are below BOUND.
-    """
+    """An array of the shape and type of `like`, from nested lists; whole numbers are below BOUND."""
     try:
         found = np.asarray(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

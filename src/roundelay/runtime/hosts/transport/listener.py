@@ -108,7 +108,7 @@ class Listener:
         except BadFrame:  # from somebody who had proved himself; counted
             pass
         except Exception as error:  # whatever somebody sends who may be anybody, it is its own problem
-            self.rejected.count_rejected(str(error))
+            self.rejected.count("strangers", str(error))
         with self._gate:
             self._unadmitted.pop(link, None)
             if self._closed:

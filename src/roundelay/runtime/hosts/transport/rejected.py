@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 REASONS = 8
 """For refusing a connection: so many are kept, for people."""
@@ -23,20 +24,8 @@ class RejectedConnections:
         """Links refused or ended, of every kind."""
         return self.strangers + self.malformed + self.tampered
 
-    def count_rejected(self, reason: str = "") -> None:
+    def count(self, kind: Literal["strangers", "malformed", "tampered"], reason: str) -> None:
         """One more."""
         with self.lock:
-            self.strangers += 1
-            self.reasons.append(reason)
-
-    def count_malformed(self, reason: str = "") -> None:
-        """One more."""
-        with self.lock:
-            self.malformed += 1
-            self.reasons.append(reason)
-
-    def count_tampered(self, reason: str) -> None:
-        """One more."""
-        with self.lock:
-            self.tampered += 1
+            setattr(self, kind, getattr(self, kind) + 1)
             self.reasons.append(reason)

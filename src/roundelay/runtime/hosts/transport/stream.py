@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
 
 MOST_PIECES = 256
 """Of one message in one system call."""
@@ -114,23 +116,30 @@ class Stream:
         """By this end: on request, or because of what came."""
         return self._closed
 
-    def enter(self) -> None:
-        """From now until `leave` the socket is in use, and is not given back to the kernel.
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Meanwhile the socket is not given back to the kernel.
 
         Raises:
-            LinkClosed.
+            LinkClosed: it is closed.
         """
         with self._gate:
             if self._closed:
                 raise LinkClosed(f"the link to {self.peer} is closed")
             self._inside += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._inside -= 1
+                if self.closed and not self._inside:
+                    self._socket.close()
 
-    def leave(self) -> None:
-        """See `enter`."""
-        with self._gate:
-            self._inside -= 1
-            if self._closed and not self._inside:
-                self._socket.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the connection: all who are writing or reading, here or there, get `LinkClosed`. Safe to call twice."""

@@ -97,7 +97,7 @@ class LinkOptions:
 USUAL_LINKS = LinkOptions()
 
 
-class Link:
+class Link(Stream):
     """One connection, after both ends have proved that they know the secret.
 
     One thread may receive while others send; any may close.
@@ -107,9 +107,8 @@ class Link:
         self, socket_: socket.socket, patience: float, rejected: RejectedConnections, largest: int = PAYLOAD_BYTES
     ) -> None:
         """Not proved yet: see `connect` and `Listener`."""
-        self.stream, self._rejected = Stream(socket_, patience), rejected
-        self.peer = self.stream.peer
-        """Address and port of the other end, for people."""
+        super().__init__(socket_, patience)
+        self._rejected = rejected
         self.address = self.peer.rpartition(":")[0]
         """Of the other end."""
         self._sending = threading.Lock()
@@ -168,14 +167,12 @@ class Link:
 
     def prove(self, how: Callable[[float], None], seconds: float) -> None:
         """Go through the handshake within `seconds`; close the link unless that goes well."""
-        self.stream.enter()
-        try:
-            how(time.monotonic() + seconds)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self.stream.leave()
+        with self.in_use():
+            try:
+                how(time.monotonic() + seconds)
+            except BaseException:
+                self.close()
+                raise
 
     # The handshake ----------------------------------------------------------------------------------------------------
 
@@ -199,7 +196,7 @@ class Link:
         try:
             keys = how(
                 lambda size: self._hear(size, deadline),
-                lambda data: self.stream.write([memoryview(data)]),
+                lambda data: self.write([memoryview(data)]),
                 secret,
                 encrypts,
             )
@@ -225,13 +222,13 @@ class Link:
 
     def _hear(self, size: int, deadline: float) -> bytes:
         data = bytearray(size)
-        self.stream.fill(memoryview(data), deadline)
+        self.fill(memoryview(data), deadline)
         return bytes(data)
 
     def blame(self, what: str) -> BadFrame:
         """The other end has said what makes no sense: count it, close the link. The error to raise, where one is."""
         reason = f"{self.peer} {what}"
-        self._rejected.count_malformed(reason)
+        self._rejected.count("malformed", reason)
         self.close()
         return BadFrame(reason)
 
@@ -249,15 +246,12 @@ class Link:
         if not 0 < len(name) < 256 or len(text) > HEADER_BYTES or size > self.largest:
             raise ValueError(f"no frame: kind of {len(name)}, header of {len(text)}, payload of {size} bytes")
         start = _FRAME.pack(len(name), len(text), size)
-        with self._sending:
-            self.stream.enter()
+        with self._sending, self.in_use():
             try:
                 self._send_records([memoryview(start)], [memoryview(name + text)], views)
             except BaseException:  # some of it may be on its way: what came next would make no sense
                 self.close()
                 raise
-            finally:
-                self.stream.leave()
 
     def _send_records(self, *parts: Sequence[memoryview]) -> None:
         """Each part begins a record. What is small goes in one piece."""
@@ -265,12 +259,12 @@ class Link:
         for data in (data for views in parts for data in cut(views)):
             needed = len(data) + TAG_BYTES
             if filled + needed > len(self._sent):
-                self.stream.write([self._sent[:filled]])
+                self.write([self._sent[:filled]])
                 filled = 0
                 if needed > len(self._sent):
                     self._sent = _room(needed)
             filled += len(self._out.seal(data, self._sent[filled:]))
-        self.stream.write([self._sent[:filled]])
+        self.write([self._sent[:filled]])
 
     def receive(self, timeout: float | None, into: Any = None) -> Message:
         """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
@@ -283,22 +277,20 @@ class Link:
             LinkTimeout: nothing began in time.
             LinkClosed, BadFrame.
         """
-        self.stream.enter()
-        try:
-            return self._receive(timeout, into)
-        except Forged as error:
-            reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
-            self._rejected.count_tampered(reason)
-            self.close()
-            raise Tampered(reason) from error
-        except LinkClosed:
-            self.close()
-            raise
-        finally:
-            self.stream.leave()
+        with self.in_use():
+            try:
+                return self._receive(timeout, into)
+            except Forged as error:
+                reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
+                self._rejected.count("tampered", reason)
+                self.close()
+                raise Tampered(reason) from error
+            except LinkClosed:
+                self.close()
+                raise
 
     def _receive(self, timeout: float | None, into: Any) -> Message:
-        self.stream.wait(timeout)
+        self.wait(timeout)
         name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
         if not name_size or text_size > HEADER_BYTES or size > self.largest:
             raise self.blame(f"sent a frame beyond all bounds: header {text_size}, payload {size} bytes")
@@ -335,38 +327,8 @@ class Link:
             if part + TAG_BYTES > len(self._sealed):
                 self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
             record = self._sealed[: part + TAG_BYTES]
-            self.stream.fill(record)
+            self.fill(record)
             yield self._in.open(record, self._opened)
-
-    # The end ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def sent_bytes(self) -> int:
-        """So far, of all kinds."""
-        return self.stream.sent_bytes
-
-    @property
-    def received_bytes(self) -> int:
-        """So far, of all kinds."""
-        return self.stream.received_bytes
-
-    @property
-    def patience(self) -> float:
-        """Seconds for which the other end may stand still in the middle of a frame."""
-        return self.stream.patience
-
-    @patience.setter
-    def patience(self, seconds: float) -> None:
-        self.stream.patience = seconds
-
-    @property
-    def closed(self) -> bool:
-        """By this end: on request, or because of what came."""
-        return self.stream.closed
-
-    def close(self) -> None:
-        """All who are sending or receiving, here or there, get `LinkClosed`. Safe to call twice."""
-        self.stream.close()
 
 
 def _room(size: int) -> memoryview:

@@ -28,7 +28,6 @@ All these numbers are published (memory/publish.py); runtime/procs/memory/views 
 Legend: P parameters.
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,6 +43,9 @@ from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from roundelay.runtime.procs.memory.views.view import Integers
+
+PAUSES = (20e-6, 500e-6)
+"""Seconds between two looks of a learner that waits for others, at first and at most."""
 
 
 class MemberLost(Exception):
@@ -176,16 +178,16 @@ class Means:
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
         """The same for a group with members on other hosts."""
-        between, pause = self._between_hosts, 20e-6
-        complete, number = between.global_seq, int(between.global_sent_seq[self._rank])
-        with self._patience.waiting_for(f"mean {number} of learners {tuple(group)} on all hosts") as check:
-            while complete[0] < number:
+        complete, number = self._between_hosts.global_seq, int(self._between_hosts.global_sent_seq[self._rank])
+
+        def ready() -> bool:
+            if complete[0] < number:
                 for rank in group:
                     if not self._alive[rank] and complete[0] < number:
                         raise MemberLost(rank)
-                check()
-                time.sleep(pause)
-                pause = min(pause * 2, 500e-6)
+            return bool(complete[0] >= number)
+
+        self._patience.until(ready, f"mean {number} of learners {tuple(group)} on all hosts", PAUSES)
         publish(self._acked, self._rank, int(self._sent[self._rank]))
         return self._mean_of_all(group)
 
@@ -219,18 +221,17 @@ class Means:
 
     def _wait(self, group: Sequence[int], table: Integers, stage: str, number: int) -> None:
         """Until all of `group` have come to `number` in `table`, whose numbers say what was `stage`."""
-        pause = 20e-6
         missing = [r for r in group if table[r] < number]
-        if not missing:
-            return
-        with self._patience.waiting_for(f"mean {number} to be {stage} by learners {tuple(group)}") as check:
-            while missing := [r for r in missing if table[r] < number]:
-                for rank in missing:
-                    if not self._alive[rank] and table[rank] < number:
-                        raise MemberLost(rank)
-                try:
-                    check()
-                except TimeoutError as error:
-                    raise TimeoutError(f"{error}; still missing: {missing}") from None
-                time.sleep(pause)
-                pause = min(pause * 2, 500e-6)
+
+        def come() -> bool:
+            nonlocal missing
+            missing = [r for r in missing if table[r] < number]
+            for rank in missing:
+                if not self._alive[rank] and table[rank] < number:
+                    raise MemberLost(rank)
+            return not missing
+
+        if missing:
+            self._patience.until(
+                come, f"mean {number} to be {stage} by learners {tuple(group)}", PAUSES, lambda: missing
+            )

@@ -8,7 +8,6 @@ The reply is a version, and the same number: then row and private vectors are as
 
 import json
 import os
-import time
 from typing import Any
 
 import numpy as np
@@ -126,11 +125,6 @@ class Outbox:
         if not self.through:
             publish(self._awaited, self._rank, int(self._asked[self._rank]))
             os.write(self._wake, b"!")  # it is to begin now, if it has not
-            pause = 50e-6
-            with self._patience.waiting_for(f"an exchange with row {peer}, of another host") as check:
-                while not self.through:
-                    check()
-                    time.sleep(pause)
-                    pause = min(2 * pause, 2e-3)
+            self._patience.until(lambda: self.through, f"an exchange with row {peer}, of another host")
         version = int(self._arena.requests.version[self._rank])
         return None if version == NONE else version

@@ -25,13 +25,10 @@ ELSEWHERE = 1 << 62
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
     """The next minibatch, claimed by `rank`; None at the end of the segment; NONE_YET where the host waits for more."""
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         if _short(arena, 1):
             return NONE_YET
         return _take(arena.queue, arena.queue.claims, rank, plan)
-    finally:
-        arena.queue_lock.release()
 
 
 def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan) -> Minibatch | None:
@@ -40,8 +37,7 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
     Members never are two draws apart, since they do something together between any two.
     """
     queue, assigned = arena.queue, arena.queue.assigned
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         if assigned[rank] == NONE:
             # All of the group, unless one died while it drew for the others.
             free = [member for member in group if assigned[member] == NONE]
@@ -57,8 +53,6 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
         queue.claims[rank] = index
         assigned[rank] = NONE
         return Minibatch(plan.epoch, EMPTY, 0, 0) if index == EMPTY else plan.piece(index)
-    finally:
-        arena.queue_lock.release()
 
 
 def _short(arena: Arena, needed: int) -> bool:
@@ -77,14 +71,11 @@ def prefetched(arena: Arena) -> int:
 def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
     """Add prefetched minibatches, drawn from the run's queue; is that all?"""
     prefetch = arena.queue.prefetch
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         for index in indices:
             prefetch[2 + prefetch[1] % PREFETCH] = index
             prefetch[1] += 1
         arena.queue.more[0] = more
-    finally:
-        arena.queue_lock.release()
 
 
 def open_prefetch(arena: Arena) -> None:
@@ -106,12 +97,9 @@ def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
 def clear_prefetch(arena: Arena) -> None:
     """Take out all that nobody draws any more."""
     prefetch = arena.queue.prefetch
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         prefetch[0] = prefetch[1]
         arena.queue.returned[0] = 0
-    finally:
-        arena.queue_lock.release()
 
 
 def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minibatch | None:
@@ -159,8 +147,7 @@ def give_back(arena: Arena, rank: int) -> int:
     """Put back what a learner that draws no more worked on, or was to work on next, unless it died before that was
     out; count what it had trained. The reply is how many were put back."""
     queue, returned, before = arena.queue, arena.queue.returned, int(arena.queue.returned[0])
-    arena.queue_lock.acquire()
-    try:
+    with arena.queue_lock:
         if queue.claims[rank] == TRAINED:
             _enter(arena, rank)
         for note in (queue.claims, queue.assigned):
@@ -171,5 +158,3 @@ def give_back(arena: Arena, rank: int) -> int:
                 returned[returned[0]] = index
             note[rank] = NONE
         return int(returned[0]) - before
-    finally:
-        arena.queue_lock.release()

@@ -53,7 +53,7 @@ class DeviceRows:
         return {row.device for row in self.vectors["row"]}
 
 
-class DeviceLock:
+class DeviceLock(Lock):
     """A row's lock for a process that has its `devices` work on rows."""
 
     def __init__(self, lock: Lock, devices: Iterable[torch.device]) -> None:
@@ -66,16 +66,13 @@ class DeviceLock:
             torch.cuda.current_stream(device).synchronize()
 
     def acquire(self) -> None:
-        """As the lock itself."""
         self._catch_up()
         self._lock.acquire()
 
     def try_acquire(self) -> bool:
-        """As the lock itself."""
         self._catch_up()
         return self._lock.try_acquire()
 
     def release(self) -> None:
-        """As the lock itself."""
         self._catch_up()
         self._lock.release()

@@ -1,8 +1,7 @@
 """Every wait is bounded, and says who waits for what when the bound is reached."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -18,19 +17,29 @@ class Patience:
     seconds: float
     look: Callable[[], None] = _nothing
 
-    @contextmanager
-    def waiting_for(self, what: str) -> Iterator[Callable[[], None]]:
-        """Yield a check to call in the waiting loop.
+    def until(
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        pauses: tuple[float, float] = (50e-6, 2e-3),
+        missing: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        """Wait until `ready()` is true; whatever that raises ends the wait.
+
+        Args:
+            what: is waited for.
+            pauses: seconds between two looks, at first and at most.
+            missing: ranks that have not come; the error names them.
 
         Raises:
-            TimeoutError: from the check, once the bound is passed; names the learner and what it waits for.
+            TimeoutError: the bound is passed; names the learner and what it waits for.
         """
-        started = time.monotonic()
-
-        def check() -> None:
+        started, pause = time.monotonic(), pauses[0]
+        while not ready():
             self.look()
             waited = time.monotonic() - started
             if waited > self.seconds:
-                raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}")
-
-        yield check
+                still = "" if missing is None else f"; still missing: {list(missing())}"
+                raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}{still}")
+            time.sleep(pause)
+            pause = min(2 * pause, pauses[1])

@@ -1,9 +1,20 @@
 """The place of a learner's own vectors: in the arena, or on the device it computes on.
 
+Where nobody else writes a learner's row, it need not be in the arena while the learner trains: row, momentum and
+gradient stay on the device for as long as a segment lasts, and nothing is copied between two means. When the segment
+ends the arena has everything again: checkpoints, evaluation and the other runtimes know no device. Where others do
+write it, all rows are there for good (device_rows.py), and only the gradient and means move.
+
+What a mean needs crosses to the arena and back. A gradient that goes on from there to other hosts crosses while the
+rest of it is computed: what is complete is copied on a stream of its own, and a thread waits for the copies, since the
+process itself is busy telling the device what to do next.
+
 Legend: P parameters.
 """
 
-from abc import ABC, abstractmethod
+import queue
+import threading
+from abc import ABC
 from collections.abc import Mapping
 
 import torch
@@ -11,9 +22,12 @@ from torch import Tensor
 
 from roundelay.learner.base import OnReady
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.device_copy import DeviceCopy
+from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Traits
+
+GRADIENT_PIECE = 2**18
+"""Elements of a gradient, at least, that cross to the arena together: 1 MiB."""
 
 
 class Vectors(ABC):
@@ -33,17 +47,16 @@ class Vectors(ABC):
     def move_out(self) -> None:  # noqa: B027
         """A segment ends: the arena has everything again."""
 
-    @abstractmethod
-    def show_gradient(self) -> None:
+    def show_gradient(self) -> None:  # noqa: B027
         """Others are going to read the gradient in the arena."""
 
-    @abstractmethod
     def streamed(self, on_ready: OnReady) -> OnReady:
         """`on_ready` is told of what is complete in the arena; the reply, of what is complete where gradients are."""
+        return on_ready
 
-    @abstractmethod
     def reply(self, mean: Tensor) -> Tensor:
         """A mean (P,), where the learner has its row; valid until the next."""
+        return mean
 
 
 class InArena(Vectors):
@@ -51,54 +64,51 @@ class InArena(Vectors):
 
     resident = False
 
-    def show_gradient(self) -> None: ...
-
-    def streamed(self, on_ready: OnReady) -> OnReady:
-        return on_ready
-
-    def reply(self, mean: Tensor) -> Tensor:
-        return mean
-
 
 class OnDevice(Vectors):
     """The gradient is on the device; so is the row, shared or as a copy for as long as a segment lasts."""
 
     resident = True
 
-    def __init__(self, copies: DeviceCopy, row: Row) -> None:
-        super().__init__(row, copies.memory, copies.gradient)
-        self._copies = copies
+    def __init__(self, access: ArenaAccess, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device):
+        arena, row = access.arena, access.rows[access.rank]
+        self._moving: list[tuple[Tensor, Tensor]] = []
+        if arena.on_devices is None:
+            homes = {"row": row.vector, **memory}
+            here = {name: torch.empty_like(home, device=device) for name, home in homes.items()}
+            self._moving = [(homes[name], here[name]) for name in homes]
+            row, memory = arena.row(row.rank, here["row"]), {name: here[name] for name in memory}
+            row.trace = access.trace
+        super().__init__(row, memory, torch.empty_like(gradient, device=device))
 
     def move_in(self) -> None:
-        self._copies.move_in()
+        for home, here in self._moving:
+            here.copy_(home)
 
     def move_out(self) -> None:
-        self._copies.move_out()
+        for home, here in self._moving:
+            home.copy_(here)
 
 
 class MeansInArena(OnDevice):
     """Means are taken in the arena: gradients go there, and means come back."""
 
+    def __init__(self, access: ArenaAccess, memory: Mapping[str, Tensor], gradient: Tensor, device: torch.device):
+        super().__init__(access, memory, gradient, device)
+        self._gradient_home, self._reply = gradient, torch.empty_like(gradient, device=device)
+
     def show_gradient(self) -> None:
-        self._copies.show_gradient()
+        pinned(self._gradient_home).copy_(self.gradient)
 
     def streamed(self, on_ready: OnReady) -> OnReady:
-        return self._copies.streamed(on_ready)
+        return GradientStream(self.gradient, pinned(self._gradient_home), on_ready)
 
     def reply(self, mean: Tensor) -> Tensor:
-        return self._copies.reply(mean)
+        return self._reply.copy_(pinned(mean))
 
 
 class MeansBetweenDevices(OnDevice):
     """Means are taken between devices: nothing goes to the arena before the segment ends."""
-
-    def show_gradient(self) -> None: ...
-
-    def streamed(self, on_ready: OnReady) -> OnReady:
-        return on_ready
-
-    def reply(self, mean: Tensor) -> Tensor:
-        return mean
 
 
 def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Traits, between_devices: bool) -> Vectors:
@@ -106,14 +116,45 @@ def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Trait
 
     A row may leave the arena for a segment where nobody else reads or writes it: no exchanges, no centre.
     """
-    arena, row = access.arena, access.rows[access.rank]
-    gradient = arena.vector("gradient", access.rank)
-    memory = {name: arena.vector(name, access.rank) for name in arena.layout.memory}
-    shared = arena.on_devices is not None
-    if device is None or not (shared or (traits.synchronous and traits.model == "mean")):
-        return InArena(row, memory, gradient)
-    copies = DeviceCopy(row.vector, memory, gradient, device, shared)
-    if not shared:
-        row = arena.row(row.rank, copies.row)
-        row.trace = access.trace
-    return (MeansBetweenDevices if between_devices else MeansInArena)(copies, row)
+    arena, rank = access.arena, access.rank
+    gradient = arena.vector("gradient", rank)
+    memory = {name: arena.vector(name, rank) for name in arena.layout.memory}
+    stays = arena.on_devices is None and not (traits.synchronous and traits.model == "mean")
+    if device is None or stays:
+        return InArena(access.rows[rank], memory, gradient)
+    return (MeansBetweenDevices if between_devices else MeansInArena)(access, memory, gradient, device)
+
+
+class GradientStream:
+    """A gradient on its way from the device, (P,), to `home`, from its end. To be called as `lay` is: from this element
+    on it is complete on the device."""
+
+    def __init__(self, gradient: Tensor, home: Tensor, lay: OnReady) -> None:
+        self._gradient, self._home, self._lay, self._first = gradient, home, lay, len(gradient)
+        on_gpu = gradient.device.type == "cuda"
+        self._stream = torch.cuda.Stream(gradient.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._copied: queue.SimpleQueue[tuple[torch.cuda.Event, int]] = queue.SimpleQueue()
+        if self._stream is not None:
+            threading.Thread(target=self._tell, daemon=True, name="gradient to the arena").start()
+
+    def __call__(self, first: int) -> None:
+        if not self._first or (first and self._first - first < GRADIENT_PIECE):
+            return
+        part, self._first = slice(first, self._first), first
+        if self._stream is None:
+            self._home[part].copy_(self._gradient[part])
+            self._lay(first)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._gradient.device))
+        with torch.cuda.stream(self._stream):
+            self._home[part].copy_(self._gradient[part], non_blocking=True)
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record()
+        self._copied.put((event, first))
+
+    def _tell(self) -> None:
+        first = len(self._gradient)
+        while first:
+            event, first = self._copied.get()
+            event.synchronize()
+            self._lay(first)

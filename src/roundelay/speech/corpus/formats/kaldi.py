@@ -27,6 +27,7 @@ from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted
 from roundelay.speech.kaldi_io.tables import (
     Stretch,
     Table,
+    completed,
     disagreements,
     durations,
     inverse_problems,
@@ -52,6 +53,7 @@ class KaldiOptions:
     features: bool = False  # take those of feats.scp though there is wav.scp; without wav.scp they are taken anyway
     frame_shift_ms: float | None = None  # of feats.scp; None: the file `frame_shift` says so, or 10
     channel: int | None = None  # of recordings with several, where `segments` names none; None: the first
+    words: bool = True  # False: for recognition alone, so words and speakers may be missing
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,10 @@ def read_data_dir_with(
         problems.append(f"{directory / 'feats.scp'}: no such file")
     wav = None if given and not (directory / "wav.scp").exists() else read_table(directory / "wav.scp", problems)
     feats = read_table(directory / "feats.scp", problems) if given else None
-    files = _files(directory, problems)
-    places = _places(wav, feats, files.segments, problems)
-    tables = [table for table in (files.segments or wav, feats) if table is not None]
+    segments = optional_table(directory / "segments", problems)
+    places = _places(wav, feats, segments, problems)
+    tables = [table for table in (segments or wav, feats) if table is not None]
+    files = _files(directory, segments, problems, None if options.words else (tables[0], places))
     problems += disagreements(files.text, files.speakers, *tables)
     problems += inverse_problems(files.speakers, optional_table(directory / "spk2utt", problems))
     if wav is not None:
@@ -134,13 +137,12 @@ def read_data_dir_with(
         reasons |= {name: f"{feats.at(name)}: {fault}" for name, fault in faults.items()}
     lengths = _lengths(wav, root, options.pipes, progress) if wav is not None else {}
     shift = matrices.frame_shift_ms if matrices is not None else 0.0
-    utterances: list[Utterance] = []
-    left_out: list[LeftOut] = []
+    utterances, left_out = list[Utterance](), list[LeftOut]()
     for name in sorted(files.text.values):
         try:
             if name in reasons:
                 raise Unusable(reasons[name])
-            if not files.text.values[name]:
+            if options.words and not files.text.values[name]:
                 raise Unusable(f"{files.text.at(name)}: empty transcript")
             if wav is not None:
                 extent = _in_recording(name, places[name], lengths, wav, files)
@@ -215,11 +217,23 @@ class _Recording:
     channels: int
 
 
-def _files(directory: Path, problems: list[str]) -> _Files:
+def _files(
+    directory: Path, segments: Table | None, problems: list[str], unsaid: tuple[Table, Mapping[str, Stretch]] | None
+) -> _Files:
+    """The tables; `unsaid`, a table of all utterances and their places, stands for words and speakers that are missing:
+    no words, and a speaker for each recording."""
+    if unsaid is None:
+        text = read_table(directory / "text", problems, may_be_empty=True)
+        speakers = read_table(directory / "utt2spk", problems)
+    else:
+        every, places = unsaid
+        text = completed(directory / "text", every, dict.fromkeys(every.values, ""), problems)
+        recordings = {name: places[name].recording for name in every.values if name in places}
+        speakers = completed(directory / "utt2spk", every, recordings, problems)
     return _Files(
-        read_table(directory / "text", problems, may_be_empty=True),
-        read_table(directory / "utt2spk", problems),
-        optional_table(directory / "segments", problems),
+        text,
+        speakers,
+        segments,
         optional_table(directory / "spk2gender", problems),
         optional_table(directory / "utt2lang", problems),
         durations(directory / "utt2dur", problems),

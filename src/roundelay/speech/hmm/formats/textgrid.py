@@ -162,6 +162,11 @@ def _intervals(path: Path, values: _Values, size: int) -> tuple[Interval, ...]:
 
 def write_textgrid(path: Path, grid: TextGrid) -> None:
     """Write the long form, times to the nanosecond."""
+    write_text(path, textgrid_text(grid))
+
+
+def textgrid_text(grid: TextGrid) -> str:
+    """The long form, times to the nanosecond."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
     lines += [
         f"xmin = {_seconds(grid.start)}",
@@ -177,7 +182,7 @@ def write_textgrid(path: Path, grid: TextGrid) -> None:
         for place, interval in enumerate(tier.intervals, 1):
             lines += [f"        intervals [{place}]:", f"            xmin = {_seconds(interval.start)}"]
             lines += [f"            xmax = {_seconds(interval.end)}", f"            text = {_quoted(interval.text)}"]
-    write_text(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _seconds(value: float) -> float:

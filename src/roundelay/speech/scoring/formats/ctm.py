@@ -61,15 +61,26 @@ def write_ctm(
     Raises:
         UserError: a name or word with a blank in it, a time or confidence that is none; names the utterance.
     """
+    write_text(path, ctm_text(str(path), utterances, places))
+
+
+def ctm_text(
+    where: str, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, Place] | None = None
+) -> str:
+    """The lines that `write_ctm` writes; `where` begins messages.
+
+    Raises:
+        UserError: as there.
+    """
     found: list[tuple[Channel, TimedWord]] = []
     for utterance, words in utterances.items():
         place = (places or {}).get(utterance, Place(utterance))
         for word in words:
             timed = TimedWord(word.word, place.start + word.start, word.duration, word.confidence)
-            _check(path, utterance, place, timed)
+            _check(where, utterance, place, timed)
             found.append(((place.file, place.channel), timed))
     found.sort(key=lambda item: (item[0], round(item[1].start, DECIMALS)))
-    write_text(path, "".join(f"{file} {channel} {_fields(word)}\n" for (file, channel), word in found))
+    return "".join(f"{file} {channel} {_fields(word)}\n" for (file, channel), word in found)
 
 
 def _fields(word: TimedWord) -> str:
@@ -77,7 +88,7 @@ def _fields(word: TimedWord) -> str:
     return times if word.confidence is None else f"{times} {word.confidence:.4f}"
 
 
-def _check(path: Path, utterance: str, place: Place, word: TimedWord) -> None:
+def _check(path: str, utterance: str, place: Place, word: TimedWord) -> None:
     for text in (place.file, place.channel, word.word):
         if text.split() != [text] or text.startswith(";;"):
             raise UserError(f"{path}: {utterance}: {text!r} must be one word, without blanks.")

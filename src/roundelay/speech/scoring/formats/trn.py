@@ -1,7 +1,7 @@
 """TRN files: `words (speaker-utterance)`, a line per utterance, as sclite reads them (`-i spu_id`)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
@@ -33,17 +33,24 @@ def write_trn(path: Path, texts: Texts, speakers: Mapping[str, str] | None = Non
         UserError: a line that would be read as something else, for a blank or bracket in a name, a blank in a word, or
             `;;` in front; names the utterance.
     """
-    lines = []
-    for utterance, words in texts.items():
-        name = trn_name(utterance, (speakers or {}).get(utterance, ""))
-        line = " ".join([*words, f"({name})"])
-        match = _LINE.fullmatch(line)
-        if match is None or line.startswith(";;") or (match[1].split(), match[2]) != ([*words], name):
-            raise UserError(
-                f"{path}: {utterance}: {line!r} would be read as something else. Rename the word or utterance."
-            )
-        lines.append(f"{line}\n")
+    lines = [trn_line(str(path), name, words, (speakers or {}).get(name, "")) for name, words in texts.items()]
     write_text(path, "".join(lines))
+
+
+def trn_line(where: str, utterance: str, words: Sequence[str], speaker: str = "") -> str:
+    """The line of an utterance; `where` begins messages.
+
+    Raises:
+        UserError: it would be read as something else.
+    """
+    name = trn_name(utterance, speaker)
+    line = " ".join([*words, f"({name})"])
+    match = _LINE.fullmatch(line)
+    if match is None or line.startswith(";;") or (match[1].split(), match[2]) != ([*words], name):
+        raise UserError(
+            f"{where}: {utterance}: {line!r} would be read as something else. Rename the word or utterance."
+        )
+    return f"{line}\n"
 
 
 def read_trn(path: Path) -> dict[str, list[str]]:

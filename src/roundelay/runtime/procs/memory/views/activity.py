@@ -2,16 +2,12 @@
 
 from dataclasses import dataclass
 
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 
 @dataclass(frozen=True)
 class Activity(View):
     """Each learner writes its own column; nobody acts on it, so its three numbers need not fit each other."""
 
-    doing: Integers
-    """(3, L) The effect a learner is in, the peer it is about or -1, and since when (milliseconds of this host)."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        return {"doing": Table((3, sizes.learners))}
+    doing: Integers = table(3, L)
+    """The effect a learner is in, the peer it is about or -1, and since when (milliseconds of this host)."""

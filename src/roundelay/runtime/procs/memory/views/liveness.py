@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,7 @@ class Liveness(View):
 
     PUBLISHED = ("alive",)
 
-    alive: Integers
-    """(L,) 1: takes part; 0: not yet, or no more."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        return {"alive": Table((sizes.learners,))}
+    alive: Integers = table(L)  # 1: takes part; 0: not yet, or no more
 
     def mark(self, ranks: Sequence[int], alive: bool | Sequence[int]) -> None:
         """Say of `ranks` that they live, or do not."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roundelay.runtime.procs.memory.views.view import Floats, Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,11 @@ class MeanSequences(View):
 
     PUBLISHED = ("sent_seq", "acked_seq")
 
-    sent_seq: Integers
-    """(L,) Number of the last mean a learner has sent its vector to."""
-    acked_seq: Integers
-    """(L,) Number of the last mean a learner has done its reading for."""
-    source: Integers
-    """(2, L) For means with an even and with an odd number: which of `Means.SOURCES` has a learner's vector."""
-    weights: Floats
-    """(2, L) The same for its weight."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each, two = Table((sizes.learners,)), (2, sizes.learners)
-        return {"sent_seq": each, "acked_seq": each, "source": Table(two), "weights": Table(two, np.float64)}
+    sent_seq: Integers = table(L)  # Number of the last mean a learner has sent its vector to
+    acked_seq: Integers = table(L)  # Number of the last mean a learner has done its reading for
+    source: Integers = table(2, L)
+    """For means with an even and with an odd number: which of `Means.SOURCES` has a learner's vector."""
+    weights: Floats = table(2, L, kind=np.float64)  # The same for its weight
 
     def begin_part(self) -> None:
         """Numbers begin at 0. By the parent, while no learner runs."""

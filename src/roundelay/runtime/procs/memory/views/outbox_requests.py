@@ -5,7 +5,7 @@ The learner's side is runtime/procs/coordination/outbox.py, the other runtime/ho
 
 from dataclasses import dataclass
 
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 REQUEST_BYTES = 1024
 """Of one request."""
@@ -18,24 +18,8 @@ class OutboxRequests(View):
 
     PUBLISHED = ("asked", "done", "awaited")
 
-    asked: Integers
-    """(L,) Number of the last request."""
-    done: Integers
-    """(L,) Number of the last request that is answered."""
-    awaited: Integers
-    """(L,) Number of the last request that its learner has stopped to wait for."""
-    version: Integers
-    """(L,) The answer: the version of the other row, or NONE: nobody is there."""
-    text: Integers
-    """(L, REQUEST_BYTES / 8) The request, as JSON, padded with zeros."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        each = Table((sizes.learners,))
-        return {
-            "asked": each,
-            "done": each,
-            "awaited": each,
-            "version": each,
-            "text": Table((sizes.learners, REQUEST_BYTES // 8)),
-        }
+    asked: Integers = table(L)  # Number of the last request
+    done: Integers = table(L)  # Number of the last request that is answered
+    awaited: Integers = table(L)  # Number of the last request that its learner has stopped to wait for
+    version: Integers = table(L)  # The answer: the version of the other row, or NONE: nobody is there
+    text: Integers = table(L, REQUEST_BYTES // 8)  # The request, as JSON, padded with zeros

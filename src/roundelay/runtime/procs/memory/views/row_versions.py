@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from roundelay.runtime.procs.memory.views.view import Integers, Sizes, Table, View
+from roundelay.runtime.procs.memory.views.view import Integers, R, View, table
 
 
 @dataclass(frozen=True)
@@ -10,11 +10,6 @@ class RowVersions(View):
     """Both are written and read through `Row`, under the row's lock; the parent writes them between segments, and, for
     rows that only mirror those of another host, while nobody here looks at them."""
 
-    versions: Integers
-    """(R,) Half mutations of each row: odd while one is under way."""
-    in_flight: Integers
-    """(R,) Number of the exchange with another host that the row takes part in just now; 0: none."""
-
-    @classmethod
-    def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        return {"versions": Table((sizes.rows,)), "in_flight": Table((sizes.rows,))}
+    versions: Integers = table(R)  # Half mutations of each row: odd while one is under way
+    in_flight: Integers = table(R)
+    """Number of the exchange with another host that the row takes part in just now; 0: none."""

@@ -1,15 +1,16 @@
 """The base of all views: a class that names tables of the arena, and has them as numpy arrays on the shared memory.
 
-A view is a frozen dataclass with a field for each of its tables. `tables` says their shapes; the arena computes from
-them where each table lies, and gives the view its arrays. Several processes that open the same arena therefore see each
-other's stores, and a name that does not exist is an error of the type checker.
+A view is a frozen dataclass with a field for each of its tables, which says the table's shape; the arena computes from
+the shapes where each table lies, and gives the view its arrays. Several processes that open the same arena therefore
+see each other's stores, and a name that does not exist is an error of the type checker.
 
 Legend: L learners, R rows: those of the learners and of the centre, if there is one.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -47,17 +48,34 @@ class Table:
         return int(np.prod(self.shape))
 
 
-class View(ABC):
-    """Some tables of the arena. Subclasses are frozen dataclasses with one field for each table of `tables`."""
+Size = int | Callable[[Sizes], int]
+L: Size = attrgetter("learners")
+R: Size = attrgetter("rows")
+
+
+def table(*shape: Size, kind: type[Any] = np.int64) -> Any:
+    """A field of a view: a table of this shape."""
+    return field(metadata={"shape": shape, "kind": kind})
+
+
+class View(ABC):  # noqa: B024 what is missing is fields
+    """Some tables of the arena. Subclasses are frozen dataclasses, each field of which is a `table`."""
 
     PUBLISHED: ClassVar[tuple[str, ...]] = ()
     """Tables that others act on without holding a lock. While others may read them, they are written by `publish`
     alone; a segment may begin with plain stores."""
 
     @classmethod
-    @abstractmethod
     def tables(cls, sizes: Sizes) -> dict[str, Table]:
         """The tables it owns, by the names of its fields."""
+        kind: Any = cls
+        return {
+            item.name: Table(
+                tuple(size if isinstance(size, int) else size(sizes) for size in item.metadata["shape"]),
+                item.metadata["kind"],
+            )
+            for item in fields(kind)
+        }
 
     @classmethod
     def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:

@@ -42,7 +42,10 @@ def stopping(interrupt: Asked) -> Iterator[None]:
         how = "; Ctrl-C again to stop at once" if number == signal.SIGINT else f" ({interrupt.why})"
         complain(f"stopping at the next round{how}.")
 
-    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    try:
+        before = {number: signal.signal(number, ask) for number in SIGNALS}
+    except ValueError:  # only a program's main thread is told of signals
+        before = {}
     try:
         yield
     finally:

@@ -1,0 +1,100 @@
+"""Strategies side by side from Python: compare, simulate."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roundelay.acoustic import parse_straggler
+from roundelay.api.recipes import Overrides, texts
+from roundelay.compare.grid import Contenders, Grid, plan
+from roundelay.compare.running import check_data, run_grid
+from roundelay.compare.summary import Compared, summarise
+from roundelay.core.progress import Progress
+from roundelay.job import Interrupt
+from roundelay.runtime.sim.cluster import load_cluster
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.simulate.scenario import Scenario, Simulated
+from roundelay.simulate.scenario import simulate as run_scenario
+from roundelay.stopping import stopping
+from roundelay.terminal import Bar, console
+
+TABLE_WIDTH = 200
+"""Characters of a table's line where no terminal says how many it has."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Judging of a grid: whether its runs are decoded, and the held-out loss (nats per frame) that times are to."""
+
+    decode: bool = True
+    target_loss: float | None = None
+
+
+JUDGED = Judging()
+
+
+def compare(
+    recipe: str | Path,
+    contenders: Contenders | Sequence[str],
+    overrides: Overrides = (),
+    exp: Path | str | None = None,
+    *,
+    judging: Judging = JUDGED,
+    progress: Progress | None = None,
+) -> Compared:
+    """Train a grid of strategies and learners under several seeds, or go on with it, and compare what came of it.
+
+    Args:
+        contenders: strategies, as the command line writes them (one learner and four, three seeds), or `Contenders`.
+        overrides: options that differ from the recipe's, for every training. Texts may have several values:
+            `["training.minibatch=256,1024"]` trains each.
+        exp: the folder for all runs; None: exp/RECIPE/compare.
+
+    Raises:
+        UserError: no such recipe, strategy or option; numbers that are no grid.
+    """
+    wanted = contenders if isinstance(contenders, Contenders) else Contenders(contenders, (1, 4), 3)
+    grid = plan(str(recipe), texts(overrides), wanted, None if exp is None else Path(exp))
+    return run_plan(grid, judging, progress or Bar(quiet=True), partial(console.print, markup=False))[0]
+
+
+def run_plan(
+    grid: Grid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
+) -> tuple[Compared, Interrupt]:
+    """Train what is left of a grid, and compare."""
+    check_data(grid)
+    before = f", {grid.done} of them trained before" if grid.done else ""
+    announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
+    interrupt = Interrupt()
+    with stopping(interrupt):
+        outcomes = run_grid(grid, judging.decode, progress, announce, interrupt)
+    return summarise(grid, outcomes, judging.target_loss, width), interrupt
+
+
+def simulate(
+    strategies: str | Sequence[str],
+    exp: Path | str | None = None,
+    *,
+    cluster: Path | str | None = None,
+    **scenario: Any,
+) -> list[Simulated]:
+    """Strategies on a virtual cluster, in virtual seconds.
+
+    Args:
+        strategies: as the command line writes them, `["ssgd", "adpsgd:random-ring"]`.
+        exp: write a run directory for `roundelay.report`; with several strategies one for each in this folder.
+        cluster: a YAML file (docs/simulator.md), which says how many learners there are unless `learners` does.
+        scenario: fields of `simulate.scenario.Scenario`: `learners=16, rounds=100, stragglers=["3:4x"]`.
+
+    Raises:
+        UserError: no such strategy; what does not fit together.
+    """
+    fields = dict(scenario)
+    if cluster is not None:
+        virtual = load_cluster(Path(cluster))
+        fields = {"learners": virtual.learners, "cost": CostModel(cluster=virtual), **fields}
+    slow = (parse_straggler(one) if isinstance(one, str) else one for one in fields.pop("stragglers", ()))
+    several = [strategies] if isinstance(strategies, str) else strategies
+    return run_scenario(Scenario(**fields, stragglers=tuple(slow)), several, None if exp is None else Path(exp))

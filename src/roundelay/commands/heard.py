@@ -1,0 +1,86 @@
+"""The sound of utterances of decoded runs, for the report: found in the runs' corpora."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.core.errors import UserError
+
+if TYPE_CHECKING:
+    from roundelay.report.mistakes import HeardUtterance, Listen
+    from roundelay.speech.data.manifest import Utterance
+    from roundelay.speech.prepared import Corpus
+
+CTM = "hyp.ctm"
+
+
+def listener(runs: Sequence[Path], corpus: Path | None) -> "Listen":
+    """A function that finds the sound of an utterance of one of these runs.
+
+    Args:
+        corpus: the prepared corpus, where it is not at the place that the runs' recipes name.
+
+    Raises:
+        UserError: a corpus is not there, or has no audio.
+    """
+    from roundelay.report import load_run
+
+    corpora = {run: _corpus(corpus or Path(str(load_run(run).settings.get("corpus", ""))), run) for run in runs}
+
+    def listen(run: Path, split: str, name: str) -> "HeardUtterance | None":
+        return _heard(corpora[run], run, split, name)
+
+    return listen
+
+
+@lru_cache(maxsize=8)
+def _opened(folder: Path) -> "Corpus":
+    from roundelay.speech.prepared import load_corpus
+
+    return load_corpus(folder)
+
+
+def _corpus(folder: Path, run: Path) -> "Corpus":
+    try:
+        corpus = _opened(folder)
+    except UserError as error:
+        raise UserError(f"{run}: its corpus is needed for --audio, and cannot be read; --corpus DIR. {error}") from None
+    if not corpus.audio:
+        raise UserError(f"{folder}: was prepared from features, so there is no audio for --audio.")
+    return corpus
+
+
+def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtterance | None":
+    from roundelay.report.mistakes import HeardUtterance
+    from roundelay.speech.audio.picture import flac, spectrogram_png
+    from roundelay.speech.audio.reading import read_audio
+
+    utterance = next((u for u in corpus.splits.get(split, ()) if u.id == name), None)
+    if utterance is None:
+        return None
+    samples = read_audio(utterance, corpus.folder)
+    rate = utterance.sampling_rate
+    timed = _timed(run, split, utterance)
+    words = "Below it the words as they were recognised, at their times." if timed else ""
+    note = f"Frequencies from 0 to {rate // 2000} kHz. {words}".strip()
+    return HeardUtterance(
+        flac(samples, rate), "audio/flac", spectrogram_png(samples, rate), len(samples) / rate, timed, note
+    )
+
+
+def _timed(run: Path, split: str, utterance: "Utterance") -> tuple[tuple[str, float, float], ...]:
+    """Words, beginnings and ends in seconds of the utterance, where decoding noted them (decode.ctm=true)."""
+    from roundelay.speech.scoring.formats.ctm import read_ctm
+    from roundelay.speech.scoring.summary import place_of
+
+    file = run / "decode" / split / CTM
+    if not file.is_file():
+        return ()
+    place = place_of(utterance)
+    inside = [
+        word
+        for word in read_ctm(file).get((place.file, place.channel), ())
+        if place.start <= word.midpoint <= place.start + utterance.duration
+    ]
+    return tuple((w.word, w.start - place.start, w.start + w.duration - place.start) for w in inside)

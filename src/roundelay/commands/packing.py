@@ -1,0 +1,118 @@
+"""Models that leave the house: pack, evaluate."""
+
+import argparse
+from pathlib import Path
+
+from roundelay.commands.arguments import whole
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.terminal import Bar, console
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    sub = command("pack", _pack, "put trained models and all they need to recognise into one folder")
+    sub.add_argument(
+        "exp", nargs="+", metavar="EXP[:WEIGHT]", help="run directories, and weights of their log-likelihoods (1)"
+    )
+    sub.add_argument("--out", type=Path, required=True, metavar="MODEL", help="the folder to make")
+    sub.add_argument(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="decode.KEY=VALUE",
+        help="recognise with other options than the first run's recipe has (`roundelay list options` names them)",
+    )
+    sub.add_argument(
+        "--decoded",
+        type=Path,
+        metavar="DIR",
+        help="take settings and word errors from here, where `roundelay decode --out DIR` left them for the same runs, "
+        "weights and options (default: from the run; else the runs are decoded now)",
+    )
+    sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
+    sub = command("evaluate", _evaluate, "recognise new speech with a packed model, and score it")
+    sub.add_argument("model", type=Path, help="the folder that `roundelay pack` made")
+    sub.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="a prepared corpus, or a Kaldi data directory, whose utterances may lack transcripts and speakers",
+    )
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a split of the corpus; may be repeated (default: all but train)",
+    )
+    sub.add_argument(
+        "--source",
+        type=Path,
+        metavar="DIR",
+        help="the folder that paths in wav.scp begin at (default: the directory itself or the one above)",
+    )
+    sub.add_argument("--out", type=Path, metavar="DIR", help="where words and scores go (default: only printed)")
+    sub.add_argument("--workers", type=whole, default=0, help="processes (default: 0, one a core)")
+    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
+    sub.add_argument("--no-times", action="store_true", help="no times and confidences, which take as long again")
+    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from roundelay.recipes.known import check_overrides
+
+    check_overrides(options.set)  # names a slip before torch is loaded
+    from roundelay.api.recognition import decode_recipe
+    from roundelay.commands.recognition import weighted
+    from roundelay.packed.making import Packing, pack
+    from roundelay.speech.trained import check_trained
+
+    named = [weighted(text) for text in options.exp]
+    for exp, weight in named:
+        if not weight > 0:
+            raise UserError(
+                f"pack {exp}:{weight:g}: weights of runs must be above 0; leave out a run that is not to count."
+            )
+    runs = [(exp, decode_recipe(exp, options.set, None), weight) for exp, weight in named]
+    for exp, *_ in runs:
+        check_trained(exp)
+    card = pack(runs, Packing(options.out, options.decoded, options.licence), Bar())
+    for split, errors in card.word_errors.items():
+        console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
+    console.print(
+        f"{options.out} is a model of {card.vocabulary.words:,} words for audio at {card.sampling_rate:,} Hz; it can "
+        "be moved anywhere.",
+        markup=False,
+    )
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from roundelay.packed.evaluate import Evaluating, evaluate
+    from roundelay.packed.model import load_model
+    from roundelay.packed.speech_data import read_speech
+
+    model = load_model(options.model)
+    data = read_speech(options.data, options.split, options.source, Bar())
+    how = Evaluating(options.out, options.workers, options.ignore_case, not options.no_times)
+    for found in evaluate(model, data, how, Bar()):
+        if found.summary is None:
+            where = f"words are in {options.out / found.split}" if options.out else "give --out DIR to have the words"
+            console.print(f"{found.split}: {found.utterances:,} utterances without transcripts; {where}", markup=False)
+            continue
+        console.print(f"{found.split}: {found.summary}", markup=False)
+        for name, part in found.groups.items():
+            console.print(f"  {name}: {part}", markup=False)
+        if options.per_speaker:
+            for name, one in found.speakers.items():
+                console.print(f"  {name}: {one.errors}", markup=False)
+        if found.unknown:
+            console.print(
+                f"  {found.unknown:,} of {found.summary.score.errors.ref:,} words said are not among the words that "
+                "can be recognised",
+                markup=False,
+            )
+        if found.other_case:
+            console.print(f"  {found.other_case:,} of them are, in another case: --ignore-case", markup=False)

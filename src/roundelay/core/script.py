@@ -1,0 +1,53 @@
+"""The user's script, the module `__main__`, and processes that are started while it runs.
+
+A new process of multiprocessing imports the script that started it, so that it can unpickle what is defined there.
+Without the guard `if __name__ == "__main__":` that import runs the whole script again. Whoever sends nothing of the
+script's own needs no such import.
+"""
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Meanwhile, processes that are started do not import the script."""
+    main = sys.modules["__main__"]
+    missing = object()
+    before = {name: vars(main).get(name, missing) for name in ("__file__", "__spec__")}
+    main.__spec__ = None
+    vars(main).pop("__file__", None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is missing:
+                vars(main).pop(name, None)
+            else:
+                setattr(main, name, value)
+
+
+def of_the_script(value: object) -> bool:
+    """True if a process needs the script to unpickle `value`. What cannot be pickled counts as the script's own: its
+    sender will say why."""
+    try:
+        return b"__main__" in pickle.dumps(value)
+    except Exception:
+        return True
+
+
+class _Alone(SpawnProcess):
+    """A process that does not import the script."""
+
+    def start(self) -> None:
+        with without_script():
+            super().start()
+
+
+class SpawnWithoutScript(SpawnContext):
+    """Starts processes as `spawn` does, without the script."""
+
+    Process = _Alone

@@ -1,0 +1,138 @@
+"""The folder of a packed model: its files, and the one that says what they are.
+
+MODEL/packed.json       format version, networks and their weights, settings of the search, checksums; written last
+MODEL/acoustic-1/       a network, as its run left it: model.safetensors, model.json; acoustic-2/ and so on
+MODEL/tree.json         tied states
+MODEL/HCLG.fst ...      the decoding graph with its symbols (see speech/decode/graphs/graph.py)
+MODEL/lm.arpa.gz        the grammar that the graph was made of
+MODEL/lexicon.txt       the words that can be recognised; dropped.txt and guessed.txt beside it
+MODEL/dictionary.txt    all pronunciations that were known when the graph was made
+MODEL/g2p.json.gz       pronunciations by spelling, if the dictionary was large enough to learn them from
+MODEL/rescore           a large language model for a second pass, if there was one
+MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md: for people
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roundelay.core.checksums import Damaged, check_file, file_checksum, read_sums, write_checked
+from roundelay.core.configure import build, plain
+from roundelay.core.errors import UserError
+from roundelay.speech.decode.parallel import Search
+from roundelay.speech.features.parts import FeatureConfig
+from roundelay.speech.trained import MODEL_META
+
+PACKED, CARD, README = "packed.json", "card.json", "README.md"
+DICTIONARY, G2P, RESCORE = "dictionary.txt", "g2p.json.gz", "rescore"
+PACKED_VERSION = 1
+REMEDY = "Copy the folder again from where it was whole, or pack it again with `roundelay pack`."
+
+
+@dataclass(frozen=True)
+class PackedNetwork:
+    """One network of a packed model.
+
+    Attributes:
+        folder: of its files, inside the model's.
+        weight: of its log-likelihoods; the weights of all networks sum to 1.
+        features: what is computed of the audio for it.
+        usual_mean, usual_std: of each feature over the frames of one speaker, on average over the training speakers.
+    """
+
+    folder: str
+    weight: float
+    features: FeatureConfig
+    usual_mean: tuple[float, ...]
+    usual_std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PackedSearch:
+    """Settings of the search, as they were best on held-out speech; see `Search`."""
+
+    scale: float
+    word_cost: float
+    beam: float
+    max_active: int
+    lattice_beam: float
+    silence_probability: float
+
+    def search(self, times: bool) -> Search:
+        """The search, with times and confidences of the words or without."""
+        return Search(
+            self.scale, self.beam, self.max_active, self.word_cost, times=times, lattice_beam=self.lattice_beam
+        )
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """Content of packed.json.
+
+    Attributes:
+        sampling_rate: of the audio it hears, in Hz.
+        rescored: whether a second pass with the language model in the file `rescore` belongs to it.
+        below: checksums of files in folders below, by path; those beside packed.json are in its `checksums`.
+    """
+
+    sampling_rate: int
+    networks: tuple[PackedNetwork, ...]
+    search: PackedSearch
+    made_by: str
+    rescored: bool = False
+    below: Mapping[str, str] = field(default_factory=dict)
+    version: int = PACKED_VERSION
+
+
+def is_packed(folder: Path) -> bool:
+    """True if it is the folder of a packed model."""
+    return (folder / PACKED).is_file()
+
+
+def write_packed(folder: Path, model: PackedModel) -> None:
+    """Write packed.json, with the checksums of all that is in the folder."""
+    beside = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != PACKED)
+    write_checked(folder / PACKED, plain(model), beside)
+
+
+def checksum_below(folder: Path, network: str) -> dict[str, str]:
+    """Checksum of the JSON of a network, which holds that of its parameters, by its path below `folder`."""
+    return {f"{network}/{MODEL_META}": file_checksum(folder / network / MODEL_META)}
+
+
+def read_packed(folder: Path) -> PackedModel:
+    """The content of packed.json, all files of the folder held to their checksums but the networks' parameters, which
+    are when they are read.
+
+    Raises:
+        UserError: not a packed model, or one of a later version; a file is missing or damaged (names it).
+    """
+    if not is_packed(folder):
+        raise UserError(f"{folder}: {_instead(folder)}")
+    path = folder / PACKED
+    told, sums = read_sums(path, REMEDY)
+    version = told.get("version")
+    if version != PACKED_VERSION:
+        raise UserError(
+            f"{path}: a packed model of format {version!r}, made by {told.get('made_by', 'another version')}; this "
+            f"version of Roundelay reads format {PACKED_VERSION}. Install a version that reads it, or pack the runs "
+            "again with this one."
+        )
+    if not sums:
+        raise Damaged(f"{path}: damaged: it has no checksums. {REMEDY}")
+    model = build(PackedModel, told, str(path))
+    for name, expected in sums.items():
+        check_file(folder / name, expected, PACKED, REMEDY)
+    for network in model.networks:
+        name = f"{network.folder}/{MODEL_META}"
+        check_file(folder / name, model.below.get(name, ""), PACKED, REMEDY)
+    return model
+
+
+def _instead(folder: Path) -> str:
+    """A sentence on what the folder is, where it is no packed model."""
+    if not folder.exists():
+        return "no such folder. Give one that `roundelay pack` made."
+    if (folder / "recipe.yaml").is_file():
+        return f"a run directory, not a packed model. Pack it first: roundelay pack {folder} --out MODEL"
+    return f"not a packed model (no {PACKED} in it). Give a folder that `roundelay pack` made."

@@ -1,0 +1,199 @@
+"""Packing: trained runs and all they need to recognise, into one folder."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import getpid
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay import __version__
+from roundelay.core.configure import build
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, unwritable, write_json, write_text
+from roundelay.core.progress import Progress
+from roundelay.packed.card import Card, Vocabulary, card_of
+from roundelay.packed.decoded import DecodedRuns, Run, decoded_for
+from roundelay.packed.folder import (
+    CARD,
+    DICTIONARY,
+    G2P,
+    README,
+    RESCORE,
+    PackedModel,
+    PackedNetwork,
+    PackedSearch,
+    checksum_below,
+    write_packed,
+)
+from roundelay.recipes.recipe import Recipe
+from roundelay.recognition.graph import GRAPHS, decoding_graph
+from roundelay.recognition.loglikelihoods import EnsembleMember, ensemble, words_said
+from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
+from roundelay.speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESSED_FILE, LEXICON_FILE, LM_FILE
+from roundelay.speech.decode.lm.vocabulary import read_dictionary
+from roundelay.speech.features.fbank import FbankConfig
+from roundelay.speech.features.parts import FeatureConfig, only_fbank
+from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.hmm.alignment import TREE, Alignment
+from roundelay.speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
+from roundelay.speech.lexicon.lexicon import Lexicon, write_lexicon
+from roundelay.speech.prepared import TRAIN, Corpus, load_corpus
+from roundelay.speech.trained import MODEL, MODEL_META
+
+Float64 = npt.NDArray[np.float64]
+
+GRAPH_FILES = (FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE, LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Options of `roundelay pack`.
+
+    Attributes:
+        out: the folder that is made.
+        decoded: a folder of `roundelay decode --out` with the word errors of these runs together; None: the run's own,
+            or decoded now.
+        licence: of the model, for people; empty: what is known of the corpus's.
+    """
+
+    out: Path
+    decoded: Path | None = None
+    licence: str = ""
+
+
+def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
+    """Pack runs, the first of which says what is recognised; `options.out` is whole or not there.
+
+    Raises:
+        UserError: the folder exists; a run is not finished; runs that do not fit together; features that cannot be
+            computed from audio alone.
+    """
+    if options.out.exists():
+        raise UserError(f"{options.out} exists: give --out another folder, or remove it.")
+    runs = [(exp, recipe, weight / runs[0][2]) for exp, recipe, weight in runs]
+    (exp, recipe, _), *others = runs
+    if not recipe.decode.graph.tied_states:
+        raise UserError(f"{exp}: decode.graph={recipe.decode.graph.name} cannot be packed yet, only hmm.")
+    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.alignment)
+    members = ensemble(exp, recipe, others)
+    configs = [computed_features(member) for member in members]
+    columns = recipe.decode.graph.columns(alignment.tying)
+    graph = decoding_graph(recipe, own, columns, progress, words_said(members[0], own, own))
+    with _beside(options.out) as folder:
+        found = decoded_for(runs, options.decoded, folder / "decoded", progress)
+        shutil.rmtree(folder / "decoded", ignore_errors=True)
+        for name in GRAPH_FILES:
+            shutil.copyfile(graph / name, folder / name)
+        shutil.copyfile(recipe.alignment / TREE, folder / TREE)
+        words = _write_words(folder, recipe, own, progress)
+        if recipe.decode.rescore is not None:
+            shutil.copyfile(recipe.decode.rescore, folder / RESCORE)
+        networks: list[PackedNetwork] = []
+        below: dict[str, str] = {}
+        for number, (member, config, run) in enumerate(zip(members, configs, runs, strict=True), 1):
+            name = f"acoustic-{number}"
+            networks.append(_packed_network(folder / name, member, config, load_corpus(run[1].corpus)))
+            below |= checksum_below(folder, name)
+        card = card_of(runs, own, found, words, options.licence, options.out.name)
+        write_json(folder / CARD, card.to_json())
+        write_text(folder / README, card.to_text())
+        made_by = f"roundelay {__version__}"
+        rate, search = _one_rate(members), _search(found, recipe)
+        rescored = recipe.decode.rescore is not None
+        write_packed(folder, PackedModel(rate, tuple(networks), search, made_by, rescored, below))
+    return card
+
+
+def computed_features(member: EnsembleMember) -> FeatureConfig:
+    """The features that a network hears, as they are computed of audio.
+
+    Raises:
+        UserError: some of them come from elsewhere.
+    """
+    store = member.store
+    told = dict(store.config)
+    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
+        return only_fbank(build(FbankConfig, told, str(store.folder)))
+    config = build(FeatureConfig, told, str(store.folder))
+    if config.externals:
+        names = ", ".join(part.name for part in config.externals)
+        raise UserError(
+            f"{member.exp}: its network hears features that are not computed from audio alone ({names}, in "
+            f"{store.folder}): transforms and vectors of speakers, or matrices from elsewhere. A packed model has to "
+            "hear any audio: pack a run that was trained on filterbanks."
+        )
+    return config
+
+
+def _one_rate(members: Sequence[EnsembleMember]) -> int:
+    """The sampling rate of all runs, in Hz.
+
+    Raises:
+        UserError: they have several.
+    """
+    rates = {member.store.sampling_rate: member.exp for member in members}
+    if len(rates) > 1:
+        told = ", ".join(f"{exp} {rate:,} Hz" for rate, exp in rates.items())
+        raise UserError(f"The runs hear audio at several sampling rates ({told}): pack those of one.")
+    return next(iter(rates))
+
+
+def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig, corpus: Corpus) -> PackedNetwork:
+    """Copy a network into a folder."""
+    folder.mkdir()
+    for name in (MODEL, MODEL_META):
+        shutil.copyfile(member.exp / name, folder / name)
+    mean, std = usual_speaker(member.store, [u.id for u in corpus.splits[TRAIN]])
+    return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float64, Float64]:
+    """Mean (F,) and standard deviation (F,) of an average speaker of some utterances: the means, over frames, of the
+    speakers' means and variances."""
+    heard = np.unique(store.speaker_indices[[store.position(u) for u in utterances]])
+    speakers = store.speakers
+    weight = speakers.frames[heard] / speakers.frames[heard].sum()
+    mean = weight @ speakers.mean[heard].astype(np.float64)
+    return mean, np.sqrt(weight @ np.square(speakers.std[heard].astype(np.float64)))
+
+
+def _search(found: DecodedRuns, recipe: Recipe) -> PackedSearch:
+    config = recipe.decode
+    return PackedSearch(
+        found.scale, found.word_cost, found.beam, found.max_active, config.lattice_beam, config.silence_probability
+    )
+
+
+def _write_words(folder: Path, recipe: Recipe, own: Corpus, progress: Progress) -> Vocabulary:
+    """Write the dictionary and, if it is large enough to learn from, the model of spelling."""
+    dictionary = own.lexicon
+    if recipe.decode.lexicon is not None:
+        known = read_dictionary(recipe.decode.lexicon, own.lexicon).pronunciations
+        dictionary = Lexicon({**own.lexicon.pronunciations, **known}, own.lexicon.silence)
+    write_lexicon(folder / DICTIONARY, dictionary)
+    spells = len(dictionary.words) >= LEAST_WORDS
+    if spells:
+        try:
+            save_g2p(folder / G2P, g2p_of(dictionary, recipe.alignment / GRAPHS / G2P_MODEL, progress))
+        except UserError:  # words enough, but few of them spelled as they sound
+            spells = False
+    info = read_json(folder / GRAPH_FILE)
+    return Vocabulary(int(info["words"]), int(info["lm_order"]), sum(info["lm_ngrams"]), spells)
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that becomes it at the end, or is removed."""
+    folder = out.with_name(f".{out.name}.{getpid()}.part")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        folder.rename(out)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

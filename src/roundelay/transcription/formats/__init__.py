@@ -1,0 +1,23 @@
+"""Formats of transcripts by name: each a function from one transcript to text."""
+
+from collections.abc import Callable, Mapping
+
+from roundelay.transcription.formats.subtitles import srt, vtt
+from roundelay.transcription.formats.timed import ctm, json_document, textgrid
+from roundelay.transcription.formats.words import trn, txt
+from roundelay.transcription.transcript import ChannelTranscript
+
+FORMATS: Mapping[str, Callable[[ChannelTranscript], str]] = {
+    "txt": txt,
+    "json": json_document,
+    "ctm": ctm,
+    "srt": srt,
+    "vtt": vtt,
+    "trn": trn,
+    "TextGrid": textgrid,
+}
+"""A name is also the ending of the files."""
+ALONE = frozenset({"srt", "vtt", "TextGrid"})
+"""Formats of which a file holds one transcript; the others may be joined."""
+TIMED = frozenset(FORMATS) - {"txt", "trn"}
+"""Formats that need the times of words."""

@@ -1,0 +1,272 @@
+"""Packed models: a folder that is moved away from everything else recognises as the runs did that it was made of."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.packed.folder import PACKED
+from roundelay.packed.hearing import ENOUGH_FRAMES
+from roundelay.packed.model import Model, Transcript, load_model
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay.speech.scoring.formats.trn import read_trn, trn_name
+from support.beeps import write_beeps
+
+Float32 = npt.NDArray[np.float32]
+QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Path:
+    """Two runs of the corpus, decoded, and each packed alone and both together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, seed in (("one", 0), ("two", 1)):
+            exp = f"exp/packed/{name}"
+            assert main(["train", "recipe.yaml", "--exp", exp, f"training.seed={seed}", *QUICK]) == 0
+        assert main(["decode", "exp/packed/one", "--set", "decode.ctm=true"]) == 0
+        together = ["exp/packed/one", "--with", "exp/packed/two:0.5", "--out", "exp/packed/both"]
+        assert main(["decode", *together]) == 0
+        assert main(["pack", "exp/packed/one", "--out", "exp/packed/model", "--licence", "of the test"]) == 0
+        assert main(["pack", "exp/packed/one:2", "exp/packed/two", "--out", "exp/packed/pair"]) == 0
+    return folder / "exp/packed"
+
+
+@pytest.fixture
+def model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """The model of one run, moved to where nothing else is."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(home / "model", "model")
+    return load_model(Path("model"))
+
+
+@pytest.fixture
+def corpus(folder: Path) -> Corpus:
+    return load_corpus(folder / "data")
+
+
+def speech(corpus: Corpus, utterances: Sequence[Utterance]) -> list[Float32]:
+    return [read_audio(u, corpus.folder) for u in utterances]
+
+
+def by_speaker(corpus: Corpus, split: str) -> dict[str, list[Utterance]]:
+    found: dict[str, list[Utterance]] = {}
+    for utterance in corpus.splits[split]:
+        found.setdefault(utterance.speaker, []).append(utterance)
+    return found
+
+
+def transcribed(model: Model, corpus: Corpus, split: str) -> dict[str, Transcript]:
+    """Transcripts by the names of utterances in trn files, speaker by speaker."""
+    result = {}
+    for some in by_speaker(corpus, split).values():
+        for utterance, transcript in zip(some, model.recognise_pieces(speech(corpus, some), exact=True), strict=True):
+            result[trn_name(utterance.id, utterance.speaker)] = transcript
+    return result
+
+
+def test_features_are_those_of_the_corpus_bit_for_bit(model: Model, corpus: Corpus) -> None:
+    store = corpus.features()
+    for utterance in corpus.utterances[::7]:
+        (found,) = model.features(read_audio(utterance, corpus.folder)).of_network
+        assert np.array_equal(found, store.get(utterance.id))
+
+
+def test_statistics_are_those_of_the_corpus_from_ten_seconds_on(model: Model, corpus: Corpus) -> None:
+    store = corpus.features()
+    for speaker, some in by_speaker(corpus, "train").items():
+        assert sum(store.frames(u.id) for u in some) >= ENOUGH_FRAMES
+        ((mean, std),) = model.statistics([model.features(one) for one in speech(corpus, some)]).of_network
+        at = store.speakers.names.index(speaker)
+        assert np.array_equal(mean, store.speakers.mean[at])
+        assert np.array_equal(std, store.speakers.std[at])
+
+
+def test_a_packed_model_recognises_what_decode_did(home: Path, model: Model, corpus: Corpus) -> None:
+    for split in ("dev", "test"):
+        found = transcribed(model, corpus, split)
+        assert {name: list(t.words) for name, t in found.items()} == read_trn(home / f"one/decode/{split}/hyp.trn")
+
+
+def test_word_times_and_confidences_are_those_of_decode(home: Path, model: Model, corpus: Corpus) -> None:
+    times = read_ctm(home / "one/decode/test/hyp.ctm")
+    heard = transcribed(model, corpus, "test")
+    for utterance in corpus.splits["test"]:
+        found = heard[trn_name(utterance.id, utterance.speaker)].timed
+        expected = times.get((utterance.recording_id, "1"), [])
+        assert [word.word for word in found] == [word.word for word in expected]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert ours.start == pytest.approx(theirs.start, abs=1e-3)
+            assert ours.duration == pytest.approx(theirs.duration, abs=1e-3)
+            assert ours.confidence == pytest.approx(theirs.confidence, abs=1e-4)
+
+
+def test_several_models_with_weights(home: Path, corpus: Corpus) -> None:
+    model = load_model(home / "pair")
+    assert [hearing.weight for hearing in model.hearings] == pytest.approx([2 / 3, 1 / 3])
+    found = transcribed(model, corpus, "test")
+    assert {name: list(t.words) for name, t in found.items()} == read_trn(home / "both/decode/test/hyp.trn")
+    told = read_json(home / "both/decode/test/decode.json")
+    assert model.packed.search.scale == told["acoustic_scale"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_many_recordings_come_in_order(model: Model, corpus: Corpus, workers: int) -> None:
+    some = list(by_speaker(corpus, "test").items())
+    said = [(name, speech(corpus, part)) for name, part in some]
+    recordings = [("nothing", []), *said, ("short", [np.zeros(9, np.float32)])]
+    found = list(model.recognise_many(recordings, workers, exact=True))
+    assert [name for name, _ in found] == [name for name, _ in recordings]
+    alone = transcribed(model, corpus, "test")
+    for (_, utterances), (_, transcripts) in zip(some, found[1:-1], strict=True):
+        assert transcripts == [alone[trn_name(u.id, u.speaker)] for u in utterances]
+    assert found[0][1] == []
+    assert found[-1][1] == [Transcript()]
+
+
+def test_loudness_does_not_matter(model: Model, corpus: Corpus) -> None:
+    """Of little speech too: the average speaker that stands for what is missing is as loud as the recording."""
+    samples = read_audio(corpus.splits["test"][0], corpus.folder)
+    features = model.features(samples), model.features(samples * np.float32(0.25))
+    assert len(features[0]) < ENOUGH_FRAMES
+    normal = []
+    for one in features:
+        ((mean, std),) = model.statistics([one]).of_network
+        normal.append((one.of_network[0] - mean) / std)
+    assert normal[0] == pytest.approx(normal[1], abs=0.02)
+
+
+def test_samples_that_are_none(model: Model) -> None:
+    with pytest.raises(UserError, match="float32 between -1 and 1"):
+        model.recognise(np.zeros(16000, np.int16))
+    with pytest.raises(UserError, match="one channel"):
+        model.recognise(np.zeros((2, 16000), np.float32))
+    broken = np.zeros(16000, np.float32)
+    broken[7] = np.nan
+    with pytest.raises(UserError, match=r"a\.wav: Sample 7 is NaN"):
+        list(model.recognise_many([("a.wav", [broken])], 1))
+    assert model.recognise(np.zeros(100, np.float32)) == Transcript()
+
+
+def test_the_card(home: Path) -> None:
+    card = read_json(home / "pair/card.json")
+    assert [(run["name"], run["network"]) for run in card["runs"]] == [("one", "dnn"), ("two", "dnn")]
+    line = (home / "both/decode/test/wer.txt").read_text().split("%WER ")[1].split()[0]
+    assert card["word_errors"]["test"]["wer"] == pytest.approx(float(line), abs=0.005)
+    assert card["word_errors"]["test"]["words"] == sum(map(len, read_trn(home / "both/decode/test/ref.trn").values()))
+    assert "of the test" in (home / "model/README.md").read_text()
+    assert main(["verify", str(home / "pair")]) == 0
+
+
+@pytest.mark.parametrize("name", ["packed.json", "HCLG.fst", "lexicon.txt", "tree.json", "card.json"])
+@pytest.mark.parametrize("harm", ["gone", "changed"])
+def test_damage_is_named(model: Model, name: str, harm: str) -> None:
+    path = model.folder / name
+    content = path.read_bytes()
+    path.unlink()
+    if harm == "changed":
+        path.write_bytes(content[: len(content) // 2] + b"~" + content[len(content) // 2 + 1 :])
+    with pytest.raises(UserError, match=name) as found:
+        load_model(model.folder)
+    assert "roundelay pack" in str(found.value)
+
+
+def test_a_damaged_network_is_named(model: Model) -> None:
+    for name in ("model.json", "model.safetensors"):
+        path = model.folder / "acoustic-1" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-9] + b"x" * 9)
+        with pytest.raises(UserError, match=f"{name}: damaged"):
+            load_model(model.folder)
+        path.write_bytes(content)
+    load_model(model.folder)
+
+
+def test_what_is_no_packed_model(home: Path, model: Model) -> None:
+    with pytest.raises(UserError, match=f"roundelay pack {home / 'one'} --out MODEL"):
+        load_model(home / "one")
+    with pytest.raises(UserError, match="no such folder"):
+        load_model(home / "nowhere")
+    path = model.folder / PACKED
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    with pytest.raises(UserError, match=r"packed\.json"):
+        load_model(model.folder)
+
+
+def test_nothing_is_left_of_a_pack_that_failed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model"
+    assert main(["pack", str(home / "one"), "--out", str(out), "--decoded", str(home / "both")]) == 2
+    assert "of other runs or weights" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+    assert main(["pack", str(home / "one"), "--out", str(home)]) == 2
+    assert "exists: give --out another folder" in " ".join(capsys.readouterr().err.split())
+
+
+# New speech -----------------------------------------------------------------------------------------------------------
+
+
+def score_line(folder: Path) -> str:
+    return (folder / "wer.txt").read_text().splitlines()[0]
+
+
+def test_evaluate_gives_the_word_error_rate_of_decode(home: Path, model: Model, folder: Path) -> None:
+    assert main(["evaluate", "model", "--data", str(folder / "data"), "--out", "out", "--workers", "1"]) == 0
+    for split in ("dev", "test"):
+        for name in ("ref.trn", "hyp.trn", "wer.txt", "groups.json", "ref.stm", "errors.txt"):
+            assert Path("out", split, name).read_bytes() == (home / "one/decode" / split / name).read_bytes()
+    assert Path("out/test/hyp.ctm").read_bytes() == (home / "one/decode/test/hyp.ctm").read_bytes()
+    assert read_json(Path("out/test/evaluation.json"))["digest"] == model.digest
+
+
+def test_a_kaldi_directory_with_words_in_another_case(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_beeps(tmp_path / "new", seed=7)
+    text = source / "test/text"
+    lines = [line.partition(" ") for line in text.read_text().splitlines()]
+    text.write_text("".join(f"{name} {words.lower()}\n" for name, _, words in lines))
+    evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1", "--no-times"]
+    assert main([*evaluate, "--out", "out"]) == 0
+    words = sum(len(line[2].split()) for line in lines)
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{words} of {words} words said are not among the words that can be recognised" in told
+    assert f"{words} of them are, in another case: --ignore-case" in told
+    assert main([*evaluate, "--out", "folded", "--ignore-case", "--per-speaker"]) == 0
+    assert "test0: %WER" in capsys.readouterr().out
+    assert read_json(Path("folded/test/evaluation.json"))["unknown_words"] == 0
+    assert float(score_line(Path("folded/test")).split()[1]) < float(score_line(Path("out/test")).split()[1])
+
+
+def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_beeps(tmp_path / "new", seed=7)
+    for name in ("text", "utt2spk"):
+        (source / "test" / name).unlink()
+    evaluate = ["evaluate", "model", "--data", "new/test", "--workers", "1"]
+    assert main([*evaluate, "--out", "out"]) == 0
+    assert "10 utterances without transcripts" in " ".join(capsys.readouterr().out.split())
+    assert len(read_trn(Path("out/test/hyp.trn"))) == 10
+    assert read_ctm(Path("out/test/hyp.ctm"))
+    assert not Path("out/test/ref.trn").exists()
+    (source / "test/text").write_text("test0-000 YES\n")
+    assert main(evaluate) == 2
+    assert "9 of 10 utterances have no words" in " ".join(capsys.readouterr().err.split())
+
+
+def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(folder / "data")
+    for arguments, message in (
+        (["--data", "nowhere"], "nowhere: no such folder"),
+        (["--data", "model"], "neither corpus.json nor wav.scp is in it"),
+        (["--data", data, "--split", "tset"], "has no split tset, only train, dev, test"),
+    ):
+        assert main(["evaluate", "model", *arguments]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())

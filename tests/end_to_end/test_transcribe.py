@@ -1,0 +1,149 @@
+"""`roundelay transcribe`: a packed model and recordings become what `decode` finds in them."""
+
+import json
+import shutil
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from roundelay.cli import main
+from roundelay.speech.audio.reading import audio_path, read_audio
+from roundelay.speech.prepared import load_corpus
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay.speech.scoring.formats.trn import read_trn
+
+QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Path:
+    """A run that is decoded and packed, and its test split as files, in a folder for each speaker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        exp = "exp/transcribed/run"
+        assert main(["train", "recipe.yaml", "--exp", exp, *QUICK]) == 0
+        assert main(["decode", exp]) == 0
+        assert main(["pack", exp, "--out", "exp/transcribed/model"]) == 0
+        corpus = load_corpus(Path("data"))
+        for utterance in corpus.splits["test"]:
+            target = Path("exp/transcribed/test", utterance.speaker, f"{utterance.id}.wav")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(audio_path(utterance, corpus.folder), target)
+    return folder / "exp/transcribed"
+
+
+@pytest.fixture
+def at(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of runs; the model is moved to where nothing else is, which is where commands run."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(home / "model", "model")
+    return home
+
+
+def decoded(home: Path, what: str) -> dict[str, list[str]]:
+    return read_trn(home / f"run/decode/test/{what}.trn")
+
+
+def test_words_and_errors_are_those_of_decode(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ref = str(at / "run/decode/test/ref.trn")
+    call = ["transcribe", "model", str(at / "test"), "--speaker", "folder", "--format", "trn", "--ref", ref]
+    assert main(call) == 0
+    out, err = capsys.readouterr()
+    Path("hyp.trn").write_text(out)
+    assert [" ".join(w) for w in read_trn(Path("hyp.trn")).values()] == [
+        " ".join(decoded(at, "hyp")[key]) for key in sorted(decoded(at, "hyp"))
+    ]
+    assert (at / "run/decode/test/wer.txt").read_text().split("]")[0] in err
+    assert "x real time on one core" in err
+
+
+def test_two_processes_write_the_same(at: Path) -> None:
+    for workers in "12":
+        call = [
+            "transcribe",
+            "model",
+            str(at / "test"),
+            "--format",
+            "ctm",
+            "--out",
+            f"w{workers}",
+            "--workers",
+            workers,
+        ]
+        assert main(call) == 0
+    names = sorted(path.name for path in Path("w1").rglob("*.ctm"))
+    assert len(names) == len(decoded(at, "ref"))
+    for name in names:
+        assert Path("w1", name).read_text() == Path("w2", name).read_text()
+    timed = read_ctm(Path("w1", names[0]))
+    assert all(0 <= word.confidence <= 1 for words in timed.values() for word in words if word.confidence is not None)
+
+
+def test_a_list_goes_on_where_it_was_left(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted((at / "test").rglob("*.wav"))[:4]
+    Path("bad.wav").write_text("RIFF no sound")
+    Path("list.txt").write_text("".join(f"{path}\n" for path in (files[0], "bad.wav", "gone.flac", *files[1:])))
+    call = ["transcribe", "model", "list.txt", "--out", "out", "--format", "json"]
+    assert main(call) == 1
+    said = capsys.readouterr().out
+    assert "2 of 6 recordings could not be transcribed:" in said
+    assert f"{Path('bad.wav')}: cannot be read as audio" in said
+    assert "gone.flac: no such file" in said
+    written = {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.json")}
+    assert set(written) == {f"{path.stem}.json" for path in files} | {"settings.json"}
+    Path("out", f"{files[2].stem}.json").unlink()
+    assert main(call) == 1
+    assert "3 of them transcribed before" in capsys.readouterr().out
+    again = {path.name: path.stat().st_mtime_ns for path in Path("out").glob("*.json")}
+    assert {name for name in again if again[name] != written[name]} == {f"{files[2].stem}.json"}
+    assert main([*call, "--pause", "1"]) == 2
+    assert "were made with pause 0.5, not 1" in capsys.readouterr().err
+
+
+def test_standard_input_and_other_rates(
+    at: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stereo recording on standard input, each channel by itself; and one at twice the rate."""
+    corpus = load_corpus(at.parents[1] / "data")
+    one, other = corpus.splits["test"][:2]
+    waves = [read_audio(u, corpus.folder) for u in (one, other)]
+    rate, length = one.sampling_rate, max(map(len, waves))
+    both = np.stack([np.pad(wave, (0, length - len(wave))) for wave in waves], 1)
+    buffer = BytesIO()
+    soundfile.write(buffer, both, rate, format="WAV", subtype="FLOAT")
+    buffer.seek(0)
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(buffer))
+    assert main(["transcribe", "model", "-", "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["name"], one["channel"]) for one in found] == [("stdin@1", 1), ("stdin@2", 2)]
+    soundfile.write("one.wav", waves[0], rate, subtype="FLOAT")
+    soundfile.write("twice.wav", np.repeat(waves[0], 2), 2 * rate, subtype="FLOAT")
+    soundfile.write("half.wav", waves[0][::2], rate // 2, subtype="FLOAT")
+    texts = {}
+    for name in ("one", "twice", "half"):
+        assert main(["transcribe", "model", f"{name}.wav"]) == 0
+        texts[name], err = capsys.readouterr()
+        assert ("where the model hears" in err) == (name == "half")
+    assert texts["one"] == texts["twice"] != ""
+    assert f"{found[0]['text']}\n" == texts["one"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model", "one.wav", "two.wav", "--format", "srt"], "a file holds one transcript. Give --out DIR"),
+        (["model", "one.wav", "--ref", "none"], "--ref none: no such file"),
+        (["nothing", "one.wav"], "nothing"),
+        (["model", "none.txt"], "none.txt: no such file"),
+        (["model", "one.wav", "--channel", "0"], "'0' is not a whole number of 1 or more"),
+    ],
+)
+def test_slips(at: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        soundfile.write(f"{name}.wav", np.zeros(8000), 8000)
+    assert main(["transcribe", *words]) == 2
+    assert message in capsys.readouterr().err
