@@ -112,7 +112,7 @@ class LabelledRuns:
         it begins where the guide says, a few runs before the right one."""
         if len(self.firsts) < MANY_RUNS:
             return np.searchsorted(self.ends, numbers, side="right") - 1
-        run = self._guide[numbers >> GUIDE_BITS].astype(np.int64)
+        run: Integers = self._guide[numbers >> GUIDE_BITS].astype(np.int64)
         for _ in range(MOST_STEPS):
             behind = self.ends[run + 1] <= numbers
             if not behind.any():
