@@ -173,3 +173,19 @@ def test_rows_are_asked_for_and_let_go_of_without_changing_them(tmp_path: Path) 
             expected = SequenceExamples(store, labels, splits, 2, Pieces(7)).batch("train", numbers)
             for found, wanted in zip(some.batch("train", numbers)[0], expected[0], strict=True):
                 assert np.array_equal(found.numpy(), wanted.numpy())
+
+
+@pytest.mark.parametrize(("bits", "steps"), [(3, 24), (11, 24), (11, 1)])
+def test_frames_among_many_runs_are_found_as_among_few(monkeypatch: pytest.MonkeyPatch, bits: int, steps: int) -> None:
+    """By a guide, and where that would take too many steps by a search after all."""
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(1, 300, 400)
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    some = LabelledRuns.of(3 * ends[:-1], np.arange(400), ends, ends)
+    numbers = rng.permutation(some.frames)
+    expected = some.locate(numbers)
+    monkeypatch.setattr("roundelay.speech.models.labelled.MANY_RUNS", 0)
+    monkeypatch.setattr("roundelay.speech.models.labelled.GUIDE_BITS", bits)
+    monkeypatch.setattr("roundelay.speech.models.labelled.MOST_STEPS", steps)
+    for found, wanted in zip(some.locate(numbers), expected, strict=True):
+        assert np.array_equal(found, wanted)

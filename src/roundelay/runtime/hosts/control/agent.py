@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from roundelay.core.errors import UserError
+from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.division import task_in_common
@@ -90,9 +91,10 @@ class _HostAgent:
             self._monitored = self._find(seconds)
             self._monitored.beat()
             self._monitored.listen(self._heard, self._gone)
-            if cluster.task.in_shards:
-                self._local.train_on(task_in_common(cluster.task, self._orders, self._check, seconds))
-            self._build()
+            task = cluster.task
+            if task.in_shards:
+                task = task_in_common(task, self._orders, self._check, seconds)
+            self._build(task)
         except BaseException:
             self.close()
             raise
@@ -151,11 +153,12 @@ class _HostAgent:
             link.patience = self._terms.host_patience
             return MonitoredLink(link, self._terms.host_patience)
 
-    def _build(self) -> None:
-        self._local.start()
+    def _build(self, task: Task) -> None:
+        self._local.start(task)
         self._runtime, self._arena = self._local.runtime, self._local.runtime.arena
         initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
-        self._send("built", parameters=self._runtime.parameters, initial=initial, shards=self._runtime.shards)
+        facts = {"parameters": self._runtime.parameters, "shards": self._runtime.shards}
+        self._send("built", initial=initial, **facts)
 
     # What is said -----------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class MultiHostRuntime(Runtime):
         self._local = LocalHost(cluster, place, terms, self._lease_own)
         arrivals = PendingJoins(self._local.router, terms.host_patience)
         try:
-            self._local.start()
+            self._local.start(cluster.task)
         except BaseException:
             self._local.close()
             raise

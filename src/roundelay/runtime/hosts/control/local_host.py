@@ -4,8 +4,8 @@ Learners of the host run as on a host alone. A thread beside them serves what th
 synchronous strategy, or leases of minibatches.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import final
 
 from roundelay.algorithms.codecs import codec_named
@@ -47,14 +47,10 @@ class LocalHost:
         self.runtime: ProcsRuntime
         """Leads the learners of this host, once they are started."""
 
-    def train_on(self, task: Task) -> None:
-        """Let learners that are started later train on `task`."""
-        self._cluster = replace(self._cluster, task=task)
-
-    def start(self) -> None:
-        """Start the learners."""
+    def start(self, task: Task) -> None:
+        """Start the learners of a task, which may have begun elsewhere."""
         self.runtime = ProcsRuntime(
-            self._cluster,
+            dataclasses.replace(self._cluster, task=task),
             self._terms.patience_seconds,
             self._terms.threads,
             deaths=Deaths(self._terms.on_death),
