@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from roundelay.api.recognition import decode
     from roundelay.api.runs import load_run, report
     from roundelay.api.training import train
+    from roundelay.api.transcribing import transcribe
     from roundelay.attached import Session, attach
     from roundelay.compare.grid import Contenders
     from roundelay.core.errors import UserError
@@ -41,6 +42,7 @@ _PLACES = {
     "prepare": "roundelay.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "train": "roundelay.api.training",
+    "transcribe": "roundelay.api.transcribing",
 }
 """Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not.
 `compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
@@ -69,6 +71,7 @@ __all__ = [
     "report",
     "simulate",
     "train",
+    "transcribe",
 ]
 
 
