@@ -8,11 +8,11 @@ from roundelay.terminal import Bar
 from roundelay.transcription.inputs import recordings
 from roundelay.transcription.transcribing import Finished, Options, Transcriber
 
-USUAL = Options()
+TRANSCRIBING = Options()
 
 
 def transcribe(
-    model: Path | str | Model, *files: Path | str, options: Options = USUAL, progress: Progress | None = None
+    model: Path | str | Model, *files: Path | str, options: Options = TRANSCRIBING, progress: Progress | None = None
 ) -> list[Finished]:
     """Recognise recordings of any kind and length with a packed model.
 
