@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from roundelay.cli import main
+from roundelay.packed.model import load_model as load_packed
+from roundelay.speech.audio.reading import audio_path, read_audio
+from roundelay.speech.prepared import load_corpus
 from roundelay.speech.trained import load_model
 from support.beeps import RECIPE, WORDS
 
@@ -67,8 +70,10 @@ def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
 
 
 @pytest.mark.parametrize("units", ["characters", "{name: bpe, size: 12}"])
-def test_words_that_units_spell(units: str, exp: Path, tmp_path: Path) -> None:
-    """Without lexicon and language model, and with both."""
+def test_words_that_units_spell(
+    units: str, exp: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without lexicon and language model, and with both; packed, and given another word."""
     run = tmp_path / "exp"
     assert main(["train", str(exp.parent / "recipe.yaml"), f"units={units}", "--exp", str(run)]) == 0
     for search in ("greedy", "prefixes", "words"):
@@ -77,6 +82,17 @@ def test_words_that_units_spell(units: str, exp: Path, tmp_path: Path) -> None:
         assert main(["decode", str(run), "--out", str(out), "--set", chosen]) == 0
         errors = (out / "decode/test/wer.txt").read_text()
         assert float(errors.split()[1]) < (20 if search == "words" else 60), errors
+    packed = ["pack", str(run), "--set", "decode.graph=ctc", "--decoded", str(tmp_path / "words")]
+    assert main([*packed, "--out", str(tmp_path / "model")]) == 0
+    assert evaluated(tmp_path / "model", folder, tmp_path) == hypotheses(tmp_path / "words")
+    new = tmp_path / "new.txt"
+    more = ["pack", str(tmp_path / "model"), "--words", str(new), "--out", str(tmp_path / "more")]
+    new.write_text("SO\nJAZZ\n")
+    assert main(more) == 2
+    assert "new.txt:2: JAZZ cannot be written in the units" in " ".join(capsys.readouterr().err.split())
+    new.write_text("so\nNEY\n")
+    assert main(more) == 0
+    assert {"SO", "NEY"} <= set(load_packed(tmp_path / "more").lexicon.words)
 
 
 def test_models_decoded_together(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,3 +153,90 @@ def test_a_run_starts_from_another_with_the_same_units(
     assert main([*train, "units=characters", "--exp", str(tmp_path / "other")]) == 2
     assert "other targets" in " ".join(capsys.readouterr().err.split())
     assert main([*train, "units=characters", "init.output=new", "--exp", str(tmp_path / "new")]) == 0
+
+
+# Packed ---------------------------------------------------------------------------------------------------------------
+
+
+def hypotheses(out: Path) -> bytes:
+    return (out / "decode/test/hyp.trn").read_bytes()
+
+
+def evaluated(model: Path, folder: Path, tmp_path: Path) -> bytes:
+    """The words that a packed model finds in the test split, as hyp.trn has them."""
+    evaluate = ["evaluate", str(model), "--data", str(folder / "data"), "--split", "test", "--workers", "1"]
+    assert main([*evaluate, "--out", str(tmp_path / "evaluated")]) == 0
+    assert not (tmp_path / "evaluated/test/hyp.ctm").exists()
+    return (tmp_path / "evaluated/test/hyp.trn").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def model(exp: Path) -> Path:
+    """The run, decoded with a cost of blanks and packed, where nothing else is."""
+    charged = ["--set", "decode.graph={name: ctc, blank_cost: 1}", "decode.scale=1"]
+    assert main(["decode", str(exp), *charged, "--out", str(exp.parent / "charged")]) == 0
+    out = exp.parent / "packed/model"
+    assert main(["pack", str(exp), *charged, "--decoded", str(exp.parent / "charged"), "--out", str(out)]) == 0
+    return out
+
+
+def test_a_packed_model_finds_the_words_of_decode(exp: Path, model: Path, folder: Path, tmp_path: Path) -> None:
+    assert evaluated(model, folder, tmp_path) == hypotheses(exp.parent / "charged")
+    assert load_packed(model).packed.search.blank_cost == 1
+    assert not (model / "tree.json").exists()
+
+
+def test_packed_scores_are_charged_for_blanks(exp: Path, folder: Path, tmp_path: Path) -> None:
+    """A cost that drowns all words does so in the packed model too."""
+    charged = ["--set", "decode.graph={name: ctc, blank_cost: 300}", "decode.scale=1"]
+    assert main(["pack", str(exp), *charged, "--out", str(tmp_path / "model")]) == 0
+    errors = json.loads((tmp_path / "model/card.json").read_text())["word_errors"]["test"]["wer"]
+    assert errors > 20  # without it there are fewer
+    evaluated(tmp_path / "model", folder, tmp_path)
+    told = json.loads((tmp_path / "evaluated/test/evaluation.json").read_text())
+    assert told["wer"] == errors
+
+
+def test_several_packed_together(exp: Path, folder: Path, tmp_path: Path) -> None:
+    other, both = tmp_path / "other", tmp_path / "both"
+    train = ["train", str(exp.parent / "recipe.yaml"), "training.seed=1", "schedule.max_epochs=5"]
+    assert main([*train, "--exp", str(other)]) == 0
+    assert main(["decode", str(exp), "--with", f"{other}:0.5", "--out", str(both)]) == 0
+    model = tmp_path / "model"
+    assert main(["pack", f"{exp}:2", str(other), "--decoded", str(both), "--out", str(model)]) == 0
+    assert [hearing.weight for hearing in load_packed(model).hearings] == pytest.approx([2 / 3, 1 / 3])
+    assert evaluated(model, folder, tmp_path) == hypotheses(both)
+
+
+def test_recordings_transcribed_without_times_of_words(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words share the time of their segment and have no confidence; formats of times alone are refused."""
+    corpus = load_corpus(folder / "data")
+    utterance = corpus.splits["test"][0]
+    found = load_packed(model).recognise(read_audio(utterance, corpus.folder))
+    assert found.words
+    assert found.timed == ()
+    path = str(audio_path(utterance, corpus.folder))
+    transcribe = ["transcribe", str(model), path, "--format"]
+    capsys.readouterr()
+    assert main([*transcribe, "json"]) == 0
+    (segment,) = json.loads(capsys.readouterr().out)["segments"]
+    assert segment["text"] == found.text
+    assert [segment["words"][0]["start"], segment["words"][-1]["end"]] == [segment["start"], segment["end"]]
+    assert not any("confidence" in word for word in segment["words"])
+    for name in ("srt", "trn"):
+        assert main([*transcribe, name]) == 0
+        assert found.words[0] in capsys.readouterr().out
+    assert main([*transcribe, "ctm"]) == 2
+    assert "needs the times of words" in " ".join(capsys.readouterr().err.split())
+    assert main([*transcribe, "txt", "--stream"]) == 0
+    assert found.text in capsys.readouterr().out
+
+
+def test_what_cannot_be_packed(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = ["pack", "--out", str(tmp_path / "model"), str(exp)]
+    assert main([*pack, "--set", "decode.graph=hmm"]) == 2
+    assert "Give --set decode.graph=ctc" in " ".join(capsys.readouterr().err.split())
+    assert main([*pack, "--set", "decode.graph={name: ctc, search: greedy}"]) == 2
+    assert "finds words of a lexicon by a graph" in " ".join(capsys.readouterr().err.split())

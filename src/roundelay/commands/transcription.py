@@ -139,12 +139,18 @@ def _transcribe(options: argparse.Namespace) -> int:
         named = recordings(options.recordings, spool)  # a slip is named before torch is loaded
 
         from roundelay.packed.model import load_model
+        from roundelay.transcription.formats import NEEDS_TIMES
         from roundelay.transcription.kept import TranscriptFolder
         from roundelay.transcription.many import options_of, transcribe_all
         from roundelay.transcription.scoring import scored
         from roundelay.transcription.transcribing import total_seconds
 
         model = load_model(options.model)
+        if options.format in NEEDS_TIMES and not model.gives_times:
+            raise UserError(
+                f"--format {options.format} needs the times of words, and the model {options.model} gives none: its "
+                "columns are units and a blank. Give --format txt, json, srt, vtt or trn."
+            )
         how = _options(options, total_seconds(named) or 0.0)
         say = complain if options.out is None else _print
         if options.out is None:

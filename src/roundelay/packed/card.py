@@ -123,6 +123,7 @@ def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabul
             "word_cost": found.word_cost,
             "beam": found.beam,
             "max_active": found.max_active,
+            **({"blank_cost": found.blank_cost} if found.blank_cost else {}),
         },
         {split: errors_of(summary) for split, summary in found.word_errors.items()},
     )

@@ -32,6 +32,7 @@ class DecodedRuns:
     beam: float
     max_active: int
     word_errors: Mapping[str, Summary]
+    blank_cost: float = 0.0
 
 
 def decoded_for(runs: Sequence[Run], given: Path | None, out: Path, progress: Progress) -> DecodedRuns:
@@ -73,7 +74,7 @@ def _read(place: Path, runs: Sequence[Run]) -> tuple[DecodedRuns | None, str]:
     if not told:
         return None, "decode.splits names no split"
     settings = (told["acoustic_scale"], told["word_cost"], told["beam"], told["max_active"])
-    return DecodedRuns(*settings, found), ""
+    return DecodedRuns(*settings, found, told.get("blank_cost", 0.0)), ""
 
 
 def _other(told: Mapping[str, Any], runs: Sequence[Run]) -> str:

@@ -2,7 +2,7 @@
 
 MODEL/packed.json       format version, networks and their weights, settings of the search, checksums; written last
 MODEL/acoustic-1/       a network, as its run left it: model.safetensors, model.json; acoustic-2/ and so on
-MODEL/tree.json         tied states
+MODEL/tree.json         tied states; a model whose columns are units has none
 MODEL/HCLG.fst ...      the decoding graph with its symbols (see speech/decode/graphs/graph.py)
 MODEL/lm.arpa.gz        the grammar that the graph was made of
 MODEL/lexicon.txt       the words that can be recognised; dropped.txt and guessed.txt beside it
@@ -49,7 +49,11 @@ class PackedNetwork:
 
 @dataclass(frozen=True)
 class PackedSearch:
-    """Settings of the search, as they were best on held-out speech; see `Search`."""
+    """Settings of the search, as they were best on held-out speech; see `Search`.
+
+    Attributes:
+        blank_cost: of every blank, in nats, where columns are units and a blank.
+    """
 
     scale: float
     word_cost: float
@@ -57,6 +61,7 @@ class PackedSearch:
     max_active: int
     lattice_beam: float
     silence_probability: float
+    blank_cost: float = 0.0
 
     def search(self, times: bool) -> Search:
         """The search, with times and confidences of the words or without."""
@@ -72,6 +77,7 @@ class PackedModel:
     Attributes:
         sampling_rate: of the audio it hears, in Hz.
         rescored: whether a second pass with the language model in the file `rescore` belongs to it.
+        silence: the name that its lexica have for silence, where columns are units.
         below: checksums of files in folders below, by path; those beside packed.json are in its `checksums`.
     """
 
@@ -80,6 +86,7 @@ class PackedModel:
     search: PackedSearch
     made_by: str
     rescored: bool = False
+    silence: str = ""
     below: Mapping[str, str] = field(default_factory=dict)
     version: int = PACKED_VERSION
 

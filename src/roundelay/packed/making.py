@@ -30,15 +30,16 @@ from roundelay.packed.folder import (
     write_packed,
 )
 from roundelay.recipes.recipe import Recipe
-from roundelay.recognition.graph import GRAPHS, decoding_graph
-from roundelay.recognition.loglikelihoods import EnsembleMember, ensemble, words_said
+from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph
+from roundelay.recognition.loglikelihoods import EnsembleMember, Models, ensemble, words_said
+from roundelay.speech.decode.graphs.ctc import CtcGraph
 from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay.speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESSED_FILE, LEXICON_FILE, LM_FILE
 from roundelay.speech.decode.lm.vocabulary import read_dictionary
 from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.parts import FeatureConfig, only_fbank
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.hmm.alignment import TREE, Alignment
+from roundelay.speech.hmm.alignment import TREE
 from roundelay.speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay.speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay.speech.prepared import TRAIN, Corpus, load_corpus
@@ -75,20 +76,20 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
     refuse_existing(options.out)
     runs = [(exp, recipe, weight / runs[0][2]) for exp, recipe, weight in runs]
     (exp, recipe, _), *others = runs
-    if not recipe.decode.graph.tied_states:
-        raise UserError(f"{exp}: decode.graph={recipe.decode.graph.name} cannot be packed yet, only hmm.")
-    own, alignment = load_corpus(recipe.corpus), Alignment.load(recipe.aligned)
+    _check_graph(exp, recipe)
+    own = load_corpus(recipe.corpus)
     members = ensemble(exp, recipe, others)
     configs = [computed_features(member) for member in members]
-    columns = recipe.decode.graph.columns(alignment.tying)
-    graph = decoding_graph(recipe, own, columns, progress, words_said(members[0], own, own))
+    columns = columns_of(recipe, own, Models(members))
+    graph = decoding_graph(recipe, own, columns, progress, words_said(members[0], own, own), exp)
     with new_folder(options.out) as folder:
         found = decoded_for(runs, options.decoded, folder / "decoded", progress)
         shutil.rmtree(folder / "decoded", ignore_errors=True)
         for name in GRAPH_FILES:
             shutil.copyfile(graph / name, folder / name)
-        shutil.copyfile(recipe.aligned / TREE, folder / TREE)
-        words = _write_words(folder, recipe, own, progress)
+        if not recipe.unaligned:
+            shutil.copyfile(recipe.aligned / TREE, folder / TREE)
+        words = _write_words(folder, recipe, own, exp if recipe.unaligned else recipe.aligned, progress)
         if recipe.decode.rescore is not None:
             shutil.copyfile(recipe.decode.rescore, folder / RESCORE)
         networks: list[PackedNetwork] = []
@@ -102,9 +103,22 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         write_text(folder / README, card.to_text())
         made_by = f"roundelay {__version__}"
         rate, search = _one_rate(members), _search(found, recipe)
-        rescored = recipe.decode.rescore is not None
-        write_packed(folder, PackedModel(rate, tuple(networks), search, made_by, rescored, below))
+        rescored, silence = recipe.decode.rescore is not None, own.lexicon.silence if recipe.unaligned else ""
+        write_packed(folder, PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below))
     return card
+
+
+def _check_graph(exp: Path, recipe: Recipe) -> None:
+    """Raise a UserError unless the model of the run is decoded by a graph that a packed model can have."""
+    kind = recipe.decode.graph
+    if kind.tied_states != (not recipe.unaligned):
+        fit = "ctc" if recipe.unaligned else "hmm"
+        raise UserError(f"{exp}: decode.graph={kind.name} is not for its model. Give --set decode.graph={fit}.")
+    if isinstance(kind, CtcGraph) and (kind.search != "words" or kind.units is not None):
+        raise UserError(
+            f"{exp}: a packed model finds words of a lexicon by a graph of the units it was trained on. Give --set "
+            "decode.graph=ctc, without search and units."
+        )
 
 
 def computed_features(member: EnsembleMember) -> FeatureConfig:
@@ -163,12 +177,19 @@ def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float
 def _search(found: DecodedRuns, recipe: Recipe) -> PackedSearch:
     config = recipe.decode
     return PackedSearch(
-        found.scale, found.word_cost, found.beam, found.max_active, config.lattice_beam, config.silence_probability
+        found.scale,
+        found.word_cost,
+        found.beam,
+        found.max_active,
+        config.lattice_beam,
+        config.silence_probability,
+        found.blank_cost,
     )
 
 
-def _write_words(folder: Path, recipe: Recipe, own: Corpus, progress: Progress) -> Vocabulary:
-    """Write the dictionary and, if it is large enough to learn from, the model of spelling."""
+def _write_words(folder: Path, recipe: Recipe, own: Corpus, beside: Path, progress: Progress) -> Vocabulary:
+    """Write the dictionary and, if it is large enough to learn from, the model of spelling, which is kept with the
+    graphs in `beside`."""
     dictionary = own.lexicon
     if recipe.decode.lexicon is not None:
         known = read_dictionary(recipe.decode.lexicon, own.lexicon).pronunciations
@@ -177,7 +198,7 @@ def _write_words(folder: Path, recipe: Recipe, own: Corpus, progress: Progress) 
     spells = len(dictionary.words) >= LEAST_WORDS
     if spells:
         try:
-            save_g2p(folder / G2P, g2p_of(dictionary, recipe.aligned / GRAPHS / G2P_MODEL, progress))
+            save_g2p(folder / G2P, g2p_of(dictionary, beside / GRAPHS / G2P_MODEL, progress))
         except UserError:  # words enough, but few of them spelled as they sound
             spells = False
     info = read_json(folder / GRAPH_FILE)

@@ -3,7 +3,8 @@
     model = load_model(Path("MODEL"))
     model.recognise(samples).text
 
-Legend: N samples, T frames, S tied states.
+Legend: N samples, T frames (rows of scores, of which a model with subsampling has fewer), S columns: tied states, or
+units and a blank.
 """
 
 from collections import deque
@@ -18,18 +19,18 @@ from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress, Silent
+from roundelay.packed.columns import packed_columns
 from roundelay.packed.folder import CARD, PACKED, REMEDY, RESCORE, PackedModel, read_packed
 from roundelay.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
 from roundelay.speech.data.processes import start_workers
 from roundelay.speech.decode.confidence import Pronouncing
+from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.graph import Graph, load_graph
+from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
 from roundelay.speech.decode.lm.given import load_model as load_language_model
 from roundelay.speech.decode.parallel import Decoders, decoder_here
 from roundelay.speech.decode.rescore import rescorer_of
-from roundelay.speech.hmm.alignment import TREE
-from roundelay.speech.hmm.topology import Tying
-from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.speech.trained import load_model as load_network
@@ -45,7 +46,7 @@ class Transcript:
 
     Attributes:
         timed: the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty
-            where they were not asked for.
+            where they were not asked for, or the model gives none.
         complete: whether they are a whole sentence of the grammar; if not, the piece ends inside one.
     """
 
@@ -88,7 +89,7 @@ class Model:
 
     @property
     def frame_seconds(self) -> float:
-        """Time from one frame to the next."""
+        """Time from one frame of features to the next."""
         config = self.hearings[0].features.frames
         return config.frame_shift(self.sample_rate) / self.sample_rate
 
@@ -105,17 +106,25 @@ class Model:
     @cached_property
     def lexicon(self) -> Lexicon:
         """The words that can be recognised."""
-        return read_lexicon(self.folder / LEXICON_FILE, str(self.graph.info["phones"][0]))
+        return read_lexicon(self.folder / LEXICON_FILE, self.columns.phones[0])
 
     @cached_property
-    def tying(self) -> Tying:
-        """The tied states."""
-        return DecisionTree.from_json(read_json(self.folder / TREE)).tying()
+    def columns(self) -> Columns:
+        """The columns of its scores."""
+        return packed_columns(self.folder, self.packed, self.hearings[0].model.units)
+
+    @property
+    def gives_times(self) -> bool:
+        """True if it says when words begin and end; models of units and a blank do not."""
+        return self.hearings[0].model.units is None
 
     @cached_property
-    def pronouncing(self) -> Pronouncing:
-        """Everything needed to find the times of words."""
-        return Pronouncing(self.lexicon, self.tying, self.packed.search.silence_probability, self.frame_seconds)
+    def pronouncing(self) -> Pronouncing | None:
+        """Everything needed to find the times of words; None where the model gives none."""
+        if not isinstance(self.columns, TiedStates):
+            return None
+        probability = self.packed.search.silence_probability
+        return Pronouncing(self.lexicon, self.columns.tying, probability, self.frame_seconds)
 
     @cached_property
     def _decoder(self) -> Decoders:
@@ -167,7 +176,8 @@ class Model:
         """The words of log-likelihoods (T, S)."""
         if not len(scores):
             return Transcript()
-        batch = self._decoder.search([(_ONLY, scores)], self.packed.search.search(times))
+        times = times and self.gives_times
+        batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times))
         found = batch.hypotheses[_ONLY]
         timed = batch.details[_ONLY].timed if times else ()
         return Transcript(found.words, timed, found.reached_final)

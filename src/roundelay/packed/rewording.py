@@ -18,6 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, read_text, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.packed.card import Card, Vocabulary
+from roundelay.packed.columns import packed_columns
 from roundelay.packed.folder import CARD, DICTIONARY, G2P, README, read_packed, write_packed
 from roundelay.packed.making import GRAPH_FILES, new_folder, refuse_existing
 from roundelay.recipes.known import apply_overrides
@@ -25,7 +26,6 @@ from roundelay.recipes.recipe import Decoding
 from roundelay.recognition.graph import language_options
 from roundelay.speech.data.problems import listing
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
-from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import (
     LEXICON_FILE,
     LM_FILE,
@@ -38,10 +38,9 @@ from roundelay.speech.decode.lm.arpa_file import read_arpa
 from roundelay.speech.decode.lm.ngram import NEVER, RESERVED, UNKNOWN, Arpa
 from roundelay.speech.decode.lm.ngram import build as build_model
 from roundelay.speech.decode.lm.vocabulary import VocabularyLexicon
-from roundelay.speech.hmm.alignment import TREE
-from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon.g2p import load_g2p
 from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, Pronunciation, base_phone, read_lexicon
+from roundelay.speech.trained import load_model as load_network
 
 GRAMMAR = ("text", "arpa", "order", "method", "discount", "cutoffs", "prune", "join", "vocabulary", "lexicon", "guess")
 """Options of the section decode that another grammar may have."""
@@ -80,8 +79,9 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
         raise UserError(
             f"{source} is packed already. Give --words FILE, or --set decode.text=FILE for another grammar."
         )
-    tying = DecisionTree.from_json(read_json(source / TREE)).tying()
-    dictionary = read_lexicon(source / DICTIONARY, tying.phones[0])
+    columns = packed_columns(source, packed, load_network(source / packed.networks[0].folder).units)
+    silence = columns.phones[0]
+    dictionary = read_lexicon(source / DICTIONARY, silence)
     with new_folder(options.out) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
         for name in GRAPH_FILES:
@@ -93,13 +93,13 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
             GraphConfig(packed.search.silence_probability),
             (),
             dictionary,
-            TiedStates(tying),
+            columns,
         )
         if options.overrides:
             found = language_lexicon(job, folder)
             model, left_out = language_model(job, found.lexicon)
         else:
-            found, left_out = VocabularyLexicon(read_lexicon(source / LEXICON_FILE, tying.phones[0])), ""
+            found, left_out = VocabularyLexicon(read_lexicon(source / LEXICON_FILE, silence)), ""
             model = read_arpa(source / LM_FILE)
         if options.words is not None:
             found, model = _with_words(folder, options.words, found, model, job)
@@ -146,6 +146,10 @@ def _with_words(
             faults.append(f"{path}:{number}: {fields[0]} is reserved for decoding graphs")
         elif strange := sorted(set(said) - phones):
             faults.append(f"{path}:{number}: {word} has phones that the model does not know: {', '.join(strange)}")
+        elif (spelled := job.columns.spelled([word])) is not None:
+            added |= spelled.pronunciations
+            if word not in spelled:
+                faults.append(f"{path}:{number}: {word} cannot be written in the units of the model")
         elif said:
             added[word] = (*added.get(word, known.pronunciations.get(word, ())), said)
         elif word in job.lexicon:

@@ -20,4 +20,6 @@ FORMATS: Mapping[str, Callable[[ChannelTranscript], str]] = {
 ALONE = frozenset({"srt", "vtt", "TextGrid"})
 """Formats of which a file holds one transcript; the others may be joined."""
 TIMED = frozenset(FORMATS) - {"txt", "trn"}
-"""Formats that need the times of words."""
+"""Formats that say the times of words."""
+NEEDS_TIMES = frozenset({"ctm", "TextGrid"})
+"""Formats that are nothing but times, and are refused where a model gives none."""
