@@ -224,6 +224,19 @@ def test_warnings_stand_under_the_headline(tmp_path: Path) -> None:
     assert '<p class="warning">&lt;b&gt; failed &amp; was left out</p>' in page
 
 
+def test_losses_of_utterances_are_called_so(tmp_path: Path) -> None:
+    """Also where runs of both kinds stand on a page: then no loss is set against another."""
+    units = load_run(write_run(tmp_path, Fake(name="units", decoded=False, recipe="training: {{objective: ctc}}\n")))
+    alone = render_html([units])
+    assert "nats an utterance" in alone
+    assert "nats per frame" not in re.sub("frame cross-entropy on held-out speech, nats per frame", "", alone)
+    other = load_run(write_run(tmp_path, Fake(name="states", decoded=False)))
+    assert "nats an utterance" not in render_html([other])
+    both = " ".join(Outline(render_html([units, other])).words)
+    assert "Trained without an alignment: units." in both
+    assert "Held-out cross-entropy: from" not in both
+
+
 def test_a_target_may_be_given(tmp_path: Path) -> None:
     runs = load_runs([*seeds(tmp_path, 1), write_run(tmp_path, Fake(name="one", label="sgd", learners=1))])
     assert "Time to a held-out loss of 1.9<" in render_html(runs, target=1.9)

@@ -12,7 +12,7 @@ from roundelay.core.records import Evaluation
 from roundelay.report.charts import ChartAxes, Line, Point, line_chart
 from roundelay.report.numbers import percent, plain, seconds, short
 from roundelay.report.panels import figure, legend, twice
-from roundelay.report.runs import Run
+from roundelay.report.runs import Run, loss_unit
 from roundelay.report.series import Series, finite, named
 
 
@@ -37,7 +37,8 @@ def _over(over: str, series: Sequence[Series]) -> _Abscissa:
 def curves(series: Sequence[Series], over: str) -> str:
     """Held-out cross-entropy over "frames" or over "seconds"."""
     below = _over(over, series)
-    lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, "nats per frame")]
+    unit = loss_unit(run for s in series for run in s.runs)
+    lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, unit)]
     ceiling = _ceiling(lines)
     alone = [e.cross_entropy for s in series for run in s.runs for e in _shown(run)]
     left_out = sum(not math.isfinite(value) for value in alone)
@@ -66,9 +67,7 @@ def curves(series: Sequence[Series], over: str) -> str:
         note,
         legend(series)
         + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {ends}", ChartAxes(below.title, "nats per frame", ceiling=ceiling)
-            )
+            lambda width: line_chart(lines, width, f"{title}. {ends}", ChartAxes(below.title, unit, ceiling=ceiling))
         ),
     )
 

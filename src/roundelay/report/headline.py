@@ -8,7 +8,7 @@ from statistics import fmean
 from roundelay.core.records import WordErrors
 from roundelay.report.comparison import Comparison, spread
 from roundelay.report.numbers import plain, seconds, short
-from roundelay.report.runs import Run, State
+from roundelay.report.runs import Run, State, loss_unit
 from roundelay.report.series import Series, finite, named, scored, series_interval, series_of
 from roundelay.report.words import difference, errors_by_utterance, recognised
 
@@ -32,6 +32,7 @@ def headline(comparison: Comparison) -> list[str]:
     found = [
         _word_errors(series, scored_split(judged)),
         _loss(series),
+        _of_utterances(runs),
         _race(series, comparison),
         _speed(series),
         _stragglers(series, comparison),
@@ -126,15 +127,29 @@ def _by_intervals(scores: Mapping[str, Sequence[WordErrors]]) -> str:
 
 
 def _loss(series: Sequence[Series]) -> str:
+    runs = [run for s in series for run in s.runs]
     losses = [(finite(run.cross_entropy for run in s.runs), s.name) for s in series]
     means = sorted((fmean(values), name) for values, name in losses if values)
     if not means:
         return ""
     if len(means) == 1:
-        return f"Held-out cross-entropy: {plain(means[0][0])} nats per frame."
+        return f"Held-out cross-entropy: {plain(means[0][0])} {loss_unit(runs)}."
+    if len({run.of_utterances for run in runs}) > 1:
+        return ""  # they cannot be compared
     (low, best), (high, worst) = means[0], means[-1]
     apart = f", {100 * (high / low - 1):.1f} % more" if low > 0 and math.isfinite(high / low) else ""
     return f"Held-out cross-entropy: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
+
+
+def _of_utterances(runs: Sequence[Run]) -> str:
+    """A sentence on runs whose losses and counts are of utterances."""
+    if not any(run.of_utterances for run in runs):
+        return ""
+    names = ", ".join(run.name for run in runs if run.of_utterances)
+    return (
+        f"Trained without an alignment: {names}. Losses there are nats an utterance, which cannot be compared with "
+        "those of other runs; frames are utterances, and accuracy is the share of those whose units were all right."
+    )
 
 
 def _speed(series: Sequence[Series]) -> str:

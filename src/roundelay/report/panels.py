@@ -11,6 +11,7 @@ from roundelay.report.charts import ChartAxes, Dot, DotRow, Line, Point, Referen
 from roundelay.report.comparison import Comparison, Spread
 from roundelay.report.headline import scored_split, shared_cores
 from roundelay.report.numbers import MISSING, plain, seconds, short
+from roundelay.report.runs import loss_unit
 from roundelay.report.series import (
     Series,
     bootstrapped,
@@ -127,16 +128,13 @@ def _counts(errors: WordErrors) -> str:
 
 
 def _losses(series: Sequence[Series]) -> str:
-    rows = [_row(s, [run.cross_entropy for run in s.runs], "nats per frame", plain) for s in series]
+    unit = loss_unit(run for s in series for run in s.runs)
+    rows = [_row(s, [run.cross_entropy for run in s.runs], unit, plain) for s in series]
     said = "; ".join(f"{row.name}: {row.note}" for row in rows)
     return figure(
         "Held-out cross-entropy",
         "Lower is better. Nothing is decoded yet, so there are no word error rates.",
-        twice(
-            lambda width: dot_chart(
-                _beneath(rows), width, f"Held-out cross-entropy. {said}", "nats per frame", from_zero=False
-            )
-        ),
+        twice(lambda width: dot_chart(_beneath(rows), width, f"Held-out cross-entropy. {said}", unit, from_zero=False)),
     )
 
 

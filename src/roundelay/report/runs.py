@@ -5,7 +5,7 @@ interrupted has a segment for each of its parts; here it is one again.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def cross_entropy(self) -> float | None:
-        """Cross-entropy of the model kept, on the held-out split, nats per frame."""
+        """Loss of the model kept, on the held-out split: cross-entropy in nats per frame, or see `of_utterances`."""
         return self.results.frame_cross_entropy.get(self.held_out)
 
     @property
@@ -92,6 +92,11 @@ class Run:
     def settings(self) -> Mapping[str, Any]:
         """The recipe by dotted key (`training.learners`); empty where it is missing or no recipe."""
         return _settings(self.recipe)
+
+    @property
+    def of_utterances(self) -> bool:
+        """True if examples are utterances: losses are nats an utterance, and what records call frames are those."""
+        return "ctc" in (self.settings.get("training.objective.name"), self.settings.get("training.objective"))
 
     @property
     def stragglers(self) -> tuple[str, ...]:
@@ -225,6 +230,12 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
         consensus_distance=accepted[-1].consensus_distance if accepted else 0.0,
         stopped="",
     )
+
+
+def loss_unit(runs: Iterable[Run]) -> str:
+    """The unit of the losses of these runs."""
+    kinds = {run.of_utterances for run in runs}
+    return "nats" if len(kinds) > 1 else "nats an utterance" if True in kinds else "nats per frame"
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
