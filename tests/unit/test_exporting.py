@@ -1,5 +1,6 @@
 """Exported models agree with the networks they come from, for utterances of any length."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -13,19 +14,29 @@ from roundelay.exporting.lstm import ScannedLstm
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
 from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
 from roundelay.speech.models.frames import log_likelihoods
+from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.trained import AcousticModel
+from roundelay.speech.units.base import UnitSet
 from support.toy_models import tiny, toy
+from support.toy_units import UNALIGNED, examples_of
 
-WHOLE = ("dnn", "cldnn", "blstm", "conformer")
+UNITS = "units in "
+WHOLE = ("dnn", "cldnn", "blstm", "conformer", "tdnnf", *(UNITS + name for name in UNALIGNED))
 
 
 def model(name: str) -> AcousticModel:
     """With parameters that are not small, so that rounding shows."""
-    network, rng = tiny(name).eval(), np.random.default_rng(0)
+    if name.startswith(UNITS):
+        network: AcousticNetwork = copy.deepcopy(examples_of(name.removeprefix(UNITS))[0]).eval()
+    else:
+        network = tiny(name).eval()
+    rng = np.random.default_rng(0)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.from_numpy(rng.normal(0, 0.3, parameter.shape)))
-    return AcousticModel(network, rng.normal(-3, 1, toy()[3]).astype(np.float32))
+    columns = len(network.get_submodule(network.output_layer).bias)  # type: ignore[arg-type]
+    units = UnitSet(tuple(f"U{i}" for i in range(1, columns))) if name.startswith(UNITS) else None
+    return AcousticModel(network, rng.normal(-3, 1, columns).astype(np.float32), None, units)
 
 
 def scores_of(name: str) -> UtteranceScores:
@@ -61,7 +72,8 @@ def test_what_is_written_agrees_with_the_network_and_says_what_it_takes(name: st
         torch.export.load(tmp_path / "model.pt2", extra_files=kept)
     assert json.loads(kept[DESCRIPTION]) == about
     metadata = {one.key: one.value for one in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
-    assert (metadata["source"], int(metadata["states"])) == (name, toy()[3])
+    assert (metadata["source"], int(metadata["states"])) == (name, len(scores.prior))
+    assert int(metadata["subsampling"]) == scores.network.subsampling
     with torch.no_grad():  # another model is not taken for this one
         scores.prior.add_(torch.arange(len(scores.prior)))
     assert difference_of(tmp_path / "model.onnx", "onnx", scores) > TOLERANCE
