@@ -1,5 +1,7 @@
 """Exported models agree with the networks they come from, for utterances of any length."""
 
+import copy
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,22 +12,34 @@ from torch import nn
 
 from roundelay.core.errors import UserError
 from roundelay.exporting.lstm import ScannedLstm
+from roundelay.exporting.sherpa import sherpa_ctc
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
 from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
+from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models.frames import log_likelihoods
+from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.trained import AcousticModel
+from roundelay.speech.units.base import UnitSet
 from support.toy_models import tiny, toy
+from support.toy_units import UNALIGNED, examples_of
 
-WHOLE = ("dnn", "cldnn", "blstm", "conformer")
+UNITS = "units in "
+WHOLE = ("dnn", "cldnn", "blstm", "conformer", "tdnnf", *(UNITS + name for name in UNALIGNED))
 
 
 def model(name: str) -> AcousticModel:
     """With parameters that are not small, so that rounding shows."""
-    network, rng = tiny(name).eval(), np.random.default_rng(0)
+    if name.startswith(UNITS):
+        network: AcousticNetwork = copy.deepcopy(examples_of(name.removeprefix(UNITS))[0]).eval()
+    else:
+        network = tiny(name).eval()
+    rng = np.random.default_rng(0)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.from_numpy(rng.normal(0, 0.3, parameter.shape)))
-    return AcousticModel(network, rng.normal(-3, 1, toy()[3]).astype(np.float32))
+    columns = len(network.get_submodule(network.output_layer).bias)  # type: ignore[arg-type]
+    units = UnitSet(tuple(f"U{i}" for i in range(1, columns))) if name.startswith(UNITS) else None
+    return AcousticModel(network, rng.normal(-3, 1, columns).astype(np.float32), None, units)
 
 
 def scores_of(name: str) -> UtteranceScores:
@@ -61,7 +75,8 @@ def test_what_is_written_agrees_with_the_network_and_says_what_it_takes(name: st
         torch.export.load(tmp_path / "model.pt2", extra_files=kept)
     assert json.loads(kept[DESCRIPTION]) == about
     metadata = {one.key: one.value for one in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
-    assert (metadata["source"], int(metadata["states"])) == (name, toy()[3])
+    assert (metadata["source"], int(metadata["states"])) == (name, len(scores.prior))
+    assert int(metadata["subsampling"]) == scores.network.subsampling
     with torch.no_grad():  # another model is not taken for this one
         scores.prior.add_(torch.arange(len(scores.prior)))
     assert difference_of(tmp_path / "model.onnx", "onnx", scores) > TOLERANCE
@@ -86,3 +101,35 @@ def test_a_scanned_lstm_is_the_lstm(projection: int, batch_first: bool, one_thre
 def test_a_model_of_overlapping_windows_is_refused() -> None:
     with pytest.raises(UserError, match=r"exp/chunks: .* overlapping windows.* model.chunk=null"):
         utterance_scores(model("blstm-chunks"), "exp/chunks")
+
+
+def heard(**changes: object) -> ModelInput:
+    """One usual filterbank, or another."""
+    bank = {"num_bins": 40, "low_freq": 20.0, "high_freq": 0.0, "preemphasis": 0.97}
+    usual = ModelInput(16000, 0.01, 0.025, "fbank40", [bank], 4, "", "")
+    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def test_for_sherpa_an_utterance_is_normalised_by_itself(one_thread: None) -> None:
+    made = dataclasses.replace(model(UNITS + "tdnnf"), input=heard())
+    scores = utterance_scores(made, "exp")
+    features = 3 + 2 * torch.randn(50, scores.network.frontend.scale.shape[1])
+    with torch.inference_mode():
+        found, rows = sherpa_ctc(made, scores, "exp")(features[None], torch.tensor([50]))
+        expected = scores(features, features.mean(0), features.std(0, correction=0))
+    assert rows.tolist() == [len(expected)] == [17]
+    torch.testing.assert_close(found[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("blstm", {}, "tied states.*export onnx"),
+        (UNITS + "blstm", {"frame_length": 0.02}, "20 ms every 10 ms; sherpa-onnx computes frames of 25 ms"),
+        (UNITS + "blstm", {"filterbanks": []}, "computes one filterbank"),
+    ],
+)
+def test_sherpa_refuses_what_it_cannot_hear(name: str, changes: dict[str, object], problem: str) -> None:
+    made = dataclasses.replace(model(name), input=heard(**changes))
+    with pytest.raises(UserError, match=rf"exp/run: .*{problem}"):
+        sherpa_ctc(made, utterance_scores(made, "exp/run"), "exp/run")

@@ -33,8 +33,8 @@ def add(command: Command) -> None:
     )
     sub.add_argument(
         "format",
-        choices=["kaldi", "lhotse", "onnx", "torch"],
-        help="the format to write: kaldi and lhotse of a corpus, onnx and torch of a model",
+        choices=["kaldi", "lhotse", "onnx", "torch", "sherpa"],
+        help="the format to write: kaldi and lhotse of a corpus, onnx, torch and sherpa (sherpa-onnx) of a model",
     )
     sub.add_argument(
         "data",
@@ -133,7 +133,7 @@ def _features(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    if options.format in ("onnx", "torch"):
+    if options.format in ("onnx", "torch", "sherpa"):
         return _export_model(options)
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus

@@ -1,6 +1,6 @@
 """An acoustic model as other programs call it: features of an utterance in, log-likelihoods of its frames out.
 
-Legend: T frames, F features, S tied states, R frames that a network needs on each side.
+Legend: T frames, F features, S tied states, or units and a blank, R frames that a network needs on each side.
 """
 
 import torch
@@ -15,7 +15,8 @@ INPUTS, OUTPUT = ("features", "mean", "std"), "log_likelihoods"
 
 class UtteranceScores(nn.Module):
     """Features as they are stored (T, F), with the mean and standard deviation (F,) of their speaker, to
-    log p(state | frame) - log p(state), (T, S): what `roundelay decode` gives its search.
+    log p(state | frame) - log p(state), (T, S): what `roundelay decode` gives its search. Of a network with subsampling
+    there are T / subsampling rows, rounded up.
 
     Args:
         prior: log p(state), (S,).
@@ -27,6 +28,11 @@ class UtteranceScores(nn.Module):
         super().__init__()
         self.network = network
         self.register_buffer("prior", prior)
+
+    @property
+    def shortest(self) -> int:
+        """Frames of the shortest utterance it takes: they make two rows of scores."""
+        return self.network.subsampling + 1
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         network = self.network
@@ -50,7 +56,8 @@ class UtteranceScores(nn.Module):
         before = whole.left if whole.fill else 0
         sequence = _longer(features, network.reach + before, network.reach)[None]
         length = torch.full((1,), frames + before, dtype=torch.int64)
-        scores: Tensor = network(sequence, mean[None], std[None], length, torch.arange(frames) + before)
+        rows = (frames + network.subsampling - 1) // network.subsampling
+        scores: Tensor = network(sequence, mean[None], std[None], length, torch.arange(rows) + before)
         return scores
 
 

@@ -22,14 +22,32 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_text, write_json
 from roundelay.core.streams import stream
 from roundelay.exporting.lstm import with_scanned_lstms
+from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, sherpa_ctc, tokens
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
 from roundelay.speech.trained import AcousticModel, load_model
 
-Kind = Literal["onnx", "torch"]
-FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
-DESCRIPTION = "about.json"
+Kind = Literal["onnx", "torch", "sherpa"]
+FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2", "sherpa": "model.onnx"}
+DESCRIPTION, TOKENS = "about.json", "tokens.txt"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
+OF_STATES = "(frames, states) float32, log p(state | frame) - log p(state), natural logarithms"
+OF_UNITS = (
+    "(frames / subsampling, rounded up; units) float32, log p(unit | frame), natural logarithms; the blank is first"
+)
+SHERPA_CALLS = {
+    "inputs": {
+        "features": "(1, frames, features) float32, as sherpa-onnx computes them with the options in sherpa_onnx",
+        "features_length": "(1) int64, their frames",
+    },
+    "output": "(1, frames / subsampling, rounded up; units) float32, log p(unit | frame); and the number of rows",
+}
+Called = UtteranceScores | SherpaCtc
+NAMES: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "onnx": (INPUTS, (OUTPUT,)),
+    "sherpa": (("features", "features_length"), ("log_probs", "log_probs_length")),
+}
+"""Names of inputs and outputs in ONNX."""
 FRAMES = 57
 """Frames of the utterance that a model is traced with, and the first of those it is compared on."""
 
@@ -44,7 +62,7 @@ class Exported:
 
 def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
-    about.json, which says what its inputs are.
+    about.json, which says what its inputs are; for sherpa-onnx tokens.txt too.
 
     Raises:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
@@ -54,17 +72,24 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     model = load_model(_member(Path(source)))
     scores = utterance_scores(model, name)
     about = describe(model, Path(source).resolve().name)
+    called: Called = scores
+    if to == "sherpa":
+        called = sherpa_ctc(model, scores, name)
+        about = {**about, **metadata(model), **SHERPA_CALLS, "sherpa_onnx": feature_options(model)}
     file = Path(out) / FILES[to]
     file.parent.mkdir(parents=True, exist_ok=True)
     with quiet():
-        write(program_of(scores), file, to, about)
-    difference = difference_of(file, to, scores)
+        write(program_of(called), file, to, about)
+    difference = difference_of(file, to, called)
     if not difference <= TOLERANCE:
         file.unlink()
         raise UserError(
             f"{name}: exported, its log-likelihoods differ by {difference:.1e} of the largest. Not written."
         )
     write_json(file.with_name(DESCRIPTION), about)
+    if to == "sherpa":
+        with atomic_write(file.with_name(TOKENS)) as open_file:
+            open_file.write(tokens(model).encode())
     return Exported(file, difference)
 
 
@@ -79,9 +104,11 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
             "mean": "(features) float32, of all frames of the utterance's speaker",
             "std": "(features) float32, standard deviation of the same",
         },
-        "output": "(frames, states) float32, log p(state | frame) - log p(state), natural logarithms",
+        "output": OF_UNITS if model.units is not None else OF_STATES,
         "features": sum(part.width for part in frontend.parts),
         "states": len(model.prior),
+        "subsampling": model.module.subsampling,
+        "units": list(model.units.columns) if model.units is not None else None,
         "parts": plain(list(frontend.parts)),
         "input": plain(model.input) if model.input is not None else None,
     }
@@ -106,12 +133,29 @@ def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tenso
     return features, mean, std
 
 
-def program_of(scores: UtteranceScores) -> ExportedProgram:
-    """The model for utterances of any length from two frames on."""
-    whole = with_scanned_lstms(copy.deepcopy(scores)).eval()
-    shapes = ({0: Dim("frames", min=2, max=1_000_000)}, None, None)
+def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
+    """Inputs of the model for any features of so many frames."""
+    if isinstance(called, SherpaCtc):
+        return _inputs(frames, called.scores)[0][None], torch.full((1,), frames, dtype=torch.int64)
+    return _inputs(frames, called)
+
+
+def _shortest(called: Called) -> int:
+    return called.scores.shortest if isinstance(called, SherpaCtc) else called.shortest
+
+
+def program_of(called: Called) -> ExportedProgram:
+    """The model for utterances of any length from its shortest on."""
+    whole = with_scanned_lstms(copy.deepcopy(called)).eval()
+    frames = Dim("frames", min=_shortest(called), max=1_000_000)
+    shapes = ({1: frames}, None) if isinstance(called, SherpaCtc) else ({0: frames}, None, None)
     with torch.no_grad():
-        return torch.export.export(whole, _inputs(FRAMES, scores), dynamic_shapes=shapes)
+        return torch.export.export(
+            whole,
+            _given(FRAMES, called),
+            dynamic_shapes=shapes,
+            prefer_deferred_runtime_asserts_over_guards=True,  # it asks more of subsampled frames than it can prove
+        )
 
 
 def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, Any]) -> None:
@@ -126,7 +170,8 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
         return
     onnx = wanted("onnx")
     wanted("onnxscript")
-    made = torch.onnx.export(program, dynamo=True, input_names=list(INPUTS), output_names=[OUTPUT], verbose=False)
+    inputs, outputs = NAMES[to]
+    made = torch.onnx.export(program, dynamo=True, input_names=list(inputs), output_names=list(outputs), verbose=False)
     assert made is not None
     proto = made.model_proto
     for key, value in about.items():
@@ -137,25 +182,31 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
         open_file.write(proto.SerializeToString())
 
 
-def difference_of(file: Path, kind: Kind, scores: UtteranceScores) -> float:
+def difference_of(file: Path, kind: Kind, called: Called) -> float:
     """The largest difference of an exported model from the network, over utterances of several lengths, as a share of
     the largest log-likelihood."""
     differences = []
-    if kind == "onnx":
-        session = wanted("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    else:
+    if kind == "torch":
         program = torch.export.load(file).module()
-    for frames in (FRAMES, 2, 400):
-        inputs = _inputs(frames, scores)
+    else:
+        session = wanted("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    for frames in (FRAMES, _shortest(called), 400, 401):
+        inputs = _given(frames, called)
         with torch.inference_mode():
-            expected = scores(*inputs).numpy()
-            if kind == "onnx":
-                given = {name: value.numpy() for name, value in zip(INPUTS, inputs, strict=True)}
-                found: NDArray[np.float32] = session.run([OUTPUT], given)[0]
+            expected = _first(called(*inputs))
+            if kind == "torch":
+                found = _first(program(*inputs))
             else:
-                found = program(*inputs).numpy()
+                names, outputs = NAMES[kind]
+                given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+                found = session.run(list(outputs), given)[0]
         differences.append(float(np.abs(found - expected).max() / np.abs(expected).max()))
     return max(differences)
+
+
+def _first(outputs: Tensor | tuple[Tensor, Tensor]) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = (outputs[0] if isinstance(outputs, tuple) else outputs).numpy()
+    return found
 
 
 def wanted(package: str) -> Any:

@@ -130,8 +130,9 @@ def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
         return x, lengths
     time = torch.arange(x.shape[1], device=x.device)
     x = x.masked_fill((time >= lengths[:, None])[:, :, None], 0.0)
-    x = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % number))
-    return x.reshape(len(x), -1, number * x.shape[2]), -(-lengths // number)
+    rows = (x.shape[1] + number - 1) // number  # in no other form can torch.export reason about any number of frames
+    x = nn.functional.pad(x, (0, 0, 0, rows * number - x.shape[1]))
+    return x.reshape(x.shape[0], rows, number * x.shape[2]), -(-lengths // number)
 
 
 def small_output(layer: nn.Linear) -> None:

@@ -1,0 +1,88 @@
+"""A model trained by CTC, exported for sherpa-onnx: it hears the same features, and finds the same words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import yaml
+
+from roundelay.cli import main
+from roundelay.exporting.utterance import utterance_scores
+from roundelay.speech.features.store import SpeakerStats
+from roundelay.speech.prepared import load_corpus
+from roundelay.speech.trained import load_model
+from support.beeps import RECIPE
+
+UNALIGNED = {
+    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
+    "units": "characters",
+    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
+    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
+    "optimizer": {"name": "adam"},
+    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
+}
+SECONDS_PER_ROW = 0.03
+
+
+@pytest.fixture
+def exported(folder: Path, tmp_path: Path) -> Path:
+    """A model of characters, as sherpa-onnx takes it; the run lies beside it."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="ONNX is an extra: pip install 'roundelay[export]'")
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**UNALIGNED, "corpus": str(folder / "data")}))
+    assert main(["train", str(tmp_path / "recipe.yaml"), "--exp", str(tmp_path / "exp")]) == 0
+    assert main(["export", "sherpa", str(tmp_path / "exp"), "--out", str(tmp_path / "out")]) == 0
+    return tmp_path / "out"
+
+
+def test_sherpa_finds_the_words_of_our_greedy_search(folder: Path, exported: Path) -> None:
+    pytest.importorskip("sherpa_onnx")
+    recognizer, (corpus, read_off) = recogniser(exported), ours(folder, exported.parent / "exp")
+    said, same = 0, []
+    for utterance in [*corpus.splits["dev"], *corpus.splits["test"]]:
+        samples, rate = soundfile.read(folder / "source/wav" / f"{utterance.id}.wav", dtype="float32")
+        stream = recognizer.create_stream()
+        stream.accept_waveform(rate, samples)
+        recognizer.decode_stream(stream)
+        words, rows = read_off(utterance.id)
+        assert stream.result.text.split() == words
+        found = np.rint(np.array(stream.result.timestamps) / SECONDS_PER_ROW).tolist()
+        same += [a == b for a, b in zip(found, rows, strict=True)]
+        said += len(words)
+    assert said > 20
+    assert np.mean(same) > 0.9  # rounding may move a unit by a row where two columns are almost equal
+
+
+def recogniser(folder: Path) -> Any:
+    """As docs/exporting.md says."""
+    sherpa = pytest.importorskip("sherpa_onnx.lib._sherpa_onnx")
+    about = json.loads((folder / "about.json").read_text())
+    model = sherpa.OfflineModelConfig(
+        wenet_ctc=sherpa.OfflineWenetCtcModelConfig(model=str(folder / "model.onnx")),
+        tokens=str(folder / "tokens.txt"),
+        model_type=about["model_type"],
+    )
+    features = sherpa.FeatureExtractorConfig(**about["sherpa_onnx"])
+    return sherpa.OfflineRecognizer(sherpa.OfflineRecognizerConfig(feat_config=features, model_config=model))
+
+
+def ours(folder: Path, exp: Path) -> Any:
+    """The corpus, and what our greedy search reads off an utterance: its words, and the first row of each unit."""
+    model, corpus = load_model(exp), load_corpus(folder / "data")
+    scores, store = utterance_scores(model, str(exp)), corpus.features()
+    assert model.units is not None
+    units = model.units
+
+    def read_off(utterance: str) -> tuple[list[str], list[int]]:
+        features = torch.from_numpy(np.array(store.get(utterance)))
+        std = features.std(0, correction=0).clamp_min(SpeakerStats.STD_FLOOR)
+        with torch.inference_mode():
+            best = scores(features, features.mean(0), std).argmax(1).tolist()
+        rows = [row for row, column in enumerate(best) if column and (row == 0 or column != best[row - 1])]
+        return list(units.words([units.columns[best[row]] for row in rows])), rows
+
+    return corpus, read_off
