@@ -40,7 +40,7 @@ def exported(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_sherpa_finds_the_words_of_our_greedy_search(folder: Path, exported: Path) -> None:
-    pytest.importorskip("sherpa_onnx")
+    pytest.importorskip("sherpa_onnx", reason="pip install sherpa-onnx: 40 MB that only this test takes")
     recognizer, (corpus, read_off) = recogniser(exported), ours(folder, exported.parent / "exp")
     said, same = 0, []
     for utterance in [*corpus.splits["dev"], *corpus.splits["test"]]:
