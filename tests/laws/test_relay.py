@@ -34,7 +34,7 @@ from support.until import until
 
 SECRET = b"known to the hosts, and to nobody between them"
 TAMPERED = "was changed, left out, repeated or put in on its way"
-PATIENCE = 60.0
+PATIENCE = 20.0
 
 
 @contextmanager

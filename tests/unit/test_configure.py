@@ -106,7 +106,7 @@ def test_a_recipe_of_an_earlier_version_is_completed() -> None:
 
 
 def test_missing_sections_are_all_named() -> None:
-    with pytest.raises(UserError, match="name, corpus, alignment"):
+    with pytest.raises(UserError, match="name, corpus"):
         build(Recipe, {})
 
 
