@@ -22,7 +22,7 @@ from roundelay.learner.base import Learner
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.sim.cost import CostModel
-from roundelay.simulate.timing import time_strategy
+from roundelay.simulation.timing import time_strategy
 from roundelay.strategies import make_strategy
 
 STRATEGIES = (

@@ -155,7 +155,7 @@ def simulated(one: Measured, seconds: float) -> float:
 
     from roundelay.algorithms.codecs import CODECS
     from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
-    from roundelay.simulate.timing import time_strategy
+    from roundelay.simulation.timing import time_strategy
     from roundelay.strategies import make_strategy, parse_strategy
 
     way = Way.of(one.mode)

@@ -5,7 +5,7 @@ Coordinates are in pixels, y downwards. A picture has its own background, since 
 
 from collections.abc import Sequence
 
-from roundelay.report.svg import element, text
+from roundelay.reports.svg import element, text
 
 HUES = {
     "grey": ("#f3f4f6", "#a7aeb8", "#1a2028", "#56606d"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from _ink import box as frame
 
-from roundelay.report.svg import element, text
+from roundelay.reports.svg import element, text
 
 HEAD = element(
     "defs",

@@ -14,7 +14,7 @@ from roundelay.core.effects import Begin, Effect, Exchange, Grad
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Me
 from roundelay.learner.quadratic import Quadratic
-from roundelay.report.svg import element, text
+from roundelay.reports.svg import element, text
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.cluster import Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel

@@ -13,7 +13,7 @@ from _ink import arrow, box, line, paragraph, picture
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
-from roundelay.report.svg import element, text
+from roundelay.reports.svg import element, text
 from roundelay.runtime.rows import Row, reach
 
 LOW, HIGH = 1, 3

@@ -7,7 +7,7 @@ leads back an arc below it; events that change nothing, and the message that a s
 from _ink import picture
 from _states import HEAD, arc, label, state
 
-from roundelay.report.svg import text
+from roundelay.reports.svg import text
 from roundelay.runtime.hosts.exchange.states import TRANSITIONS, WORDS, Event, Role, State
 
 STEP, WIDTH, HEIGHT, RISE = 172, 104, 58, 34

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from _ink import arrow, box, line, paragraph, picture, wide
 
-from roundelay.report.svg import text
+from roundelay.reports.svg import text
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 
 WIDTH, TOP, STEP = 940.0, 176.0, 34.0

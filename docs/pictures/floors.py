@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from _imports import Arrows, floors, wing
 from _ink import box, paragraph, picture, wide
 
-from roundelay.report.svg import element, text
+from roundelay.reports.svg import element, text
 
 WIDTH, TOP, STEP, HIGH, GAP, WIDE = 880.0, 88.0, 54.0, 28.0, 18.0, 300.0
 COLUMN = {"training": 200.0, "both": 440.0, "speech": 690.0, "neither": 710.0}

@@ -6,7 +6,7 @@ from typing import final
 from _imports import Arrows, floors, wing
 from _ink import box, paragraph, picture, wide
 
-from roundelay.report.svg import text
+from roundelay.reports.svg import text
 
 HIGH, GAP, PAD, TITLE = 24.0, 6.0, 9.0, 25.0
 WIDTH, TOP = 960.0, 84.0

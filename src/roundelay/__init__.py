@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from roundelay.api.training import train
     from roundelay.api.transcribing import transcribe
     from roundelay.attached import Session, attach
-    from roundelay.compare.grid import Contenders
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
     from roundelay.exporting.writing import export
+    from roundelay.grids.grid import Contenders
     from roundelay.packed.model import load_model
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Contenders": "roundelay.compare.grid",
+    "Contenders": "roundelay.grids.grid",
     "PrepareOptions": "roundelay.speech.corpus.options",
     "Recipe": "roundelay.recipes.recipe",
     "Session": "roundelay.attached",
@@ -32,6 +32,7 @@ _PLACES = {
     "UserError": "roundelay.core.errors",
     "align": "roundelay.api.corpora",
     "attach": "roundelay.attached",
+    "compare": "roundelay.api.comparing",
     "decode": "roundelay.api.recognition",
     "export": "roundelay.exporting.writing",
     "learners": "roundelay.runtime.launch.world",
@@ -41,12 +42,12 @@ _PLACES = {
     "local_rank": "roundelay.runtime.launch.world",
     "prepare": "roundelay.api.corpora",
     "rank": "roundelay.runtime.launch.world",
+    "report": "roundelay.api.runs",
+    "simulate": "roundelay.api.comparing",
     "train": "roundelay.api.training",
     "transcribe": "roundelay.api.transcribing",
 }
-"""Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not.
-`compare`, `report` and `simulate` are packages that may be called (`core/callable_package.py`)."""
-_PACKAGES = ("compare", "report", "simulate")
+"""Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not."""
 
 __all__ = [
     "Contenders",
@@ -77,8 +78,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """The function or class of this name, loaded now."""
-    if name in _PACKAGES:
-        return import_module(f"roundelay.{name}")
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'roundelay' has no attribute {name!r}")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from roundelay.cli import main
-from roundelay.compare import running
-from roundelay.compare.cells import directory_label
-from roundelay.compare.grid import Contenders, Grid, plan
-from roundelay.compare.running import CellState, Outcome, run_grid
-from roundelay.compare.summary import summarise
 from roundelay.core.files import read_json
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, of_kind, read_events
+from roundelay.grids import running
+from roundelay.grids.cells import directory_label
+from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay.grids.running import CellState, Outcome, run_grid
+from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
 

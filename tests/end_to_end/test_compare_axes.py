@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from roundelay.cli import main
-from roundelay.compare import running
-from roundelay.compare.grid import Contenders, Grid, plan
-from roundelay.compare.results import CellState, cell_records, tunings
-from roundelay.compare.running import run_grid
-from roundelay.compare.summary import summarise
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
+from roundelay.grids import running
+from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay.grids.results import CellState, cell_records, tunings
+from roundelay.grids.running import run_grid
+from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.training import train
 

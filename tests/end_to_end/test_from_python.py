@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +66,9 @@ def test_every_public_name_is_there_and_listed() -> None:
     assert all(getattr(roundelay, name) is not None for name in roundelay.__all__)
 
 
-def test_a_package_that_is_called_is_the_function_of_its_name(tmp_path: Path) -> None:
-    import_module("roundelay.report")  # it hides no function
+def test_reports_and_simulations_are_a_call(tmp_path: Path) -> None:
     with pytest.raises(roundelay.UserError, match="nothing"):
         roundelay.report(tmp_path / "nothing", tmp_path / "page.html")
-    assert callable(import_module("roundelay.report").load_runs)
     found = roundelay.simulate("ssgd", learners=2, rounds=3, stragglers=["1:2x"])
     assert [one.label for one in found] == ["ssgd"]
 

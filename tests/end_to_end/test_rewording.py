@@ -27,7 +27,7 @@ def packed(folder: Path) -> Path:
 
 
 def heard(model: Model, *sentences: list[str]) -> list[str]:
-    """What the model makes of sentences of one speaker."""
+    """Words that the model finds in the sentences of one speaker."""
     rng = stream(3, "said")
     said = [beeps.say(words, rng).astype(np.float32) for words in sentences]
     return [one.text for one in model.recognise_pieces(said, times=False)]

@@ -41,7 +41,7 @@ def test_samples_are_those_of_the_file(subtype: str, kind: str) -> None:
 
 
 def test_a_recorder_does_not_know_the_length() -> None:
-    """What stands in the header of a stream for the length means nothing."""
+    """The length in the header of a stream is ignored."""
     wave = speechlike(0.5, RATE)
     data = bytearray(wav(wave, "PCM_16"))
     for length in (b"\xff\xff\xff\xff", b"\0\0\0\0"):

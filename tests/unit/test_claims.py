@@ -16,9 +16,9 @@ from roundelay.claims.running import Kept, Ways, run_claim
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
 from roundelay.claims.speech import Place, Tables, grid_of
 from roundelay.cli import main
-from roundelay.compare.running import run_grid
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roundelay.compare.axes import GridAxis, is_override, read_axes
-from roundelay.compare.grid import Contenders, Grid, plan
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.grids.axes import GridAxis, is_override, read_axes
+from roundelay.grids.grid import Contenders, Grid, plan
 
 RECIPE = {
     "name": "toy",

@@ -1,4 +1,4 @@
-"""What an index of packages shows of the README leads somewhere."""
+"""Links of the README lead somewhere on the page of a package index too."""
 
 import importlib.util
 import re

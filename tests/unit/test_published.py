@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from roundelay.simulate.published import (
+from roundelay.simulation.published import (
     LARGEST_BOUND,
     MEDIAN_BOUND,
     Compared,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.runtime.sim.cluster import load_cluster
-from roundelay.simulate.ibm import (
+from roundelay.simulation.ibm import (
     PEAK_FLOPS,
     ComparedHours,
     Explanation,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import _parse
-from roundelay.compare.axes import check_axes, is_override, read_axes
+from roundelay.grids.axes import check_axes, is_override, read_axes
 from roundelay.recipes.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "recipes"

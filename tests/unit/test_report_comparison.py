@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.records import Evaluation
-from roundelay.report.comparison import (
+from roundelay.reports.comparison import (
     Spread,
     baseline_of,
     common_target,
@@ -17,11 +17,11 @@ from roundelay.report.comparison import (
     spread,
     undisturbed_of,
 )
-from roundelay.report.headline import headline
-from roundelay.report.panels import speedup, time_to_target
-from roundelay.report.runs import Run, load_run
-from roundelay.report.series import series_of, shortened
-from roundelay.report.table import means_table
+from roundelay.reports.headline import headline
+from roundelay.reports.panels import speedup, time_to_target
+from roundelay.reports.runs import Run, load_run
+from roundelay.reports.series import series_of, shortened
+from roundelay.reports.table import means_table
 from support.fake_runs import Fake, write_run
 
 RECIPE = "training:\n  seed: {seed}\n  learners: %d\n  stragglers: %s\n"

@@ -14,11 +14,11 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE
 from roundelay.core.streams import stream
-from roundelay.report import load_runs, render_html
-from roundelay.report.charts import DARKEST
-from roundelay.report.mistakes import MOST_AUDIO_BYTES, HeardUtterance
-from roundelay.report.page import MANY_SERIES
-from roundelay.report.words import confused, difference, errors_by_utterance, holm, rate, utterances_of
+from roundelay.reports import load_runs, render_html
+from roundelay.reports.charts import DARKEST
+from roundelay.reports.mistakes import MOST_AUDIO_BYTES, HeardUtterance
+from roundelay.reports.page import MANY_SERIES
+from roundelay.reports.words import confused, difference, errors_by_utterance, holm, rate, utterances_of
 from support.fake_runs import Fake, write_run
 from support.outline import Outline
 

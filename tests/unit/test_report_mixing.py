@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from roundelay.core.records import Exchanges
 from roundelay.core.topology import pair_matrix
-from roundelay.report.mixing import Gap, counted, effective_gap, exchange_map, gap_note, groups
-from roundelay.report.runs import load_run
+from roundelay.reports.mixing import Gap, counted, effective_gap, exchange_map, gap_note, groups
+from roundelay.reports.runs import load_run
 from support.fake_runs import Fake, write_run
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Evaluation, Segment, Staleness, to_line
-from roundelay.report import load_run, load_runs, render_html, write_report
-from roundelay.report.charts import (
+from roundelay.reports import load_run, load_runs, render_html, write_report
+from roundelay.reports.charts import (
     ChartAxes,
     ColumnBar,
     Dot,
@@ -29,7 +29,7 @@ from roundelay.report.charts import (
     heat_map,
     line_chart,
 )
-from roundelay.report.svg import axis, esc
+from roundelay.reports.svg import axis, esc
 from support.fake_runs import Fake, fake_records, write_run
 from support.outline import Outline
 
@@ -167,7 +167,7 @@ def test_no_page_is_written_over_a_mistake(tmp_path: Path) -> None:
 
 
 def test_reporting_needs_no_torch() -> None:
-    program = "import sys, roundelay.report; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    program = "import sys, roundelay.reports; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
 
 

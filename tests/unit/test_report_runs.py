@@ -20,7 +20,7 @@ from roundelay.core.records import (
     Staleness,
     to_line,
 )
-from roundelay.report.runs import State, load_run, load_runs
+from roundelay.reports.runs import State, load_run, load_runs
 from support.fake_runs import EPOCH_FRAMES, Fake, fake_records, fake_results, write_run
 
 

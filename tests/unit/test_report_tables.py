@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.records import WordErrors
-from roundelay.report.comparison import compare_runs
-from roundelay.report.headline import headline
-from roundelay.report.numbers import MISSING, percent, plain, seconds, short
-from roundelay.report.runs import Run, load_run, load_runs
-from roundelay.report.series import errors_interval, interval, series_interval, series_of
-from roundelay.report.table import means_table, summary_table, text_table
+from roundelay.reports.comparison import compare_runs
+from roundelay.reports.headline import headline
+from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
+from roundelay.reports.runs import Run, load_run, load_runs
+from roundelay.reports.series import errors_interval, interval, series_interval, series_of
+from roundelay.reports.table import means_table, summary_table, text_table
 from support.fake_runs import Fake, write_run
 
 

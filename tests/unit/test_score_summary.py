@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.report.words import utterances_of
+from roundelay.reports.words import utterances_of
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring import summary
 from roundelay.speech.scoring.alignment.counts import score

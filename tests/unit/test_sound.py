@@ -95,7 +95,7 @@ def fake_ffmpeg(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> P
 
 
 def test_samples_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it writes is taken as it comes; it is told to open this file and no address."""
+    """The output of ffmpeg is taken as it comes; ffmpeg is told to open this file and no address."""
     header = struct.pack(">4sIIIII", b".snd", 28, 0xFFFFFFFF, 6, 22050, 2) + b"\0\0\0\0"
     data = (np.arange(200) / 200).astype(">f4")
     (tmp_path / "data").write_bytes(header + data.tobytes())

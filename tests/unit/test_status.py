@@ -20,7 +20,7 @@ from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarte
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.live import LiveFile
-from roundelay.report.status import Life, headline, host_rows, learner_rows, read_status
+from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.cluster_rows import glanced_distance

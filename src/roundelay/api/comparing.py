@@ -8,15 +8,15 @@ from typing import Any
 
 from roundelay.acoustic import parse_straggler
 from roundelay.api.recipes import Overrides, texts
-from roundelay.compare.grid import Contenders, Grid, plan
-from roundelay.compare.running import check_data, run_grid
-from roundelay.compare.summary import Compared, summarise
 from roundelay.core.progress import Progress
+from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay.grids.running import check_data, run_grid
+from roundelay.grids.summary import Compared, summarise
 from roundelay.job import Interrupt
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
-from roundelay.simulate.scenario import Scenario, Simulated
-from roundelay.simulate.scenario import simulate as run_scenario
+from roundelay.simulation.scenario import Scenario, Simulated
+from roundelay.simulation.scenario import simulate as run_scenario
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar, console
 

@@ -13,7 +13,7 @@ from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.records import CurvePoint, Evaluation, Record, Results, Segment, Staleness, of_kind, read_events
-from roundelay.report.page import write_report
+from roundelay.reports.page import write_report
 
 Curve = Mapping[str, NDArray[Any]]
 """Columns of equally many points, by name."""

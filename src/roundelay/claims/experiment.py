@@ -12,8 +12,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Printed:
-    """Numbers that papers print, beside those of the simulator: speedups of `li2017` (simulate/published.py), or hours
-    of training of `ibm` (simulate/ibm.py)."""
+    """Numbers that papers print, beside those of the simulator: speedups of `li2017` (simulation/published.py), or
+    hours of training of `ibm` (simulation/ibm.py)."""
 
     kind: Literal["printed"] = field(default="printed", kw_only=True)
     what: Literal["li2017", "ibm"]

@@ -7,7 +7,7 @@ from math import isfinite
 from roundelay.claims.claim import Claim, Figure
 from roundelay.claims.evidence import Evidence
 from roundelay.claims.rule import Measured, measured
-from roundelay.report.svg import Axis, axis, colours, element, esc, left_margin, mark, text, x_axis, y_axis
+from roundelay.reports.svg import Axis, axis, colours, element, esc, left_margin, mark, text, x_axis, y_axis
 
 WIDTH, HEIGHT, ROW = 640.0, 340.0, 20.0
 TOP = 34.0

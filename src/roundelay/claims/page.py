@@ -11,7 +11,7 @@ from roundelay.claims.experiment import Mixing, Part, Printed, Scenarios, Traini
 from roundelay.claims.figure import draw
 from roundelay.claims.rule import Checked, Judgement, measured
 from roundelay.core.files import write_text
-from roundelay.report.numbers import seconds
+from roundelay.reports.numbers import seconds
 
 PAGE, DRAWN = "claims.md", "claims"
 

@@ -16,7 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Progress
 from roundelay.job import Interrupt
-from roundelay.report.numbers import seconds
+from roundelay.reports.numbers import seconds
 from roundelay.run_directory import commit, machine
 from roundelay.runtime.base import wall_clock
 

@@ -18,9 +18,9 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.simulate.ibm import ComparedHours, PrintedHours, hours, load_printed, machines
-from roundelay.simulate.published import PublishedRow, fit, load_tables, predict
-from roundelay.simulate.scenario import Scenario, simulate
+from roundelay.simulation.ibm import ComparedHours, PrintedHours, hours, load_printed, machines
+from roundelay.simulation.published import PublishedRow, fit, load_tables, predict
+from roundelay.simulation.scenario import Scenario, simulate
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.delay_by_one import DelayByOne

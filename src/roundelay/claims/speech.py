@@ -9,12 +9,12 @@ from typing import Any
 
 from roundelay.claims.experiment import PROCESSES, Part, Row, Trainings, short
 from roundelay.claims.piece import Found
-from roundelay.compare.grid import Contenders, Grid, plan
-from roundelay.compare.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
-from roundelay.compare.running import run_grid
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
+from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay.grids.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
+from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
 from roundelay.recipes.recipe import load_recipe
 from roundelay.speech.corpus.named import prepare_named

@@ -44,7 +44,7 @@ def _claims(options: argparse.Namespace) -> int:
 
 def _list() -> int:
     from roundelay.claims.page import settled
-    from roundelay.report.numbers import seconds
+    from roundelay.reports.numbers import seconds
 
     for one in settled():
         claim, evidence = one.claim, one.evidence

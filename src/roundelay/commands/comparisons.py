@@ -46,7 +46,7 @@ def _simulate(options: argparse.Namespace) -> None:
     from roundelay.acoustic import parse_straggler
     from roundelay.runtime.sim.cluster import load_cluster
     from roundelay.runtime.sim.cost import CostModel
-    from roundelay.simulate.scenario import Scenario, simulate
+    from roundelay.simulation.scenario import Scenario, simulate
 
     cluster = load_cluster(options.cluster) if options.cluster else None
     usual = cluster.learners if cluster else DEFAULT_LEARNERS
@@ -91,7 +91,7 @@ def _simulate(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from roundelay.simulate.calibrate import calibrate
+    from roundelay.simulation.calibrate import calibrate
 
     costs, lines = calibrate(options.calibrate)
     milliseconds = [
@@ -131,7 +131,7 @@ def _calibrate(options: argparse.Namespace) -> None:
 
 
 def _stability(options: argparse.Namespace) -> None:
-    from roundelay.compare.grid import parse_learners
+    from roundelay.grids.grid import parse_learners
     from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
@@ -142,14 +142,14 @@ def _stability(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from roundelay.compare.axes import check_axes, is_override, read_axes
+    from roundelay.grids.axes import check_axes, is_override, read_axes
 
     strategies = [text for text in options.strategies if not is_override(text)]
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
     check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
     from roundelay.api.comparing import TABLE_WIDTH, Judging, run_plan
-    from roundelay.compare.grid import Contenders, parse_learners, plan
+    from roundelay.grids.grid import Contenders, parse_learners, plan
 
     contenders = Contenders(
         strategies, parse_learners(options.learners), options.seeds, options.straggler, tune=options.tune
@@ -173,7 +173,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> None:
     from roundelay.commands.heard import listener
-    from roundelay.report import load_runs, text_table, write_report
+    from roundelay.reports import load_runs, text_table, write_report
 
     console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
     if options.corpus is not None and not options.audio:

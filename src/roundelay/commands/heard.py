@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roundelay.core.errors import UserError
 
 if TYPE_CHECKING:
-    from roundelay.report.mistakes import HeardUtterance, Listen
+    from roundelay.reports.mistakes import HeardUtterance, Listen
     from roundelay.speech.data.manifest import Utterance
     from roundelay.speech.prepared import Corpus
 
@@ -52,7 +52,7 @@ def _corpus_of(run: Path, given: Path | None) -> "Corpus":
 
 
 def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtterance | None":
-    from roundelay.report.mistakes import HeardUtterance
+    from roundelay.reports.mistakes import HeardUtterance
     from roundelay.speech.audio.picture import flac, spectrogram_png
     from roundelay.speech.audio.reading import read_audio
 

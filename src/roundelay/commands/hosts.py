@@ -10,7 +10,7 @@ from roundelay.core.files import json_line, json_text
 from roundelay.terminal import complain, console, print_table, write
 
 if TYPE_CHECKING:
-    from roundelay.report.status import Status
+    from roundelay.reports.status import Status
 
 
 def add(command: Command) -> None:
@@ -52,7 +52,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from roundelay.report.status import Life, read_status, runs_below
+    from roundelay.reports.status import Life, read_status, runs_below
     from roundelay.runtime.clocks import pause, unix_clock
 
     while True:
@@ -70,7 +70,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _print_run(options: argparse.Namespace, found: "Status") -> None:
-    from roundelay.report.status import headline, host_rows, learner_rows
+    from roundelay.reports.status import headline, host_rows, learner_rows
 
     if options.json:
         write(json_line(found.to_json()) + "\n")
@@ -83,7 +83,7 @@ def _print_run(options: argparse.Namespace, found: "Status") -> None:
 
 
 def _print_grid(options: argparse.Namespace, found: "list[Status]") -> None:
-    from roundelay.report.status import grid_headline, grid_rows
+    from roundelay.reports.status import grid_headline, grid_rows
 
     if options.json:
         write(json_line({"folder": str(options.exp), "runs": [one.to_json() for one in found]}) + "\n")

@@ -5,7 +5,7 @@ from roundelay.terminal import console, print_table
 
 def show_speedups() -> None:
     """Print the speedups of Li et al. 2017 beside those of the fitted cost model."""
-    from roundelay.simulate.published import compare, errors
+    from roundelay.simulation.published import compare, errors
 
     compared = compare()
     rows = [
@@ -37,7 +37,7 @@ def show_speedups() -> None:
 
 def show_hours() -> None:
     """Print training times of IBM's machines beside those of the fitted cost model, and what the last step means."""
-    from roundelay.simulate.ibm import PEAK_FLOPS, compare_hours, flops, knee, load_printed, machines
+    from roundelay.simulation.ibm import PEAK_FLOPS, compare_hours, flops, knee, load_printed, machines
 
     printed = load_printed()
     compared = compare_hours(printed)

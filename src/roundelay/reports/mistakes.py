@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roundelay.report.details import table
-from roundelay.report.headline import SURE, small
-from roundelay.report.numbers import MISSING, plain
-from roundelay.report.series import Series
-from roundelay.report.svg import element, esc
-from roundelay.report.words import (
+from roundelay.reports.details import table
+from roundelay.reports.headline import SURE, small
+from roundelay.reports.numbers import MISSING, plain
+from roundelay.reports.series import Series
+from roundelay.reports.svg import element, esc
+from roundelay.reports.words import (
     Rate,
     ScoredUtterance,
     WordPair,

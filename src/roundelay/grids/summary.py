@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundelay.compare.cells import Configuration, shown
-from roundelay.compare.grid import Grid
-from roundelay.compare.results import CellRecord, CellState, Outcome, Tuned, diverged, judged, tunings
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
-from roundelay.report import load_run, render_html
-from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
-from roundelay.report.numbers import MISSING, percent
-from roundelay.report.numbers import plain as digits
-from roundelay.report.page import PageTable
-from roundelay.report.runs import Run
-from roundelay.report.series import Series, scored, shortened
-from roundelay.report.table import as_text, means, means_table, packed
+from roundelay.grids.cells import Configuration, shown
+from roundelay.grids.grid import Grid
+from roundelay.grids.results import CellRecord, CellState, Outcome, Tuned, diverged, judged, tunings
+from roundelay.reports import load_run, render_html
+from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
+from roundelay.reports.numbers import MISSING, percent
+from roundelay.reports.numbers import plain as digits
+from roundelay.reports.page import PageTable
+from roundelay.reports.runs import Run
+from roundelay.reports.series import Series, scored, shortened
+from roundelay.reports.table import as_text, means, means_table, packed
 
 NOTE = (
     "Means over seeds ± standard deviation of one run. Speedup (frames per second) and times sooner are against sgd, "

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from roundelay.report.comparison import Comparison, Figures, Spread, compare_runs, spread
-from roundelay.report.numbers import MISSING, percent, plain, short
-from roundelay.report.runs import Run
-from roundelay.report.series import Series, scored, shortened, wrong
+from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
+from roundelay.reports.numbers import MISSING, percent, plain, short
+from roundelay.reports.runs import Run
+from roundelay.reports.series import Series, scored, shortened, wrong
 
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from roundelay.core.records import Evaluation
-from roundelay.report.charts import ChartAxes, Line, Point, line_chart
-from roundelay.report.numbers import percent, plain, seconds, short
-from roundelay.report.panels import figure, legend, twice
-from roundelay.report.runs import Run, loss_unit
-from roundelay.report.series import Series, finite, named
+from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
+from roundelay.reports.numbers import percent, plain, seconds, short
+from roundelay.reports.panels import figure, legend, twice
+from roundelay.reports.runs import Run, loss_unit
+from roundelay.reports.series import Series, finite, named
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.acoustic import parse_straggler
-from roundelay.compare.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
-from roundelay.compare.cells import Cell, Configuration, Directories, stem
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.records import Results
+from roundelay.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
+from roundelay.grids.cells import Cell, Configuration, Directories, stem
 from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.strategies import make_strategy
 from roundelay.strategies.sgd import SerialSgd

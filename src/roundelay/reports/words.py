@@ -15,7 +15,7 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_json
 from roundelay.core.records import PHONES_FILE, UTTERANCES_FILE
-from roundelay.report.series import Series
+from roundelay.reports.series import Series
 
 WordPair = tuple[str | None, str | None]
 """A word of the reference and one of the hypothesis; None: inserted, or deleted."""

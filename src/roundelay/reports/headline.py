@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.report.comparison import Comparison, spread
-from roundelay.report.numbers import plain, seconds, short
-from roundelay.report.runs import Run, State, loss_unit
-from roundelay.report.series import Series, finite, named, scored, series_interval, series_of
-from roundelay.report.words import difference, errors_by_utterance, recognised
+from roundelay.reports.comparison import Comparison, spread
+from roundelay.reports.numbers import plain, seconds, short
+from roundelay.reports.runs import Run, State, loss_unit
+from roundelay.reports.series import Series, finite, named, scored, series_interval, series_of
+from roundelay.reports.words import difference, errors_by_utterance, recognised
 
 SURE = 0.05
 

@@ -20,7 +20,7 @@ import yaml
 
 from roundelay.core.configure import build
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
-from roundelay.simulate.timing import time_strategy
+from roundelay.simulation.timing import time_strategy
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 

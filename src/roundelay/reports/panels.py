@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.report.charts import ChartAxes, Dot, DotRow, Line, Point, Reference, dot_chart, line_chart
-from roundelay.report.comparison import Comparison, Spread
-from roundelay.report.headline import scored_split, shared_cores
-from roundelay.report.numbers import MISSING, plain, seconds, short
-from roundelay.report.runs import loss_unit
-from roundelay.report.series import (
+from roundelay.reports.charts import ChartAxes, Dot, DotRow, Line, Point, Reference, dot_chart, line_chart
+from roundelay.reports.comparison import Comparison, Spread
+from roundelay.reports.headline import scored_split, shared_cores
+from roundelay.reports.numbers import MISSING, plain, seconds, short
+from roundelay.reports.runs import loss_unit
+from roundelay.reports.series import (
     Series,
     bootstrapped,
     configuration_name,
@@ -24,7 +24,7 @@ from roundelay.report.series import (
     words,
     wrong,
 )
-from roundelay.report.svg import colours, element, esc, mark
+from roundelay.reports.svg import colours, element, esc, mark
 
 WIDE, NARROW = 560.0, 330.0  # each chart is drawn twice, so that letters keep their size on a telephone
 

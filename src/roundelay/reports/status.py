@@ -23,8 +23,8 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
-from roundelay.report.numbers import MISSING, percent, plain, seconds, short
-from roundelay.report.runs import EVENTS
+from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
+from roundelay.reports.runs import EVENTS
 
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from roundelay.report.numbers import short
+from roundelay.reports.numbers import short
 
 CHARACTER = 6.7  # width of an average character of 12-pixel system sans-serif; labels are placed, not measured
 

@@ -12,7 +12,7 @@ from roundelay.core.configure import plain, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.recipes.kept import with_kept_order
 from roundelay.recipes.recipe import Recipe, as_it_was, complete
-from roundelay.report.series import configuration_name
+from roundelay.reports.series import configuration_name
 from roundelay.run_directory import RECIPE, same_training
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy

@@ -11,13 +11,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from roundelay.compare.cells import Cell, Configuration, shown
-from roundelay.compare.grid import Grid, Tuning
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.report import load_run
-from roundelay.report.numbers import plain as digits
-from roundelay.report.runs import Run
+from roundelay.grids.cells import Cell, Configuration, shown
+from roundelay.grids.grid import Grid, Tuning
+from roundelay.reports import load_run
+from roundelay.reports.numbers import plain as digits
+from roundelay.reports.runs import Run
 
 
 class CellState(Enum):

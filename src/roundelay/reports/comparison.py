@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from roundelay.report.numbers import MISSING, plain
-from roundelay.report.runs import Run, State
-from roundelay.report.series import Series, named, series_of
+from roundelay.reports.numbers import MISSING, plain
+from roundelay.reports.runs import Run, State
+from roundelay.reports.series import Series, named, series_of
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ more column, the last, for exchanges with it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roundelay.report.charts import heat_map
-from roundelay.report.numbers import plain
-from roundelay.report.runs import Run
-from roundelay.report.svg import element
+from roundelay.reports.charts import heat_map
+from roundelay.reports.numbers import plain
+from roundelay.reports.runs import Run
+from roundelay.reports.svg import element
 
 MOST_CELLS = 32  # learners drawn one by one in a matrix; more are drawn in groups of neighbours
 CENTRE = "centre"

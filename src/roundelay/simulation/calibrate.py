@@ -22,7 +22,7 @@ from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.records import Exchanges, RunStarted, Segment, of_kind, read_events
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
-from roundelay.simulate.timing import time_strategy
+from roundelay.simulation.timing import time_strategy
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from roundelay.core.minibatch import recorded_text
-from roundelay.report.charts import ColumnBar, column_chart
-from roundelay.report.mixing import counted, exchange_map, gap_note, groups
-from roundelay.report.numbers import MISSING, percent, plain, seconds, short
-from roundelay.report.panels import figure
-from roundelay.report.runs import Run, State, added
-from roundelay.report.series import Series
-from roundelay.report.svg import colours, element, esc, mark
+from roundelay.reports.charts import ColumnBar, column_chart
+from roundelay.reports.mixing import counted, exchange_map, gap_note, groups
+from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
+from roundelay.reports.panels import figure
+from roundelay.reports.runs import Run, State, added
+from roundelay.reports.series import Series
+from roundelay.reports.svg import colours, element, esc, mark
 
 MOST_BARS = 96
 STRAGGLER = 0.8  # of the median learner's frames

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from roundelay import __version__
 from roundelay.core.files import write_text
-from roundelay.report.comparison import Comparison, compare_runs
-from roundelay.report.curves import consensus, curves
-from roundelay.report.details import run_section, table
-from roundelay.report.headline import headline, scored_split
-from roundelay.report.mistakes import Listen, mistakes
-from roundelay.report.panels import joined, speed, speedup, time_to_target, word_errors
-from roundelay.report.runs import Run, load_runs
-from roundelay.report.series import Series, finite
-from roundelay.report.svg import element, esc
-from roundelay.report.table import columns, means, means_table, summary_table
-from roundelay.report.talking import exchanges, staleness
+from roundelay.reports.comparison import Comparison, compare_runs
+from roundelay.reports.curves import consensus, curves
+from roundelay.reports.details import run_section, table
+from roundelay.reports.headline import headline, scored_split
+from roundelay.reports.mistakes import Listen, mistakes
+from roundelay.reports.panels import joined, speed, speedup, time_to_target, word_errors
+from roundelay.reports.runs import Run, load_runs
+from roundelay.reports.series import Series, finite
+from roundelay.reports.svg import element, esc
+from roundelay.reports.table import columns, means, means_table, summary_table
+from roundelay.reports.talking import exchanges, staleness
 
 UNFOLDED = 4  # runs whose details stand open
 MANY_SERIES = 8  # above it curves show those that are ticked
@@ -164,7 +164,7 @@ def _over_seeds(comparison: Comparison) -> list[PageTable]:
 
 
 def _document(title: str, main: str, *, sound: bool = False) -> str:
-    here = files("roundelay.report")
+    here = files("roundelay.reports")
     style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Forbids every request and every script but ours: neither a mistake here nor a name in a record can make one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

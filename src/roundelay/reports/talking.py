@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from roundelay.report.charts import ChartAxes, Line, Point, line_chart
-from roundelay.report.mixing import counted, exchange_map, formula, gap_note
-from roundelay.report.numbers import percent, plain
-from roundelay.report.panels import figure, legend, twice
-from roundelay.report.runs import added
-from roundelay.report.series import Series, named
-from roundelay.report.svg import element, esc
+from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
+from roundelay.reports.mixing import counted, exchange_map, formula, gap_note
+from roundelay.reports.numbers import percent, plain
+from roundelay.reports.panels import figure, legend, twice
+from roundelay.reports.runs import added
+from roundelay.reports.series import Series, named
+from roundelay.reports.svg import element, esc
 
 SHOWN = 0.995  # of the gradients; the rest of a long thin tail would only flatten the picture
 

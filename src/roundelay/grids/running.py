@@ -4,20 +4,20 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.acoustic import make_job
-from roundelay.compare.cells import Cell, Directories
-from roundelay.compare.grid import Grid
-from roundelay.compare.results import CellState, Outcome, diverged, tuned
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
+from roundelay.grids.cells import Cell, Directories
+from roundelay.grids.grid import Grid
+from roundelay.grids.results import CellState, Outcome, diverged, tuned
 from roundelay.job import Interrupt
 from roundelay.recipes.kept import with_kept_order
 from roundelay.recipes.recipe import complete
 from roundelay.recognition.recognise import recognise
-from roundelay.report import load_run
-from roundelay.report.numbers import seconds
+from roundelay.reports import load_run
+from roundelay.reports.numbers import seconds
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import wall_clock
 from roundelay.speech.hmm.alignment import require_summary as require_alignment

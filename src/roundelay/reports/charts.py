@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from roundelay.report.numbers import short
-from roundelay.report.svg import (
+from roundelay.reports.numbers import short
+from roundelay.reports.svg import (
     CHARACTER,
     Axis,
     axis,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
-from roundelay.report.runs import Run
+from roundelay.reports.runs import Run
 
 # Lines of a recipe in which reruns differ although nothing that matters does.
 _RERUN_KEYS = ("seed", "exp", "name", "resume", "progress")
