@@ -153,13 +153,23 @@ def _mixing(
 def _sparse(
     topology: Topology, edges: Edges, learners: int, seed: int, round_: int
 ) -> list[tuple[Weights, tuple[int, ...]]]:
-    if topology == "random-ring" and learners > 1:  # L x L numbers a round would be most of the work with many learners
-        rings = random_ring_neighbours(learners, seed, round_)
-        return [(_equally({rank, *around}), tuple(sorted({*around} - {rank}))) for rank, around in enumerate(rings)]
+    # L x L numbers would be most of the work, and of the memory, with many learners
+    if topology == "random-ring" and learners > 1:
+        return [_on_a_ring(rank, around) for rank, around in enumerate(random_ring_neighbours(learners, seed, round_))]
+    if topology == "ring":
+        return [_on_a_ring(rank, ((rank - 1) % learners, (rank + 1) % learners)) for rank in range(learners)]
+    if topology == "exponential" and learners > 1:
+        ahead = doublings(learners)[round_]
+        return [(_equally({rank, (rank + ahead) % learners}), ((rank - ahead) % learners,)) for rank in range(learners)]
     matrix = mixing_matrix(topology, edges, learners, seed, round_)
     return [(sparse_row(matrix, rank), readers(matrix, rank)) for rank in range(learners)]
 
 
-def _equally(around: Set[int]) -> Weights:
+def _on_a_ring(rank: int, around: tuple[int, int]) -> tuple[Weights, tuple[int, ...]]:
     """A row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
+    return _equally({rank, *around}), tuple(sorted({*around} - {rank}))
+
+
+def _equally(around: Set[int]) -> Weights:
+    """The same weight for all."""
     return tuple((rank, 1 / len(around)) for rank in sorted(around))
