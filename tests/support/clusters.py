@@ -41,6 +41,7 @@ MANY = (
     "dpsgd:complete order=consensus",
     "dpsgd:exponential order=cta",
     "dpsgd:random-ring order=consensus",
+    "gossip-diloco period=3",
     "gossip-pga period=3",
     "gossip-pga:exponential period=2",
     "delay-by-one",

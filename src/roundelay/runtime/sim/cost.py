@@ -174,7 +174,7 @@ class Prices:
         self._share_node(self.places[rank])
 
     def _share_node(self, place: int) -> None:
-        """What a gradient costs on a node, by how many share it."""
+        """Set the costs of gradients on a node, which follow from how many share it."""
         node, there, compute = self._machines[place], self._living[place], self.cluster.compute
         crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
         fixed, per_frame = compute.fixed * crowd, compute.seconds_per_frame * node.slowed(there) * crowd
