@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def _features(options: argparse.Namespace) -> None:
 def _export(options: argparse.Namespace) -> None:
     if options.format in ("onnx", "torch", "sherpa"):
         return _export_model(options)
+    need("speech", f"export {options.format}")
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus
 
