@@ -277,7 +277,7 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
-        help="kaldi: run the shell commands that wav.scp holds; only for files you trust",
+        help="kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust",
     )
     sub.add_argument(
         "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
@@ -293,7 +293,8 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
         "--channel",
         type=whole,
         metavar="N",
-        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0)",
+        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0); lhotse: of "
+        "the channels that a supervision names",
     )
     sub.add_argument(
         "--clean-transcripts",

@@ -14,6 +14,7 @@ _SPEECH = ("kaldi_decoder", "kaldialign", "kaldifst", "soundfile")
 MODULES = {
     "demo": (*_SPEECH, "espeakng_loader"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "lhotse": (*_SPEECH, "lhotse"),
     "speech": _SPEECH,
 }
 """Modules of extras that are looked for before anything begins."""
