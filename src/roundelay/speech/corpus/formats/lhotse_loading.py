@@ -123,7 +123,7 @@ def _refused(cut: Mapping[str, Any], options: LhotseOptions) -> str | None:
         return f"a recording that is a {min(others)} must become a file first"
     if options.folder is None or importlib.util.find_spec("lhotse") is None:
         return (
-            f"the package lhotse makes its audio (pip install 'roundelay[lhotse]'); or save it first (`cut.save_audio`)"
+            "the package lhotse makes its audio (pip install 'roundelay[lhotse]'); or save it first (`cut.save_audio`)"
         )
     return None
 
