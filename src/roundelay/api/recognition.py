@@ -6,6 +6,7 @@ from pathlib import Path
 
 from roundelay.api.recipes import Overrides, texts
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.recipes.kept import kept_recipe
 from roundelay.recipes.known import check_overrides
@@ -39,6 +40,7 @@ def decode(
     Raises:
         UserError: not a finished run; an option that is unknown or not of recognition; what does not fit together.
     """
+    need("speech", "decode")
     given, of = texts(overrides), _path(corpus)
     check_overrides(given)
     recipe = decode_recipe(Path(exp), given, of)
