@@ -27,7 +27,7 @@ def exp(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded run of two learners; the recipe lies beside it."""
     place = tmp_path_factory.mktemp("lfmmi")
     (place / "recipe.yaml").write_text(yaml.safe_dump({**FLAT_START, "corpus": str(folder / "data")}))
-    train = ["train", str(place / "recipe.yaml"), "--strategy", "adpsgd", "--learners", "2", "--record"]
+    train = ["train", str(place / "recipe.yaml"), "training.strategy=adpsgd", "training.learners=2", "--record"]
     assert main([*train, "--exp", str(place / "exp")]) == 0
     return place / "exp"
 
@@ -36,13 +36,10 @@ def error_rate(exp: Path) -> float:
     return float(json.loads((exp / "results.json").read_text())["wer"]["test"]["wer"])
 
 
-def test_words_by_the_graph(exp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_by_the_graph(exp: Path) -> None:
     """Trained, decoded and scored; the run has its columns and its graph, and nothing else is needed."""
     assert main(["decode", str(exp)]) == 0
-    assert "units read off" in " ".join(capsys.readouterr().out.split())
     assert error_rate(exp) < 20
-    told = json.loads((exp / "decode/test/decode.json").read_text())
-    assert told["unit_error_rate"] < 30
     phones = ["SIL", *sorted({phone for said in WORDS.values() for phone in said})]
     columns = [name for phone in phones for name in (phone, f"{phone}~")]
     lines = (exp / "units.txt").read_text().splitlines()

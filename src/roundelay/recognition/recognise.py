@@ -36,7 +36,6 @@ from roundelay.recognition.settings import with_blank_cost
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
-from roundelay.speech.decode.graphs.chain import StatesOfPhones
 from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.lattice import write_lattices
 from roundelay.speech.decode.lm.given import expected
@@ -137,7 +136,7 @@ def recognise(
 def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
     """Errors of the units that were read off, against those of the transcripts; None where columns are no units of a
     model trained here. Utterances that cannot be written in units do not count."""
-    if not isinstance(columns, UnitsAndBlank | StatesOfPhones) or columns.pieces is None:
+    if not isinstance(columns, UnitsAndBlank) or columns.pieces is None:
         return None
     lexicon, refs = corpus.alignment_lexicon, {}
     for utterance in corpus.splits[found.split]:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import kaldifst
 import numpy as np
-import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
@@ -63,21 +62,6 @@ class StatesOfPhones(Columns):
 
     def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
         return build_chain_graph(lexicon, model, self.pieces, config)
-
-    def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...]:
-        """Phones of the best columns but silence; a phone begins where its first column is, or another phone's."""
-        hmm = self.pieces.hmm
-        assert hmm is not None
-        names = [*self.phones, *(pair.split(" ")[1] for pair in hmm.pairs)]
-        found: list[str] = []
-        before = -1
-        for column in scores.argmax(1).tolist():
-            place, further = divmod(column, hmm.states)
-            goes_on = before >= 0 and names[before // hmm.states] == names[place]
-            if not goes_on or (hmm.states > 1 and not further and column != before):
-                found.append(names[place])
-            before = column
-        return tuple(phone for phone in found if phone != hmm.silence)
 
 
 def build_chain_graph(lexicon: Lexicon, model: Arpa, units: UnitSet, config: GraphConfig) -> Graph:
