@@ -17,7 +17,7 @@ FLAT_START = {
     "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
     "training": {"objective": "lfmmi", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
     "optimizer": {"name": "adam"},
-    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 5},
+    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 4},
     "decode": {"graph": "chain", "workers": 1, "scales": [0.5, 1]},
 }
 

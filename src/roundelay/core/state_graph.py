@@ -24,6 +24,7 @@ class StateGraph:
         weight: (E,) natural logarithms.
         enter, stay: (K,) columns; those of state 0 have no meaning.
         final: (K,) natural logarithms of the weight of ending in each state; -inf: a path cannot.
+        within: whether all paths are paths of the denominator that it is a numerator of.
     """
 
     source: Integers
@@ -32,6 +33,7 @@ class StateGraph:
     enter: Integers
     stay: Integers
     final: Floats
+    within: bool = True
 
     @property
     def states(self) -> int:

@@ -10,7 +10,8 @@ Numerators hold every way to say a transcript, without times, so there is no ali
     d loss / d y_nt(k) = 1/N (denominator occupation of k in frame t - numerator occupation),
 
 which forward-backward gives (learner/forward_backward: the denominator by scaled probabilities and sparse products, the
-numerators in logarithms).
+numerators in logarithms). A held-out transcript may have paths that the denominator has not; its own are added to those
+of the denominator then, so that no loss is below zero.
 
 Two terms are added to what is descended, not to what is reported: l2 / 2 times the squared outputs, summed over frames,
 and `cross_entropy` times the cross-entropy of the outputs, as scores of a softmax, against the numerator's occupation
@@ -59,12 +60,14 @@ class MmiGraphs:
             self._shared[device] = SharedGraph(self._denominator, device)
         return self._shared[device]
 
-    def own(self, numbers: Sequence[int], device: torch.device) -> OwnGraphs:
-        """Numerators."""
+    def own(self, numbers: Sequence[int], device: torch.device) -> tuple[OwnGraphs, Tensor]:
+        """Numerators; and which of them, (N,), have paths that the denominator has not."""
         for number in numbers:
             if number not in self._tables:
                 self._tables[number] = ArcTables.of(self._numerators[number])
-        return OwnGraphs([self._tables[number] for number in numbers], device)
+        tables = [self._tables[number] for number in numbers]
+        outside = torch.tensor([not one.graph.within for one in tables], device=device)
+        return OwnGraphs(tables, device), outside
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,10 @@ class LfMmi(Objective):
         scores = module(*inputs).double()
         scores = scores.reshape(len(targets), -1, scores.shape[-1])
         lengths = targets[:, 0]
-        each, occupied = _LogRatio.apply(scores, lengths, targets[:, 1] - 1, self.graphs)  # type: ignore[no-untyped-call]
+        own, outside = self.graphs.own((targets[:, 1] - 1).tolist(), scores.device)
+        shared = self.graphs.shared(scores.device)
+        ratio, occupied = _LogRatio.apply(scores, lengths, shared, own)  # type: ignore[no-untyped-call]
+        each = torch.where(outside, nn.functional.softplus(ratio), ratio)
         found = each.mean()
         inside = (torch.arange(scores.shape[1], device=scores.device) < lengths[:, None])[:, :, None]
         descended = found
@@ -131,10 +137,12 @@ class _LogRatio(torch.autograd.Function):
     which is a constant."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, lengths: Tensor, numbers: Tensor, graphs: MmiGraphs) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, scores: Tensor, lengths: Tensor, shared: SharedGraph, own: OwnGraphs
+    ) -> tuple[Tensor, Tensor]:
         wanted = bool(ctx.needs_input_grad[0])
-        everything = graphs.shared(scores.device).sums(scores, lengths, occupied=wanted)
-        said = graphs.own(numbers.tolist(), scores.device).sums(scores, lengths, occupied=wanted)
+        everything = shared.sums(scores, lengths, occupied=wanted)
+        said = own.sums(scores, lengths, occupied=wanted)
         occupied = torch.zeros_like(scores)
         if said.occupied is not None and everything.occupied is not None:
             occupied = said.occupied

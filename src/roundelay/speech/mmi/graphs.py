@@ -4,10 +4,11 @@ A state is a history of the language model of phones, which names the phone that
 last of them, the one before. So all arcs that enter a state emit the same column in the frame they take, and while it
 lasts the state emits another: the chain topology needs no states of its own. In a numerator a state is a history and a
 place in the transcript, and has the same weights: a path of a numerator is a path of the denominator, if the model
-allows it.
+allows it (`StateGraph.within`).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -37,13 +38,16 @@ def denominator(model: PhoneNgram, emitted: Emitted) -> StateGraph:
 def numerator(said: Said, model: PhoneNgram, emitted: Emitted) -> StateGraph:
     """All ways to say a transcript, weighted by the model."""
     graph = _Growing[tuple[int, History]]((0, BEGINNING), lambda key: _columns(key[1], emitted))
+    within = True
     for node, history in graph.found():
         for arc in said.arcs[node]:
             after = arc.target, model.after(history, arc.phone)
             graph.arc((node, history), after, model.log_p(history, arc.phone))
+            within = within and model.allows(history, arc.phone)
         if said.ends[node] > 0:
             graph.end((node, history), model.log_p(history, CLOSING))
-    return graph.graph()
+            within = within and model.allows(history, CLOSING)
+    return replace(graph.graph(), within=within)
 
 
 def _columns(history: History, emitted: Emitted) -> tuple[int, int]:

@@ -64,6 +64,10 @@ class PhoneNgram:
         total = self._totals[history]
         return {phone: math.log(mean / total) for phone, mean in self._followers[history].items()}
 
+    def allows(self, history: History, phone: str) -> bool:
+        """Has a phone, or `CLOSING`, a probability after a history without shortening it?"""
+        return self._followers.get(history, {}).get(phone, 0.0) > 0
+
     def log_p(self, history: History, phone: str) -> float:
         """log P(phone | history), of `CLOSING` too; by shorter histories where the model does not allow it."""
         cost = 0.0
