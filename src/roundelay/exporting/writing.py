@@ -36,6 +36,9 @@ OF_STATES = "(frames, states) float32, log p(state | frame) - log p(state), natu
 OF_UNITS = (
     "(frames / subsampling, rounded up; units) float32, log p(unit | frame), natural logarithms; the blank is first"
 )
+OF_PHONES = (
+    "(frames / subsampling, rounded up; states of phones) float32, natural logarithms, up to a constant of each row"
+)
 SHERPA_CALLS = {
     "inputs": {
         "features": "(1, frames, features) float32, as sherpa-onnx computes them with the options in sherpa_onnx",
@@ -107,7 +110,7 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
             "mean": "(features) float32, of all frames of the utterance's speaker",
             "std": "(features) float32, standard deviation of the same",
         },
-        "output": OF_UNITS if model.units is not None else OF_STATES,
+        "output": _output(model),
         "features": sum(part.width for part in frontend.parts),
         "states": len(model.prior),
         "subsampling": model.module.subsampling,
@@ -115,6 +118,12 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
         "parts": plain(list(frontend.parts)),
         "input": plain(model.input) if model.input is not None else None,
     }
+
+
+def _output(model: AcousticModel) -> str:
+    if model.units is None:
+        return OF_STATES
+    return OF_UNITS if model.units.hmm is None else OF_PHONES
 
 
 def _member(source: Path) -> Path:
