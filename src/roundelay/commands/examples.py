@@ -6,6 +6,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay prepare an4 --download",
         "roundelay prepare an4 --download --shards 4",
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
+        "roundelay prepare recordings --unlabelled --source talks --data data/talks",
     ),
     "inspect": (
         "roundelay inspect data/mine",
@@ -47,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay decode exp/demo/four",
         "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
+        "roundelay decode exp/demo/four --data talks --out exp/demo/talks",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
     "pack": (
