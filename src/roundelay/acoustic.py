@@ -147,6 +147,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         with_learners=with_learners,
         after_death=_after_death(on_death, strategy),
         keep_checkpoints=training.keep_checkpoints,
+        average=training.average,
         disk_patience=training.disk_patience,
         curve_points=training.curve_points,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,

@@ -67,7 +67,7 @@ def test_ngrams_are_counted_over_all_ways(order: int) -> None:
 
 
 def test_the_language_model_is_that_of_relative_frequencies() -> None:
-    """What follows a history adds up to one; rare histories are shortened; what was never said is possible, just."""
+    """Probabilities add up to one; rare histories are shortened; nothing is impossible."""
     model = PhoneNgram([(said(text), 1) for text in TEXTS], 4, 1.0)
     history: tuple[str, ...] = (OPENING,)
     for phone in ("SIL", "A", "B", "SIL", "A"):

@@ -127,10 +127,7 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
         UserError: some of them come from elsewhere.
     """
     store = member.store
-    told = dict(store.config)
-    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
-        return only_fbank(build(FbankConfig, told, str(store.folder)))
-    config = build(FeatureConfig, told, str(store.folder))
+    config = config_of(store)
     if config.externals:
         names = ", ".join(part.name for part in config.externals)
         raise UserError(
@@ -139,6 +136,14 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
             "hear any audio: pack a run that was trained on filterbanks."
         )
     return config
+
+
+def config_of(store: FeatureStore) -> FeatureConfig:
+    """The features in a store, as they are computed."""
+    told = dict(store.config)
+    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
+        return only_fbank(build(FbankConfig, told, str(store.folder)))
+    return build(FeatureConfig, told, str(store.folder))
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:

@@ -62,6 +62,7 @@ class Training(HostOptions):
                     fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
     keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
+    average         the model that a run leaves is the mean over the ends of its last so many epochs
     checkpoint_minutes  a checkpoint inside an epoch after so many minutes of training; null: at the end of epochs only
     disk_patience   seconds for which a full disk is waited for before the run stops; 0: it stops at once
     curve_points    points of curves inside an epoch, at most, of loss, learning rate, gradient norm, speed, staleness
@@ -95,6 +96,7 @@ class Training(HostOptions):
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
     keep_checkpoints: int = 2
+    average: int = 1
     checkpoint_minutes: float | None = None
     disk_patience: float = 3600.0
     curve_points: int = 100
@@ -109,6 +111,8 @@ class Training(HostOptions):
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
         if self.keep_checkpoints < 1:
             raise UserError(f"training.keep_checkpoints is {self.keep_checkpoints}: one is the least.")
+        if self.average < 1:
+            raise UserError(f"training.average is {self.average}: give a number of epochs, 1 for the last alone.")
         if self.checkpoint_minutes is not None and not self.checkpoint_minutes > 0:
             raise UserError(
                 f"training.checkpoint_minutes is {self.checkpoint_minutes}: give minutes, above 0, or null."
