@@ -29,6 +29,7 @@ from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.cutting import cut_into_shards, drop_old_shards
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.features.warps import NO_WARPS, Warps, warped
 from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
 from roundelay.speech.prepared import (
     GUESSED_LEXICON,
@@ -158,7 +159,7 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
     rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, read.remarks)
     words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
-    kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
+    kept[TRAIN] = warped(perturbed(words.train, options.speeds), options.warps) if given is None else list(words.train)
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
@@ -253,17 +254,18 @@ def change_features(
     progress: Progress,
     *,
     speeds: Sequence[float] = (),
+    warps: Warps = NO_WARPS,
     workers: int | None = None,
     on_bad: BadPolicy = "error",
 ) -> Corpus:
-    """Give a prepared corpus other features, and its training split copies at other speeds (those it had go).
+    """Give a prepared corpus other features, and its training split copies at other speeds and warps (those it had go).
 
     Raises:
         UserError: it is not prepared; anything wrong with the features' sources.
     """
     corpus = load_corpus(data)
-    splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
-    splits[TRAIN] = perturbed(splits[TRAIN], speeds)
+    splits = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
+    splits[TRAIN] = warped(perturbed(splits[TRAIN], speeds), warps)
     together = [u for utterances in splits.values() for u in utterances]
     if corpus.absent_shards:
         raise UserError(
