@@ -222,36 +222,26 @@ def _stream(options: argparse.Namespace) -> None:
         complain(line)
 
 
-def _serve(options: argparse.Namespace) -> None:
-    import asyncio
-
+def _serve(options: argparse.Namespace) -> int:
     from roundelay.packed.model import load_model
-    from roundelay.transcription.serving.endpoint import Endpoint, Service, refusal
-    from roundelay.transcription.serving.http import Limits, listen
+    from roundelay.transcription.serving.endpoint import Endpoint, Service
+    from roundelay.transcription.serving.http import Limits
+    from roundelay.transcription.serving.serve import ServingPlace, serve
     from roundelay.transcription.transcribing import Options
 
     if options.port > 65535:
         raise UserError(f"--port {options.port}: there are ports up to 65535.")
     model = load_model(options.model)
-    how = Options(most_seconds=60 * options.max_minutes)
-    service = Service(model, options.model.resolve().name, how, options.host)
+    how, name = Options(most_seconds=60 * options.max_minutes), options.model.resolve().name
 
-    async def serve() -> None:
-        def ready(port: int) -> None:
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            _print(f"{service.name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
+    def ready(port: int) -> None:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        _print(f"{name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
 
-        endpoint = Endpoint(service)
-        limits = Limits(body=options.max_megabytes << 20)
-        await listen(options.host, options.port, limits, endpoint.answer, refusal, ready)
-
-    try:
-        asyncio.run(serve())
-    except OSError as error:
-        raise UserError(
-            f"{options.host}:{options.port} cannot be listened on ({error.strerror or error}). Give another --port, or "
-            "end what uses it."
-        ) from None
+    with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
+        endpoint = Endpoint(Service(model, name, how, options.host, Path(folder)))
+        place = ServingPlace(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
+        return 128 + serve(endpoint, place, ready, complain)
 
 
 def _print(line: str) -> None:
