@@ -6,6 +6,7 @@ from pathlib import Path
 
 from roundelay.api.recipes import Overrides, texts
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.packed.making import config_of
 from roundelay.packed.speech_data import WAV, root_of
@@ -45,6 +46,7 @@ def decode(
     Raises:
         UserError: not a finished run; an option that is unknown or not of recognition; what does not fit together.
     """
+    need("speech", "decode")
     given, of = texts(overrides), _path(corpus)
     check_overrides(given)
     if of is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def _features(options: argparse.Namespace) -> None:
 def _export(options: argparse.Namespace) -> None:
     if options.format in ("onnx", "torch", "sherpa"):
         return _export_model(options)
+    need("speech", f"export {options.format}")
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus
 
@@ -282,7 +284,7 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
-        help="kaldi: run the shell commands that wav.scp holds; only for files you trust",
+        help="kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust",
     )
     sub.add_argument(
         "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
@@ -298,7 +300,8 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
         "--channel",
         type=whole,
         metavar="N",
-        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0)",
+        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0); lhotse: of "
+        "the channels that a supervision names",
     )
     sub.add_argument(
         "--clean-transcripts",

@@ -39,6 +39,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
     ),
     "replay": ("roundelay replay exp/demo/four",),
+    "storm": (
+        "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
+        "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
+    ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "decode": (
         "roundelay decode exp/demo/four",

@@ -30,7 +30,7 @@ from roundelay.packed.folder import (
     write_packed,
 )
 from roundelay.recipes.recipe import Recipe
-from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph
+from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of
 from roundelay.recognition.loglikelihoods import EnsembleMember, Models, ensemble, words_said
 from roundelay.speech.decode.graphs.ctc import CtcGraph
 from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
@@ -111,8 +111,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
 def _check_graph(exp: Path, recipe: Recipe) -> None:
     """Raise a UserError unless the model of the run is decoded by a graph that a packed model can have."""
     kind = recipe.decode.graph
-    if kind.tied_states != (not recipe.unaligned):
-        fit = "ctc" if recipe.unaligned else "hmm"
+    if kind.name != (fit := graph_of(recipe)):
         raise UserError(f"{exp}: decode.graph={kind.name} is not for its model. Give --set decode.graph={fit}.")
     if isinstance(kind, CtcGraph) and (kind.search != "words" or kind.units is not None):
         raise UserError(

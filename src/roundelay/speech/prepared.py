@@ -4,7 +4,7 @@ DATA/corpus.json               name, licence, splits in numbers, versions; writt
 DATA/train.jsonl, dev.jsonl... one manifest per split
 DATA/lexicon.txt               CMU format
 DATA/fbank40/                  features of all splits (see features/store); DATA/feats/ where they were given
-DATA/piped/                    audio that commands of wav.scp made, where they were allowed
+DATA/piped/                    audio that commands of wav.scp made, where they were allowed; DATA/lhotse/: that lhotse
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
 DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 """

@@ -19,6 +19,7 @@ from roundelay.speech.audio.speed import perturbed
 from roundelay.speech.corpus.checks import cleaned, one_rate, overlaps, spelling_remark
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
+from roundelay.speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, store_matrices
 from roundelay.speech.corpus.formats.recordings import RecordingOptions, read_recordings, standing_splits
 from roundelay.speech.corpus.left_out import check_shares, note_left_out
@@ -44,6 +45,7 @@ from roundelay.speech.prepared import (
 CORPUS_G2P_MODEL = "g2p.json.gz"
 USUAL_SPLITS = (TRAIN, "dev", "test")
 GIVEN_FEATURES = "feats"  # the folder of features that were given
+MADE_AUDIO = "lhotse"  # that of audio which the package lhotse has made
 
 
 @final
@@ -180,7 +182,8 @@ def prepare_lhotse(
         raise UserError(f"{source}: no part {unknown[0]!r} of manifests; there are {there}.")
     if TRAIN not in chosen:
         raise UserError(f"{source}: none of the parts {there} is named train; say which, e.g. `--split train=PART`.")
-    read = {split: read_part(parts[part], source, options.on_bad) for split, part in chosen.items()}
+    reading = LhotseOptions(preparation.data / MADE_AUDIO, options.allow_pipes, options.channel)
+    read = {s: read_part(parts[part], source, options.on_bad, reading, progress) for s, part in chosen.items()}
     found = ReadUtterances.of(read)
     return prepare_utterances(found, _read_lexicon(lexicon, options, found.splits), preparation, progress)
 

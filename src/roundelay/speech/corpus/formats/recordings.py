@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
@@ -25,6 +24,7 @@ from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies
 from roundelay.speech.audio.reading import AudioError, audio_shape
 from roundelay.speech.audio.recordings import one_word, recordings_below, unique_names
 from roundelay.speech.audio.sound import open_sound
+from roundelay.speech.bindings import soundfile
 from roundelay.speech.corpus.checks import channel_remarks
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
