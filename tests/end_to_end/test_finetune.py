@@ -12,8 +12,11 @@ import soundfile
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
+from roundelay.packed.folder import read_packed, write_packed
 from roundelay.packed.model import load_model
 from roundelay.speech.audio.speed import resampled
+from roundelay.speech.lexicon.g2p import save_g2p, train_g2p
+from roundelay.speech.lexicon.lexicon import Lexicon
 from support import beeps
 
 QUICK = ["training.runtime=sim", "schedule.max_epochs=3"]
@@ -107,6 +110,21 @@ def test_new_words_of_the_transcripts_are_recognised(packed: Path, capsys: pytes
     assert main([*finetune[:-1], "other", "--words", "words.txt"]) == 2
     assert "words.txt:1: TESS has phones that the model does not know: Q" in told(capsys)
     assert mine.is_dir()
+
+
+def test_pronunciations_that_are_guessed_are_shown(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(packed, "spells")
+    sounds, rng = {"G": "G", "N": "N", "S": "S", "T": "T", "E": "EH", "O": "OW"}, stream(0, "spelling")
+    halves = [f"{first}{second}" for first in "GNST" for second in "EO"]
+    words = {"".join(rng.permutation([*halves * 2])[:4]) for _ in range(700)} - {"TES"}
+    dictionary = Lexicon({word: (tuple(sounds[letter] for letter in word),) for word in sorted(words)})
+    save_g2p(Path("spells/g2p.json.gz"), train_g2p(dictionary))
+    write_packed(Path("spells"), read_packed(packed))
+    mine = record(Path("mine"), [*sentences(12, 2), ["TESS"]], 2)
+    (mine / "012.txt").write_text("TES\n")
+    assert main(["finetune", "spells", "--data", "mine", "--out", "model", "--epochs", "1"]) == 0
+    assert "1 word of the transcripts added to those that are recognised: TES (T EH S, guessed)" in told(capsys)
+    assert load_model(Path("model")).lexicon.pronunciations["TES"] == (("T", "EH", "S"),)
 
 
 def test_words_in_another_case_with_punctuation(packed: Path) -> None:
