@@ -10,7 +10,7 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
-from roundelay.learner.objectives import AnyObjective, CrossEntropy, Ctc
+from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.init import Init
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.options import HostOptions
@@ -246,7 +246,7 @@ class Recipe:
     @property
     def unaligned(self) -> bool:
         """True if the objective needs no alignment; one that is named all the same is not looked at."""
-        return isinstance(self.training.objective, Ctc)
+        return not self.training.objective.aligned
 
     @property
     def aligned(self) -> Path:
@@ -258,8 +258,8 @@ class Recipe:
         if self.alignment is None:
             raise UserError(
                 f"the recipe {self.name} has no alignment, and tied states are needed here. Give alignment=DIR, the "
-                "folder that `roundelay align` makes; only training.objective=ctc, and decoding what it trained, need "
-                "none."
+                "folder that `roundelay align` makes; only training.objective=ctc or lfmmi, and decoding what they "
+                "trained, need none."
             )
         return self.alignment
 
