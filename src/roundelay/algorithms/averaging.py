@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from roundelay.core.flat import chunks
+from roundelay.core.flat import CHUNK, chunks
 
 
 def pair_average_(mine: Tensor, theirs: Tensor) -> None:
@@ -37,6 +37,9 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """`weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
     mean = torch.empty_like(vectors[0])
+    if mean.numel() <= CHUNK:  # views would be a fifth of the work on short ones
+        weighted_mean_(mean, vectors, weights)
+        return mean
     for part in chunks(mean.numel()):
         weighted_mean_(mean[part], [vector[part] for vector in vectors], weights)
     return mean
