@@ -1,5 +1,6 @@
 """Learners of somebody else's training loop that die, or never come."""
 
+import secrets
 import select
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
 from support import attached_deaths, attached_terms
+from support.attached_hosts import HostsOfLearners
 from support.launched import reports, run_learners
 from support.until import until
 
@@ -39,6 +41,23 @@ def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(
     trained = [number for mine in found.values() for number in mine["trained"]]
     assert sorted(trained + one["dead_trained"]) == list(range(120))
     assert f"learner {victim} ended with status 137" in done.stderr
+    until(lambda: not started(str(tmp_path)))
+
+
+def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two learners of the first host, when the second host has lost its only one; nobody stays behind anywhere."""
+    monkeypatch.setenv(OURS, str(tmp_path))
+    job = {"ROUNDELAY_JOB": secrets.token_hex(32)}
+    with HostsOfLearners((2, 1), (str(attached_deaths.__file__), "adpsgd", "2"), job) as hosts:
+        said, _ = hosts.end(victim=2)
+    found = reports(said)["death"]
+    assert sorted(found) == [0, 1]
+    assert found[0]["living"] == found[1]["living"] == [0, 1]
+    assert found[0]["values"] == found[1]["values"]
+    trained = [number for mine in found.values() for number in mine["trained"]]
+    assert sorted(trained + found[0]["dead_trained"]) == list(range(120))
     until(lambda: not started(str(tmp_path)))
 
 
