@@ -60,14 +60,14 @@ class HostsOfLearners:
         out, error = self.streams[rank]
         return out.read(), error.read()
 
-    def end(self, victim: int = -1) -> tuple[str, str]:
-        """What all have said, and complained of, once they have ended: well, but for a `victim`, which was killed."""
+    def end(self, *victims: int) -> tuple[str, str]:
+        """What all have said, and complained of, once they have ended: well, but for `victims`, which were killed."""
         for process in self.running.values():
             process.wait(110)
         said = {rank: self.said(rank) for rank in self.running}
         text = "".join(f"rank {rank}:\n{out}\n{error}\n" for rank, (out, error) in said.items())
         for rank, process in self.running.items():
-            assert process.returncode == (-signal.SIGKILL if rank == victim else 0), text
+            assert process.returncode == (-signal.SIGKILL if rank in victims else 0), text
         return tuple("".join(parts) for parts in zip(*said.values(), strict=True))  # type: ignore[return-value]
 
     def __enter__(self) -> "HostsOfLearners":

@@ -75,8 +75,6 @@ def launch(
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
-    if learners < 1:
-        raise UserError(f"-n is {learners}: at least one learner is needed.")
     ranks, world, several = _share_of_hosts(learners)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
     environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
@@ -155,8 +153,10 @@ def _share_of_hosts(learners: int) -> tuple[Sequence[int], int, dict[str, str]]:
     """Ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
 
     Raises:
-        UserError: the environment says that another number of learners is here.
+        UserError: there are none, or the environment says that another number of them is here.
     """
+    if learners < 1:
+        raise UserError(f"-n is {learners}: at least one learner is needed.")
     place = read_place()
     if place is None or place.alone:  # one host, whatever launcher has started this one
         return range(learners), learners, {}
