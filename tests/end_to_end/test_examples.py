@@ -1,7 +1,10 @@
 """The examples, for two learners: the loss falls, and both see the same model."""
 
 import math
+import os
 import re
+import secrets
+import subprocess
 from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from support import in_turn
-from support.launched import LAUNCH, TORCHRUN, run_learners
+from support.hosts import free_port
+from support.launched import LAUNCH, TESTS, TORCHRUN, run_learners
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -47,6 +51,28 @@ def test_plain_and_hugging_face_style() -> None:
 
 def test_plain_under_torchrun() -> None:
     check(run_learners(2, str(EXAMPLES / "classifier.py"), "--strategy", "ssgd", by=TORCHRUN).stdout, [DIGITS])
+
+
+def test_plain_on_two_hosts(tmp_path: Path) -> None:
+    """By hand, with the variables of `roundelay train` on several hosts; they meet on the loopback."""
+    (tmp_path / "secret").write_text(secrets.token_hex(32))
+    command = in_turn_on("classifier", "adpsgd", "classifier", "ssgd")
+    everywhere = {**os.environ, "HOSTS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    everywhere |= {"ROUNDELAY": " ".join(LAUNCH[:3]), "ROUNDELAY_SECRET_FILE": str(tmp_path / "secret")}
+    script = ["sh", str(EXAMPLES / "launch" / "by_hand.sh"), "launch", "-n", "1", str(in_turn.__file__), *command]
+    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    everywhere |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    files = [tmp_path / f"{host}.txt" for host in range(2)]
+    processes = []
+    for host, file in enumerate(files):
+        with file.open("w") as out:
+            processes.append(
+                subprocess.Popen(script, env={**everywhere, "HOST": str(host)}, stdout=out, stderr=subprocess.STDOUT)
+            )
+    statuses = [process.wait(110) for process in processes]
+    said = "".join(file.read_text() for file in files)
+    assert statuses == [0, 0], said
+    check(said, [DIGITS, DIGITS])
 
 
 @pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning (pip install 'roundelay[lightning]')")

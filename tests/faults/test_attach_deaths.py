@@ -1,5 +1,6 @@
 """Learners of somebody else's training loop that die, or never come."""
 
+import secrets
 import select
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
-from support import attached_deaths, attached_terms
+from support import attached_deaths, attached_lost, attached_terms
+from support.attached_hosts import HostsOfLearners
 from support.launched import reports, run_learners
 from support.until import until
 
@@ -39,6 +41,35 @@ def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(
     trained = [number for mine in found.values() for number in mine["trained"]]
     assert sorted(trained + one["dead_trained"]) == list(range(120))
     assert f"learner {victim} ended with status 137" in done.stderr
+    until(lambda: not started(str(tmp_path)))
+
+
+def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two learners of the first host, when the second host has lost its only one; nobody stays behind anywhere."""
+    monkeypatch.setenv(OURS, str(tmp_path))
+    job = {"ROUNDELAY_JOB": secrets.token_hex(32)}
+    with HostsOfLearners((2, 1), (str(attached_deaths.__file__), "adpsgd", "2"), job) as hosts:
+        said, _ = hosts.end(2)
+    found = reports(said)["death"]
+    assert sorted(found) == [0, 1]
+    assert found[0]["living"] == found[1]["living"] == [0, 1]
+    assert found[0]["values"] == found[1]["values"]
+    trained = [number for mine in found.values() for number in mine["trained"]]
+    assert sorted(trained + found[0]["dead_trained"]) == list(range(120))
+    until(lambda: not started(str(tmp_path)))
+
+
+def test_a_host_that_is_lost_keeps_nobody_waiting_and_without_the_first_all_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OURS, str(tmp_path))
+    with HostsOfLearners((1, 1, 1), (str(attached_lost.__file__),)) as hosts:
+        said, _ = hosts.end(0, 2)
+    found = reports(said)["lost"]
+    assert found[0]["living"] == found[1]["living"] == [0, 1]
+    assert found[1]["error"] == "learner 0 died: its host, which leads the others, is lost"
     until(lambda: not started(str(tmp_path)))
 
 
@@ -128,6 +159,20 @@ def test_the_launcher_cannot_start_what_is_not_there() -> None:
         launch(1, ["--"], print)
     with pytest.raises(UserError, match="-n is 0"):
         launch(0, ["true"], print)
+
+
+def test_the_launcher_takes_the_place_of_this_host_among_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDELAY_SECRET", secrets.token_hex(32))
+    place = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**place, "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    check = (
+        "[ $ROUNDELAY_WORLD_SIZE$ROUNDELAY_LOCAL_WORLD_SIZE$ROUNDELAY_MASTER_PORT = 4229500 ] && [ -z $RANK ]"
+        " && [ $((ROUNDELAY_RANK - ROUNDELAY_LOCAL_RANK)) = 2 ]"
+    )
+    assert launch(2, ["sh", "-c", check], print) == 0
+    with pytest.raises(UserError, match="-n is 1, but the environment says that this is process 0 of 2 on one of"):
+        launch(1, ["true"], print)
 
 
 LAUNCHER = "import sys; from roundelay.runtime.launch.start import launch; sys.exit(launch(2, sys.argv[1:], print))"

@@ -22,7 +22,7 @@ def add(command: Command) -> None:
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
     sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
-    sub = command("launch", _launch, "start a script as several learners on this host, for roundelay.attach")
+    sub = command("launch", _launch, "start a script as the learners of this host, for roundelay.attach")
     sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
     sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
     sub.add_argument(

@@ -1,4 +1,5 @@
-"""A launcher for one host. Nothing here imports torch: it must start at once."""
+"""A launcher for the learners of one host, which may be one of several. Nothing here imports torch: it must start at
+once."""
 
 import ctypes
 import json
@@ -18,7 +19,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS
+from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS, read_place
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -59,6 +60,7 @@ def launch(
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
+    Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
     A Python script is run by this Python; `say` is told who failed. A learner that ends, well or badly, does not end
     the others: whether they can go on is for their strategy to say. Signals are passed on to all of them, each in a
     process group of its own.
@@ -73,10 +75,9 @@ def launch(
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
-    if learners < 1:
-        raise UserError(f"-n is {learners}: at least one learner is needed.")
+    ranks, world, several = _share_of_hosts(learners)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
-    environment = _environment(learners, ended, torchrun_names, prefix)
+    environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
     processes: list[subprocess.Popen[bytes]] = []
     told: list[int] = []
     output = Output() if prefix else None
@@ -91,15 +92,15 @@ def launch(
 
     before = {number: signal.signal(number, pass_on) for number in FORWARDED}
     try:
-        for rank in range(learners):
-            mine = {**environment, **_ranks(rank, learners, OURS)}
+        for local, rank in enumerate(ranks):
+            mine = {**environment, **_ranks(rank, world, local, learners, OURS)}
             if torchrun_names:
-                mine |= _ranks(rank, learners, "")
+                mine |= _ranks(rank, world, local, learners, "")
             process, *pipes = _start(whole, mine, prefix)
             processes.append(process)
             if output is not None:
                 output.add(rank, *pipes)
-        return _wait(processes, told, ended, output, say)
+        return _wait(dict(zip(ranks, processes, strict=True)), told, ended, output, say)
     finally:
         _kill(processes)  # whatever went wrong, nobody stays behind
         if output is not None:
@@ -148,9 +149,31 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
     return environment
 
 
-def _ranks(rank: int, learners: int, prefix: str) -> dict[str, str]:
-    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": learners}
-    return {prefix + name: str(value) for name, value in here.items()}
+def _share_of_hosts(learners: int) -> tuple[Sequence[int], int, dict[str, str]]:
+    """Ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
+
+    Raises:
+        UserError: there are none, or the environment says that another number of them is here.
+    """
+    if learners < 1:
+        raise UserError(f"-n is {learners}: at least one learner is needed.")
+    place = read_place()
+    if place is None or place.alone:  # one host, whatever launcher has started this one
+        return range(learners), learners, {}
+    if len(place.ranks) != learners or place.local_rank:
+        raise UserError(
+            f"-n is {learners}, but the environment says that this is process {place.local_rank} of "
+            f"{len(place.ranks)} on one of several hosts, which have {place.learners} learners. Set LOCAL_RANK=0, "
+            f"LOCAL_WORLD_SIZE={learners}, RANK to the first learner of this host and WORLD_SIZE to all learners; or "
+            "unset WORLD_SIZE, for learners of this host alone."
+        )
+    where = {OURS + "MASTER_ADDR": place.address, OURS + "MASTER_PORT": str(place.port)}
+    return place.ranks, place.learners, where
+
+
+def _ranks(rank: int, learners: int, local: int, here: int, prefix: str) -> dict[str, str]:
+    names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": here}
+    return {prefix + name: str(value) for name, value in names.items()}
 
 
 def _free_port() -> int:
@@ -192,14 +215,14 @@ def _start(
 
 
 def _wait(
-    processes: Sequence["subprocess.Popen[bytes]"],
+    processes: Mapping[int, "subprocess.Popen[bytes]"],
     told: Sequence[int],
     ended: int,
     output: Output | None,
     say: Callable[[str], None],
 ) -> int:
-    """Until all have ended; those told to end by a signal get some time to do so."""
-    running, first, deadline = dict(enumerate(processes)), 0, 0.0
+    """Until all `processes`, by rank, have ended; those told to end by a signal get some time to do so."""
+    running, first, deadline = dict(processes), 0, 0.0
     while running:
         for rank, process in list(running.items()):
             status = process.poll()

@@ -25,7 +25,7 @@ class HostProcess:
         self._busy = False
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "roundelay.runtime.attached.hosts.process"],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdin=theirs.fileno(),
@@ -36,7 +36,7 @@ class HostProcess:
     @property
     def lives(self) -> bool:
         """Has it not ended?"""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def take_part(self, request: SessionRequest, descriptor: int) -> dict[int, str]:
         """Take part in a session, with the arena of that descriptor; by rank, the path of the pipe that wakes what
