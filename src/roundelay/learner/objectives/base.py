@@ -34,7 +34,8 @@ class Evidence(NamedTuple):
 class Objective(ABC):
     """A loss over minibatches and its statistics: a frozen dataclass, which is also its section of a recipe.
 
-    It holds no tensors and draws nothing at random, so the same object serves every learner and every process.
+    It holds no tensors and draws nothing at random, so the same object serves every learner and every process; graphs
+    of a corpus, where there are any, are given to each learner's own.
 
     Attributes:
         examples: the things that are counted, in the plural.
