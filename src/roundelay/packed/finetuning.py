@@ -88,7 +88,7 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
     """
     refuse_existing(options.out)
     read_packed(source)
-    utterances = [u for some in data.splits.values() for u in some if u.speed == 1]
+    utterances = [u for some in data.splits.values() for u in some if not u.copied]
     with tempfile.TemporaryDirectory() as scratch, new_folder(options.out) as folder:
         if options.words is not None:
             reword(source, Rewording(Path(scratch) / "own", options.words), progress)
