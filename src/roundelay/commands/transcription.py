@@ -215,7 +215,7 @@ def _serve(options: argparse.Namespace) -> int:
     from roundelay.packed.model import load_model
     from roundelay.transcription.serving.endpoint import Endpoint, Service
     from roundelay.transcription.serving.http import Limits
-    from roundelay.transcription.serving.serve import Place, serve
+    from roundelay.transcription.serving.serve import ServedAt, serve
     from roundelay.transcription.transcribing import Options
 
     if options.port > 65535:
@@ -229,7 +229,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
         endpoint = Endpoint(Service(model, name, how, options.host, Path(folder)))
-        place = Place(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
+        place = ServedAt(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
         return 128 + serve(endpoint, place, ready, complain)
 
 
