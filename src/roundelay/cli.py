@@ -19,13 +19,16 @@ from roundelay.commands import (
     lists,
     packing,
     recognition,
+    storm,
     training,
     transcription,
 )
+from roundelay.commands.base import OF_SPEECH
 from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
+from roundelay.core.extras import load, need
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.runtime.launch.threads import wait_politely
 from roundelay.terminal import Verbosity, complain, console, tidy
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tidy():
             options = _parse(words)
             Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
+            if options.asked in OF_SPEECH:
+                need("speech", options.asked)
             wait_politely()  # before any command imports torch
             return int(options.run(options) or 0)
     except UserError as error:
@@ -96,7 +101,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name] = adding.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
         )
-        commands[name].set_defaults(run=run)
+        commands[name].set_defaults(run=run, asked=name)
         commands[name].add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
@@ -113,6 +118,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         comparisons,
         claims,
         hosts,
+        storm,
         kept,
     ):
         group.add(command)
@@ -129,10 +135,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         console.out(asked.format_help(), highlight=False, end="")
 
     def complete(options: argparse.Namespace) -> None:
-        try:
-            import shtab  # noqa: PLC0415 an extra
-        except ModuleNotFoundError:
-            raise UserError("completion needs the package shtab: pip install 'roundelay[completion]'.") from None
+        shtab = load("shtab", "completion", "completion")
         console.out(shtab.complete(parser, shell=options.shell), highlight=False)
 
     sub = command("help", show_help, "explain a command, or list all of them")
@@ -143,6 +146,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    need("demo", "demo")
     for step in demo_steps(options.folder):
         console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
         if code := main([*step, *["--quiet"] * options.quiet, *["--verbose"] * options.verbose]):

@@ -146,7 +146,7 @@ def test_an_end_a_little_late_is_cut(tmp_path: Path) -> None:
 
 
 UNUSABLE = {
-    "MixedCut": ({"type": "MixedCut"}, "a MixedCut; only cuts of one channel"),
+    "MixedCut": ({"type": "MixedCut"}, "a MixedCut; the package lhotse makes its audio"),
     "no supervision": ({"supervisions": []}, "no supervision, so no transcript"),
     "no recording": ({"recording": None}, "no recording, so no audio"),
     "late": ({"start": 9.0}, "from 9 to 9.5 s is not in its recording of 0.5 s"),

@@ -16,7 +16,7 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.transcription.serving.endpoint import Endpoint, Service
 from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.serving.serve import ENDING, ServedAt, serve
+from roundelay.transcription.serving.serve import ENDING_SIGNALS, ServingPlace, serve
 from roundelay.transcription.transcribing import Options
 from support.held import RATE, HeldRecogniser, asked
 from support.recogniser import ToneRecogniser
@@ -26,14 +26,14 @@ from support.until import until
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """As in a process that a shell has started in the background: SIGINT is ignored."""
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_requests_at_hand_are_answered_or_told(number: signal.Signals, tmp_path: Path) -> None:
     model, remarks = HeldRecogniser(), list[str]()
     endpoint = Endpoint(Service(model, "held", Options(), folder=tmp_path))
@@ -49,7 +49,7 @@ def test_requests_at_hand_are_answered_or_told(number: signal.Signals, tmp_path:
         model.go_on.set()
 
     with ThreadPoolExecutor() as pool:
-        place = ServedAt("127.0.0.1", 0, Limits(seconds=60), tmp_path)
+        place = ServingPlace("127.0.0.1", 0, Limits(seconds=60), tmp_path)
         begin = threading.Thread
         assert serve(endpoint, place, lambda port: begin(target=clients, args=[port]).start(), remarks.append) is number
         found = [reply.result(60) for reply in replies]
@@ -58,7 +58,7 @@ def test_requests_at_hand_are_answered_or_told(number: signal.Signals, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_whoever_asks_nothing_is_not_waited_for(number: signal.Signals, tmp_path: Path) -> None:
     """A client has connected and is silent, which it may be for an hour."""
     endpoint = Endpoint(Service(ToneRecogniser(RATE), "tones", Options()))
@@ -69,7 +69,7 @@ def test_whoever_asks_nothing_is_not_waited_for(number: signal.Signals, tmp_path
         asked(port)  # connections are taken in turn
         signal.raise_signal(number)
 
-    place = ServedAt("127.0.0.1", 0, Limits(seconds=3600), tmp_path)
+    place = ServingPlace("127.0.0.1", 0, Limits(seconds=3600), tmp_path)
     begin = threading.Thread
     assert serve(endpoint, place, lambda port: begin(target=connect, args=[port]).start(), remarks.append) is number
     with links[0] as link:
@@ -82,13 +82,13 @@ import sys
 from pathlib import Path
 from roundelay.transcription.serving.endpoint import Endpoint, Service
 from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.serving.serve import ServedAt, serve
+from roundelay.transcription.serving.serve import ServingPlace, serve
 from roundelay.transcription.transcribing import Options
 from support.held import HeldRecogniser
 folder = Path(sys.argv[1])
 say = lambda text: print(text, flush=True)
 endpoint = Endpoint(Service(HeldRecogniser(), "held", Options(), folder=folder))
-serve(endpoint, ServedAt("127.0.0.1", 0, Limits(), folder), say, say)
+serve(endpoint, ServingPlace("127.0.0.1", 0, Limits(), folder), say, say)
 """
 
 
@@ -120,4 +120,4 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         endpoint = Endpoint(Service(ToneRecogniser(RATE), "tones", Options()))
         with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port} cannot be listened on"):
-            serve(endpoint, ServedAt("127.0.0.1", port, Limits(), tmp_path), print, print)
+            serve(endpoint, ServingPlace("127.0.0.1", port, Limits(), tmp_path), print, print)

@@ -8,6 +8,7 @@ from typing import Any
 
 from roundelay.acoustic import parse_straggler
 from roundelay.api.recipes import Overrides, texts
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.grids.grid import Contenders, Grid, plan
 from roundelay.grids.running import check_data, run_grid
@@ -64,6 +65,8 @@ def run_plan(
     grid: Grid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
     """Train what is left of a grid, and compare."""
+    if judging.decode:
+        need("speech", "A comparison by word error rates")
     check_data(grid)
     before = f", {grid.done} of them trained before" if grid.done else ""
     announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")

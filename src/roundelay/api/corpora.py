@@ -6,6 +6,7 @@ from typing import TypedDict, Unpack
 
 from roundelay.api.recipes import Overrides, load_recipe
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.recipes.recipe import Recipe
@@ -43,7 +44,7 @@ def prepare(
     """Check the corpus `name`, read its lexicon and compute its features, into the folder `data` (data/NAME).
 
     Args:
-        name: a corpus by name, or the format of your own: kaldi, lhotse.
+        name: a corpus by name, or the format of your own: kaldi, lhotse, recordings.
         options: policies for bad input, and options of features, words and audio.
         progress: draws how far it is; None: at the terminal, or as lines.
         sources: where the corpus is.
@@ -51,6 +52,7 @@ def prepare(
     Raises:
         UserError: no such corpus; an option it has no use for or lacks; everything that loading and preparing find.
     """
+    need("speech", "prepare")
     if name not in READERS:
         raise UserError(f"there is no corpus {name!r}.{did_you_mean(name, READERS)} Known: {', '.join(READERS)}.")
     whole = {**sources, "also": tuple(map(Path, sources.get("also", ())))}
@@ -72,6 +74,7 @@ def align(recipe: str | Path | Recipe, overrides: Overrides = (), *, progress: P
     Raises:
         UserError: as `load_recipe`; the corpus is missing; too many utterances cannot be aligned.
     """
+    need("speech", "align")
     known = load_recipe(recipe, overrides)
     corpus = load_corpus(known.corpus)
     return train_alignments(corpus, corpus.features(), known.align, known.aligned, progress or Bar())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.packed.model import Model, load_model
 from roundelay.terminal import Bar
@@ -28,5 +29,6 @@ def transcribe(
     Raises:
         UserError: no such model; there is no recording.
     """
+    need("speech", "transcribe")
     loaded = model if isinstance(model, Model) else load_model(Path(model))
     return list(Transcriber(loaded, options).run(recordings([str(file) for file in files]), progress or Bar()))

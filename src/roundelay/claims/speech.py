@@ -10,6 +10,7 @@ from typing import Any
 from roundelay.claims.experiment import PROCESSES, Part, Row, Trainings, short
 from roundelay.claims.piece import Found
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
 from roundelay.grids.grid import Contenders, Grid, plan
@@ -127,8 +128,10 @@ def prepare(experiment: Trainings, place: Place, progress: Progress) -> dict[str
             )
         options = PrepareOptions(on_missing_words="guess")
         request = Request(data=data, source=place.source, lexicon=place.lexicon, options=options)
+        need("speech", "prepare")
         prepare_named(reader.name, request, progress)
     if not alignment.exists():
+        need("speech", "align")
         corpus = load_corpus(data)
         train_alignments(corpus, corpus.features(), recipe.align, alignment, progress)
     return {"corpus": data, "alignment": alignment}

@@ -7,6 +7,7 @@ from pathlib import Path
 from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console, print_table
 
@@ -172,6 +173,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> None:
+    if options.audio:
+        need("speech", "report --audio")
     from roundelay.commands.heard import listener
     from roundelay.reports import load_runs, text_table, write_report
 

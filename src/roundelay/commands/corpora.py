@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _prepare(options: argparse.Namespace) -> None:
         clean_transcripts=options.clean_transcripts,
         on_overlap=options.on_overlap,
         shards=options.shards,
+        unlabelled=options.unlabelled,
     )
     splits: dict[str, list[str]] = {}
     for split, part in map(_split, options.split):
@@ -135,6 +137,7 @@ def _features(options: argparse.Namespace) -> None:
 def _export(options: argparse.Namespace) -> None:
     if options.format in ("onnx", "torch", "sherpa"):
         return _export_model(options)
+    need("speech", f"export {options.format}")
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus
 
@@ -213,6 +216,12 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
         "librispeech: a part, and a split may be named several times",
     )
+    sub.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named "
+        "train may be missing",
+    )
     _add_policies(sub)
     _add_reading(sub)
     sub.add_argument(
@@ -275,7 +284,7 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--allow-pipes",
         action="store_true",
-        help="kaldi: run the shell commands that wav.scp holds; only for files you trust",
+        help="kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust",
     )
     sub.add_argument(
         "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
@@ -291,7 +300,8 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
         "--channel",
         type=whole,
         metavar="N",
-        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0)",
+        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0); lhotse: of "
+        "the channels that a supervision names",
     )
     sub.add_argument(
         "--clean-transcripts",

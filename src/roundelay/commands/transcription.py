@@ -186,36 +186,36 @@ def _stream(options: argparse.Namespace) -> None:
     from roundelay.speech.audio.sound import open_sound
     from roundelay.speech.data.problems import Unusable
     from roundelay.transcription.formats.timed import update_line
-    from roundelay.transcription.live import latencies, updates
+    from roundelay.transcription.live import Latencies, delays, updates
 
     model = load_model(options.model)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
-    waited: list[float] = []
+    complain(delays(model))
+    latencies = Latencies()
     with (
         nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
         if name == STANDARD_INPUT
         else open_sound(Path(name)) as sound
     ):
         try:
-            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel)):
+            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel), latencies):
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:
                     write(f"{update.segment.text}\n")
                 elif not update.final and console.is_terminal:
                     console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
-                if update.final:
-                    waited.append(update.latency)
         except Unusable as error:
             raise UserError(f"{name}: {error}") from None
-    complain(latencies(waited))
+    for line in latencies.report():
+        complain(line)
 
 
 def _serve(options: argparse.Namespace) -> int:
     from roundelay.packed.model import load_model
     from roundelay.transcription.serving.endpoint import Endpoint, Service
     from roundelay.transcription.serving.http import Limits
-    from roundelay.transcription.serving.serve import ServedAt, serve
+    from roundelay.transcription.serving.serve import ServingPlace, serve
     from roundelay.transcription.transcribing import Options
 
     if options.port > 65535:
@@ -229,7 +229,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
         endpoint = Endpoint(Service(model, name, how, options.host, Path(folder)))
-        place = ServedAt(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
+        place = ServingPlace(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
         return 128 + serve(endpoint, place, ready, complain)
 
 

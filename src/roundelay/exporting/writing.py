@@ -19,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 from roundelay import __version__
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.files import atomic_write, json_text, write_json
 from roundelay.core.streams import stream
 from roundelay.exporting.lstm import with_scanned_lstms
@@ -34,6 +35,9 @@ TOLERANCE = 1e-4
 OF_STATES = "(frames, states) float32, log p(state | frame) - log p(state), natural logarithms"
 OF_UNITS = (
     "(frames / subsampling, rounded up; units) float32, log p(unit | frame), natural logarithms; the blank is first"
+)
+OF_PHONES = (
+    "(frames / subsampling, rounded up; states of phones) float32, natural logarithms, up to a constant of each row"
 )
 SHERPA_CALLS = {
     "inputs": {
@@ -68,6 +72,8 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
             differs from it.
     """
+    if to != "torch":
+        need("export", f"export {to}")
     name = str(source)
     model = load_model(_member(Path(source)))
     scores = utterance_scores(model, name)
@@ -104,7 +110,7 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
             "mean": "(features) float32, of all frames of the utterance's speaker",
             "std": "(features) float32, standard deviation of the same",
         },
-        "output": OF_UNITS if model.units is not None else OF_STATES,
+        "output": _output(model),
         "features": sum(part.width for part in frontend.parts),
         "states": len(model.prior),
         "subsampling": model.module.subsampling,
@@ -112,6 +118,12 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
         "parts": plain(list(frontend.parts)),
         "input": plain(model.input) if model.input is not None else None,
     }
+
+
+def _output(model: AcousticModel) -> str:
+    if model.units is None:
+        return OF_STATES
+    return OF_UNITS if model.units.hmm is None else OF_PHONES
 
 
 def _member(source: Path) -> Path:
@@ -168,8 +180,7 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
         with atomic_write(file) as open_file:
             torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
         return
-    onnx = wanted("onnx")
-    wanted("onnxscript")
+    onnx = import_module("onnx")
     inputs, outputs = NAMES[to]
     made = torch.onnx.export(program, dynamo=True, input_names=list(inputs), output_names=list(outputs), verbose=False)
     assert made is not None
@@ -189,7 +200,7 @@ def difference_of(file: Path, kind: Kind, called: Called) -> float:
     if kind == "torch":
         program = torch.export.load(file).module()
     else:
-        session = wanted("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        session = import_module("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
     for frames in (FRAMES, _shortest(called), 400, 401):
         inputs = _given(frames, called)
         with torch.inference_mode():
@@ -207,18 +218,6 @@ def difference_of(file: Path, kind: Kind, called: Called) -> float:
 def _first(outputs: Tensor | tuple[Tensor, Tensor]) -> NDArray[np.float32]:
     found: NDArray[np.float32] = (outputs[0] if isinstance(outputs, tuple) else outputs).numpy()
     return found
-
-
-def wanted(package: str) -> Any:
-    """A package of the extra `export`.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return import_module(package)
-    except ModuleNotFoundError:
-        raise UserError(f"export onnx needs the package {package}: pip install 'roundelay[export]'.") from None
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
+from roundelay.core.extras import load
 from roundelay.core.files import write_json
 from roundelay.core.parsing import parse_json
 from roundelay.core.records import Finished, Record
 from roundelay.loggers.base import LoggedRun, Logger, Scalars, flat
-from roundelay.loggers.missing import wanted
 
 RUN_FILE = "mlflow.json"
 """The file in a run's directory that says which run of MLflow's it is, so that a resumed one goes on."""
@@ -26,7 +26,7 @@ class MlflowLogger(Logger):
     """
 
     def __init__(self, experiment: str = "roundelay", uri: str | None = None) -> None:
-        self._mlflow = wanted("mlflow", "MlflowLogger")
+        self._mlflow = load("mlflow", "mlflow", "MlflowLogger")
         self._experiment, self._client = experiment, self._mlflow.MlflowClient(uri)
         self._run, self._scalars = "", Scalars()
 

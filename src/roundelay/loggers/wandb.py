@@ -3,9 +3,9 @@
 import hashlib
 from typing import Any, Literal, final
 
+from roundelay.core.extras import load
 from roundelay.core.records import Record
 from roundelay.loggers.base import LoggedRun, Logger, Scalars
-from roundelay.loggers.missing import wanted
 
 AXIS = "frames"
 
@@ -20,7 +20,7 @@ class WandbLogger(Logger):
     """
 
     def __init__(self, project: str = "roundelay", mode: Literal["offline", "online"] = "offline") -> None:
-        self._wandb = wanted("wandb", "WandbLogger")
+        self._wandb = load("wandb", "wandb", "WandbLogger")
         self._project, self._mode = project, mode
         self._run: Any = None
         self._scalars = Scalars()

@@ -17,6 +17,7 @@ from typing import Any, final
 from roundelay.core.checksums import file_checksum
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.files import read_json
 from roundelay.core.progress import Progress, Silent
 from roundelay.packed.columns import packed_columns
@@ -270,6 +271,7 @@ def load_model(folder: Path | str) -> Model:
     Raises:
         UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
     """
+    need("speech", "A packed model")
     folder = Path(folder)
     packed = read_packed(folder)
     try:

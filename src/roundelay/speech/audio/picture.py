@@ -6,9 +6,9 @@ import zlib
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
 from roundelay.speech.audio.reading import Samples
+from roundelay.speech.bindings import soundfile
 
 _WINDOW_S, _SHIFT_S = 0.025, 0.005
 _RANGE_DB = 55.0  # below the loudest point is white

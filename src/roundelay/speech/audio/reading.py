@@ -9,17 +9,19 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.speech.audio.speed import resampled
+from roundelay.speech.bindings import soundfile
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, Unusable, counted, listing
 
 Samples = npt.NDArray[np.float32]
+SoundFile = Any  # soundfile.SoundFile: the binding has no types
 
 STREAMED = 0x7FFFF000
 """From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
@@ -102,7 +104,7 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[soundfile.SoundFile]:
+def opened(path: Path) -> Iterator[SoundFile]:
     """The file, open.
 
     Raises:
@@ -120,7 +122,7 @@ def opened(path: Path) -> Iterator[soundfile.SoundFile]:
         raise Unusable(f"cannot be read ({error.strerror or error})") from None
 
 
-def _samples(file: soundfile.SoundFile, utterance: Utterance) -> Samples:
+def _samples(file: SoundFile, utterance: Utterance) -> Samples:
     first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
     if file.samplerate != utterance.sampling_rate:
         raise Unusable(

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, final
 
 import numpy as np
-import soundfile
 
-from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, opened
+from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, opened
+from roundelay.speech.bindings import soundfile
 from roundelay.speech.data.problems import Unusable, counted
 
 FFMPEG = "ffmpeg"
@@ -105,7 +105,7 @@ def _known(path: Path) -> bool:
         return True
 
 
-def _read(file: soundfile.SoundFile) -> Iterator[Samples]:
+def _read(file: SoundFile) -> Iterator[Samples]:
     size, read = max(1, READ_AT_ONCE // file.channels), 0
     while len(block := file.read(size, dtype="float32", always_2d=True)):
         read += len(block)

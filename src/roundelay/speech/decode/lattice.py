@@ -16,11 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import kaldi_decoder
-import kaldifst
 import numpy as np
 
 from roundelay.core.files import atomic_write
+from roundelay.speech.bindings import kaldi_decoder, kaldifst
 from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
 from roundelay.speech.search.fst import Fst, to_arrays

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
-import kaldifst
 import numpy as np
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
+from roundelay.speech.bindings import kaldifst
 from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graphs.base import Columns

@@ -2,10 +2,10 @@
 
 from typing import final
 
-import kaldi_decoder
-import kaldifst
 import numpy as np
 import numpy.typing as npt
+
+from roundelay.speech.bindings import kaldi_decoder, kaldifst
 
 Float32 = npt.NDArray[np.float32]
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-import kaldifst
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.speech.bindings import kaldifst
 
 Fst = Any  # kaldifst.StdVectorFst or StdConstFst: the binding has no types
 

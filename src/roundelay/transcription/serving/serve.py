@@ -14,12 +14,12 @@ from roundelay.core.errors import UserError
 from roundelay.transcription.serving.endpoint import Endpoint, refusal
 from roundelay.transcription.serving.http import Limits, listen
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @final
 @dataclass(frozen=True)
-class ServedAt:
+class ServingPlace:
     """Address that is listened on, with the limits of what is sent there, and the folder that recordings are kept in
     while they are recognised; port 0: any that is free."""
 
@@ -30,7 +30,7 @@ class ServedAt:
 
 
 def serve(
-    endpoint: Endpoint, place: ServedAt, ready: Callable[[int], None], remark: Callable[[str], None]
+    endpoint: Endpoint, place: ServingPlace, ready: Callable[[int], None], remark: Callable[[str], None]
 ) -> signal.Signals:
     """Serve until a signal comes, which is returned. The recording at hand is finished and answered; recordings that
     wait are refused. A second signal ends the process at once.
@@ -58,7 +58,7 @@ def serve(
             endpoint.end()
             serving.cancel()
 
-        for number in ENDING:
+        for number in ENDING_SIGNALS:
             loop.add_signal_handler(number, end, number)
         await listen(place.host, place.port, place.limits, endpoint.answer, refusal, ready)
 

@@ -10,7 +10,6 @@ Legend: N samples.
 """
 
 import dataclasses
-import importlib.util
 import io
 import json
 import re
@@ -26,13 +25,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import audio_length
+from roundelay.speech.bindings import soundfile
 from roundelay.speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay.speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
 from roundelay.speech.corpus.options import Preparation
@@ -83,11 +83,7 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
     Raises:
         UserError: the extra `demo` is not installed; the synthesiser fails; the disk is full.
     """
-    if importlib.util.find_spec("espeakng_loader") is None:
-        raise UserError(
-            "The demo corpus is spoken by espeak-ng, which is not installed. Install the extra: "
-            "pip install 'roundelay[demo]'"
-        )
+    need("demo", "The demo corpus, which is spoken by espeak-ng,")
     script = {split: _script(split, seed, count) for split, count in dataclasses.asdict(size).items()}
     made = {
         "version": VERSION,

@@ -2,12 +2,12 @@
 
 A file is named `[PREFIX_]KIND[_PART].jsonl[.gz]`, KIND one of recordings, supervisions, cuts; the files of one part
 together are a split. Where there are cuts they are read, and nothing else. Every supervision is an utterance: its times
-in its recording, its own id. Cuts are those of one channel (MonoCut). What an utterance has no place for is lost:
-`custom` fields, alignments, features.
+in its recording, its own id. What an utterance has no place for is lost: `custom` fields, alignments, features.
 
-Paths of audio are relative to the corpus folder. A recording is files; a command, an address or a transform
-(speed, resampling) is refused, for its samples are nowhere. A recording whose channels are in several files becomes one
-recording per file, named with its first channel. Without a speaker, the recording's id is the speaker.
+Paths of audio are relative to the corpus folder. Samples that are in no file as they are, of mixed cuts, transforms or
+commands, are made by the package lhotse, where it is installed (see `lhotse_loading`). A recording whose channels are
+in several files becomes one recording per file, named with its first channel. Without a speaker, the recording's id is
+the speaker.
 """
 
 import gzip
@@ -23,7 +23,9 @@ from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import BYTE_ORDER_MARK
+from roundelay.core.progress import Progress, Silent
 from roundelay.speech.audio.reading import AudioError, audio_length
+from roundelay.speech.corpus.formats.lhotse_loading import FILES_ALONE, LhotseOptions, load_cut, one_channel, special
 from roundelay.speech.data.manifest import Utterance, problems_of, repeated
 from roundelay.speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
 
@@ -45,8 +47,14 @@ class _RecordingFile:
 
 @dataclass
 class _Reading:
-    """The part of a split that has been read."""
+    """The part of a split that has been read.
 
+    Attributes:
+        special: cuts that lhotse must load: FILE:LINE, the cut, and the reason.
+    """
+
+    channel: int | None = None
+    special: list[tuple[str, Mapping[str, Any], str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     utterances: list[Utterance] = field(default_factory=list)
@@ -81,18 +89,24 @@ def find_parts(source: Path) -> dict[str, dict[str, Path]]:
     return parts
 
 
-def read_part(kinds: Mapping[str, Path], root: Path, on_bad: BadPolicy) -> tuple[list[Utterance], list[LeftOut]]:
+def read_part(
+    kinds: Mapping[str, Path],
+    root: Path,
+    on_bad: BadPolicy,
+    options: LhotseOptions = FILES_ALONE,
+    progress: Progress | None = None,
+) -> tuple[list[Utterance], list[LeftOut]]:
     """Read the manifests of one part (see `find_parts`); utterances come sorted by id, with absolute paths.
 
     Returns:
         The utterances, and under `skip` those left out with the reason: empty transcripts, audio missing or not as the
-        manifest says, times outside the recording, cuts that are not of one channel.
+        manifest says, times outside the recording, supervisions of several channels, what lhotse is needed for.
 
     Raises:
         UserError: files that are broken, records without what they need, ids that occur twice; under `error` also
             every utterance that cannot be used. Everything wrong is listed with file:line.
     """
-    reading = _Reading()
+    reading = _Reading(options.channel)
     if "cuts" in kinds:
         where = kinds["cuts"]
         for at, record in _records(where, reading.faults):
@@ -104,6 +118,8 @@ def read_part(kinds: Mapping[str, Path], root: Path, on_bad: BadPolicy) -> tuple
             _guarded(reading, at, _keep_recording, recordings, at, record)
         for at, record in _records(where, reading.faults):
             _guarded(reading, at, _supervision_alone, reading, at, record, recordings, root)
+    if not reading.faults:
+        _load_special(reading, where, root, options, progress or Silent())
     again = repeated(u.id for u in reading.utterances)
     reading.faults.extend(f"{where}: the id {name} occurs more than once" for name in again)
     if reading.faults:
@@ -117,6 +133,21 @@ def read_part(kinds: Mapping[str, Path], root: Path, on_bad: BadPolicy) -> tuple
             f"leave them out (`--on-bad-audio skip`):\n{listing([one.reason for one in reading.left_out])}"
         )
     return sorted(reading.utterances, key=lambda u: u.id), reading.left_out
+
+
+def _load_special(reading: _Reading, where: Path, root: Path, options: LhotseOptions, progress: Progress) -> None:
+    if not reading.special:
+        return
+    since = where.stat().st_mtime
+    progress.start("making audio with lhotse", len(reading.special))
+    try:
+        for at, cut, reason in reading.special:
+            utterances, left_out = load_cut(at, cut, reason, root, since, options)
+            reading.utterances += utterances
+            reading.left_out += left_out
+            progress.advance()
+    finally:
+        progress.finish()
 
 
 class _Fault(Exception):
@@ -161,11 +192,10 @@ def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any
 
 def _cut(reading: _Reading, at: str, cut: Mapping[str, Any], root: Path) -> None:
     name = _text(cut, "id")
-    kind = cut.get("type", "MonoCut")
-    if kind != "MonoCut":
-        reading.left_out.append(LeftOut(name, f"{name}: {at}: a {kind}; only cuts of one channel (MonoCut) are read"))
+    if (reason := special(cut)) is not None:
+        reading.special.append((at, cut, reason))
         return
-    start, channel = _seconds(cut, "start", True), _whole(cut, "channel")
+    start, channels = _seconds(cut, "start", True), _channels(cut)
     supervisions = cut.get("supervisions", [])
     if not isinstance(supervisions, list) or not all(isinstance(one, dict) for one in supervisions):
         raise _Fault("`supervisions` is not a list of objects")
@@ -177,7 +207,7 @@ def _cut(reading: _Reading, at: str, cut: Mapping[str, Any], root: Path) -> None
             reading.left_out.append(LeftOut(_text(supervision, "id"), f"{name}: {at}: no recording, so no audio"))
             continue
         # Its times are relative to the cut; those of an utterance to the recording.
-        _utterance(reading, at, supervision, start, channel, recording, root)
+        _utterance(reading, at, supervision, start, channels, recording, root)
 
 
 def _keep_recording(recordings: dict[str, tuple[str, dict[str, Any]]], at: str, recording: dict[str, Any]) -> None:
@@ -197,7 +227,15 @@ def _supervision_alone(
     named = _text(supervision, "recording_id")
     if named not in recordings:
         raise _Fault(f"its recording {named} is in no line of the recordings")
-    _utterance(reading, at, supervision, 0.0, 0, recordings[named][1], root)
+    recording = recordings[named][1]
+    if (reason := special({"recording": recording})) is not None:
+        channels = _channels({"channel": 0, **supervision})
+        kind = "MonoCut" if isinstance(channels, int) else "MultiCut"
+        whole = {"id": _text(supervision, "id"), "start": 0.0, "duration": _seconds(recording, "duration", False)}
+        cut = {**whole, "channel": channels, "supervisions": [supervision], "recording": recording, "type": kind}
+        reading.special.append((at, cut, reason))
+        return
+    _utterance(reading, at, supervision, 0.0, 0, recording, root)
 
 
 def _utterance(
@@ -205,19 +243,15 @@ def _utterance(
     at: str,
     supervision: Mapping[str, Any],
     offset: float,
-    channel: int,
+    channels: int | list[int],
     recording: Mapping[str, Any],
     root: Path,
 ) -> None:
     """One supervision, `offset` seconds later than it says, to `utterances` or `left_out`."""
     name = _text(supervision, "id")
     try:
-        if (own := supervision.get("channel")) is not None:
-            if isinstance(own, list):
-                if len(own) != 1:
-                    raise Unusable("spoken on several channels; only supervisions of one are read")
-                own = own[0]
-            channel = _whole({"channel": own}, "channel")
+        named = channels if supervision.get("channel") is None else _channels(supervision)
+        channel = one_channel(named, reading.channel)
         source = _source(recording, channel, root)
         key = (source.path, source.sampling_rate, source.num_samples)
         if key not in reading.checked:
@@ -269,8 +303,6 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Recordin
     """The file of a recording that has this channel."""
     name = _text(recording, "id")
     rate, samples = _whole(recording, "sampling_rate"), _whole(recording, "num_samples")
-    if recording.get("transforms"):
-        raise Unusable(f"its recording {name} is to be transformed when it is read; save the audio first")
     sources = recording.get("sources")
     if not isinstance(sources, list) or not sources or not all(isinstance(one, dict) for one in sources):
         raise _Fault(f"`sources` of the recording {name} is not a list of objects")
@@ -280,8 +312,7 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Recordin
             raise _Fault(f"`channels` of the recording {name} is not a list of whole numbers")
         if channel not in channels:
             continue
-        if (kind := _text(one, "type")) != "file":
-            raise Unusable(f"its recording {name} is no file but a {kind}; save the audio first")
+        _text(one, "type")  # a file; all else is special
         own = name if len(sources) == 1 else f"{name}_{channels[0]}"
         path = _text(one, "source")
         if "\0" in path:
@@ -324,6 +355,14 @@ def _whole(record: Mapping[str, Any], name: str) -> int:
     if not _is_whole(value):
         raise _Fault(f"`{name}` is {json.dumps(value)[:80]}, not a whole number from 0")
     return int(value or 0)
+
+
+def _channels(record: Mapping[str, Any]) -> int | list[int]:
+    """The channel of a cut or supervision, or its channels."""
+    named = record.get("channel")
+    if isinstance(named, list) and named and all(_is_whole(one) for one in named):
+        return [int(one) for one in named]
+    return _whole(record, "channel")
 
 
 def _seconds(record: Mapping[str, Any], name: str, any_sign: bool) -> float:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import soundfile
-
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 from roundelay.speech.audio.reading import AudioError, audio_length
+from roundelay.speech.bindings import soundfile
 from roundelay.speech.data.manifest import Utterance, problems_of, repeated
 from roundelay.speech.data.problems import listing
 

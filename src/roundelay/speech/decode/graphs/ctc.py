@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import kaldifst
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
+from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
 from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import Symbols

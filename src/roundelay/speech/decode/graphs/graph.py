@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import kaldifst
 import numpy as np
 
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, write_text
+from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.graphs.grammar import grammar_arcs
 from roundelay.speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
 from roundelay.speech.decode.lm.ngram import Arpa, Restricted

@@ -17,10 +17,10 @@ given others without being built again.
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import kaldifst
 import numpy as np
 
 from roundelay.core.errors import UserError
+from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
 from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay.speech.decode.graphs.transducers import expand_states

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import kaldifst
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.lm.ngram import BEGIN, END
 from roundelay.speech.hmm.topology import EDGE, PhoneState, Tying, transitions
 from roundelay.speech.lexicon.lexicon import Lexicon

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import kaldialign
-
+from roundelay.speech.bindings import kaldialign
 from roundelay.speech.scoring.alignment.marks import Arc, WordNetwork, fragments_match, plain_network
 
 Pair = tuple[str | None, str | None]

@@ -1,0 +1,71 @@
+"""Packages that come with an extra of this one (`pip install 'roundelay[speech]'`), and that an installation may lack.
+
+Training somebody's module needs none of them. So nothing imports one when it is imported itself: modules of speech take
+theirs from `speech/bindings.py`, and commands and functions say what they need before they begin (`need`).
+"""
+
+import importlib.util
+from importlib import import_module
+from typing import Any, final
+
+from roundelay.core.errors import UserError
+
+_SPEECH = ("kaldi_decoder", "kaldialign", "kaldifst", "soundfile")
+MODULES = {
+    "demo": (*_SPEECH, "espeakng_loader"),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+    "lhotse": (*_SPEECH, "lhotse"),
+    "speech": _SPEECH,
+}
+"""Modules of extras that are looked for before anything begins."""
+
+
+def need(extra: str, who: str) -> None:
+    """Look for all packages of an extra, without loading one.
+
+    Args:
+        extra: a key of `MODULES`.
+        who: the command or function that needs them, as the message begins.
+
+    Raises:
+        UserError: some are not installed; names them, and how to install them.
+    """
+    if missing := [module for module in MODULES[extra] if importlib.util.find_spec(module) is None]:
+        raise _missing(missing, extra, who)
+
+
+def load(module: str, extra: str, who: str) -> Any:
+    """A module of a package that comes with `extra`.
+
+    Raises:
+        UserError: it is not installed; says for whom, and how to install it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise _missing([module], extra, who) from None
+
+
+@final
+class Binding:
+    """A module that is loaded when something of it is first used.
+
+    Args:
+        module: its name.
+        extra: the extra that brings it.
+    """
+
+    def __init__(self, module: str, extra: str) -> None:
+        self._module, self._extra = module, extra
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # tools that look at every object ask for such names
+            raise AttributeError(name)
+        return getattr(load(self._module, self._extra, self._extra.capitalize()), name)
+
+
+def _missing(modules: list[str], extra: str, who: str) -> UserError:
+    names = " and ".join(filter(None, (", ".join(modules[:-1]), modules[-1]))).replace("_", "-")
+    return UserError(f"{who} needs the package{'s' * (len(modules) > 1)} {names}: pip install 'roundelay[{extra}]'.")

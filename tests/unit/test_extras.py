@@ -1,0 +1,166 @@
+"""Extras: training other people's modules needs none of them, and a missing one is named before anything begins."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.commands.base import OF_SPEECH
+from roundelay.commands.examples import EXAMPLES
+from roundelay.core.errors import UserError
+from roundelay.core.extras import MODULES, Binding, load, need
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EVERY = sorted({module for modules in MODULES.values() for module in modules})
+SCRIPT = """
+import importlib, pkgutil, sys, roundelay
+
+for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
+    if module.name not in ("roundelay.__main__", "roundelay.speech.corpus.demo.voice"):  # programs
+        importlib.import_module(module.name)
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = torch.randn(64, 3)
+before = model(inputs).square().mean().item()
+session = roundelay.attach(model, optimizer, strategy="adpsgd")
+for batch in inputs.split(8):
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+session.close()
+assert model(inputs).square().mean().item() < before
+(simulated,) = roundelay.simulate("ssgd", learners=2, rounds=3)
+for refused in (
+    lambda: roundelay.prepare("an4"),
+    lambda: roundelay.align("an4"),
+    lambda: roundelay.decode("exp"),
+    lambda: roundelay.transcribe("model", "talk.wav"),
+    lambda: roundelay.load_model("model"),
+    lambda: roundelay.export("exp", "out"),
+    lambda: roundelay.speech.search.fst.kaldifst.compile,
+):
+    try:
+        refused()
+    except roundelay.UserError as error:
+        print(error)
+"""
+
+
+def installed_by(extra: str) -> set[str]:
+    """Modules of the packages that an extra asks for, those of extras that it includes too."""
+    found = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        if included := re.fullmatch(r"roundelay\[(.*)\]", requirement):
+            found |= {module for name in included[1].split(",") for module in installed_by(name)}
+        else:
+            found.add(re.split(r"[^\w.-]", requirement)[0].replace("-", "_"))
+    return found
+
+
+def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
+    """All modules are imported, a loop is trained and a cluster simulated where no package of an extra can be."""
+    gone = f"import sys\nsys.modules.update(dict.fromkeys({EVERY!r}))\n"
+    (tmp_path / "sitecustomize.py").write_text(gone)  # every process of Python begins with it
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    four = "needs the packages kaldi-decoder, kaldialign, kaldifst and soundfile: pip install 'roundelay[speech]'."
+    assert done.stdout.splitlines()[-7:] == [
+        f"prepare {four}",
+        f"align {four}",
+        f"decode {four}",
+        f"transcribe {four}",
+        f"A packed model {four}",
+        "export onnx needs the packages onnx, onnxruntime and onnxscript: pip install 'roundelay[export]'.",
+        "Speech needs the package kaldifst: pip install 'roundelay[speech]'.",
+    ]
+
+
+@pytest.mark.parametrize("command", sorted(OF_SPEECH))
+def test_a_command_names_what_it_needs(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "kaldialign" else object())
+    assert main(shlex.split(EXAMPLES[command][0])[1:]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith(f"{command} needs the package kaldialign: pip install 'roundelay[speech]'.")
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("demo", "demo needs the package espeakng-loader: pip install 'roundelay[demo]'."),
+        ("report exp --audio", "report --audio needs the package soundfile: pip install 'roundelay[speech]'."),
+        ("export lhotse data --out out", "export lhotse needs the package soundfile: pip install 'roundelay[speech]'."),
+        ("export onnx exp --out out", "export onnx needs the package onnxscript: pip install 'roundelay[export]'."),
+    ],
+)
+def test_some_options_need_an_extra(
+    words: str, needed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (package,) = re.findall(r"package (\S+):", needed)
+    gone = package.replace("-", "_")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == gone else object())
+    assert main(words.split()) == 2
+    assert " ".join(capsys.readouterr().err.split()).endswith(needed)
+
+
+def test_the_package_asks_for_none_of_them() -> None:
+    asked = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in PROJECT["dependencies"]}
+    assert not asked & set(EVERY)
+
+
+@pytest.mark.parametrize("extra", sorted(MODULES))
+def test_an_extra_brings_what_is_looked_for(extra: str) -> None:
+    assert set(MODULES[extra]) <= installed_by(extra)
+    assert installed_by(extra) <= installed_by("all")
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    texts = [path.read_text() for folder in ("src", "docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]")]
+    named = {extra for text in texts for extra in re.findall(r"roundelay\[(\w+)\]", text)}
+    assert {"speech", "demo"} < named <= set(PROJECT["optional-dependencies"])
+
+
+def test_a_module_is_loaded_when_it_is_used() -> None:
+    later = Binding("colorsys", "speech")
+    sys.modules.pop("colorsys", None)
+    assert not hasattr(later, "__wrapped__")
+    assert "colorsys" not in sys.modules
+    assert later.rgb_to_hsv(0.0, 0.0, 1.0)[2] == 1.0
+    assert load("colorsys", "speech", "x") is sys.modules["colorsys"]
+
+
+def test_a_package_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_binding.py").write_text("import what_it_needs_itself\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="what_it_needs_itself"):
+        load("broken_binding", "speech", "x")
+
+
+def test_nothing_is_said_where_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    need("speech", "decode")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"decode needs the packages"):
+        need("speech", "decode")
