@@ -297,7 +297,7 @@ class Run:
         self.journal.evaluation(split, found, epoch, self.now.frames, distance, accepted)
         self.progress.start(
             f"epoch {epoch + 1} {split} {self.learner.measured} {found.mean_loss:.4f} "
-            f"accuracy {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)")
+            f"{self.learner.right} {100 * found.accuracy:.1f} %" + ("" if accepted else " (taken back)")
         )
         self.progress.finish()
 
@@ -384,7 +384,7 @@ class Run:
         """Fields of records that say which run this is."""
         mine = {"commit": self.commit, "machine": self.machine, "started_from": self.now.started_from}
         sizes = {"parameters": self.learner.parameters, "minibatch_frames": self.minibatch}
-        return {**self.job.identity(), **mine, **sizes}
+        return {**self.job.identity(), **mine, **sizes, **self.learner.wording}
 
     def _tell(self, what: str) -> None:
         self.progress.start(what)

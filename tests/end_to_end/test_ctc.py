@@ -76,6 +76,10 @@ def test_words_that_units_spell(
     """Without lexicon and language model, and with both; packed, and given another word."""
     run = tmp_path / "exp"
     assert main(["train", str(exp.parent / "recipe.yaml"), f"units={units}", "--exp", str(run)]) == 0
+    assert main(["status", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"epoch 2 dev CTC loss of an utterance [\d.]+ utterances right [\d.]+ %", said)
+    assert not re.search("frame|accuracy|entropy", said)
     for search in ("greedy", "prefixes", "words"):
         out = tmp_path / search
         chosen = f"decode.graph={{name: ctc, search: {search}}}"

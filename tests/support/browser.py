@@ -25,8 +25,7 @@ KEYS = {
     "Tab": ("Tab", 9, ""),
     "Enter": ("Enter", 13, "\r"),
     " ": ("Space", 32, " "),
-    "Escape": ("Escape", 27, ""),
-    "ArrowDown": ("ArrowDown", 40, ""),
+    "Home": ("Home", 36, ""),
     "ArrowRight": ("ArrowRight", 39, ""),
 }
 """Code, number and text of keys by their names."""
@@ -121,11 +120,11 @@ class Page:
             f"never: {condition}; the page says {self.run('document.body.innerText')[:2000]}"
         )
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys: str, shift: bool = False) -> None:
         """Press keys, one after the other."""
         for key in keys:
             code, number, text = KEYS[key]
-            told = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+            told = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": 8 * shift}
             self.ask("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
             self.ask("Input.dispatchKeyEvent", type="keyUp", **told)
 
@@ -133,12 +132,12 @@ class Page:
         """Put the focus before the first element."""
         self.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
 
-    def tab_to(self, selector: str, most: int = 200) -> None:
-        """Press Tab until an element has the focus."""
+    def tab_to(self, selector: str, most: int = 200, *, backwards: bool = False) -> None:
+        """Press Tab, or Shift and Tab, until an element has the focus."""
         for _ in range(most):
             if self.run(f"document.activeElement.matches({json.dumps(selector)})"):
                 return
-            self.press("Tab")
+            self.press("Tab", shift=backwards)
         raise AssertionError(f"Tab never comes to {selector}")
 
     def look(self, *, dark: bool = False, width: int = 1200) -> None:

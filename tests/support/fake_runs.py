@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,11 +46,20 @@ class Fake:
     excess: float = 0.0  # cross-entropy above what one learner reaches
     decoded: bool = True
     lost: int | None = None
+    examples: str = "frames"  # or "utterances", with a loss of CTC
     recipe: str = "model:\n  layers: 4\n  units: 512\nseed: {seed}\n"
 
     @property
     def strategy(self) -> str:
         return self.label.split()[0]
+
+    @property
+    def wording(self) -> dict[str, Any]:
+        """Fields of records that say what is counted and measured."""
+        if self.examples == "frames":
+            return {}
+        words = {"examples": self.examples, "measured": "CTC loss of an utterance", "right": "utterances right"}
+        return {**words, "minibatch_sequences": 1024}
 
 
 def write_run(folder: Path, fake: Fake) -> Path:
@@ -86,6 +96,7 @@ def fake_records(fake: Fake) -> list[Record]:
         parameters=1_830_000,
         minibatch_frames=1024,
         train_frames=EPOCH_FRAMES,
+        **fake.wording,
     )
     records: list[Record] = [start, _evaluation(fake, -1, 0.0, math.log(608), 0.002, accepted=True)]
     for epoch in range(fake.epochs):
@@ -202,4 +213,5 @@ def fake_results(fake: Fake, records: Sequence[Record]) -> Results:
         consensus_distance=0.004,
         stopped="held-out loss fell by less than 0.1 %",
         wer=wer,
+        **fake.wording,
     )

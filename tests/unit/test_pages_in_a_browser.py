@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import soundfile
 
-from roundelay.core.files import write_text
+from roundelay.core.files import read_json, write_text
+from roundelay.core.records import Results
 from roundelay.reports import load_runs, render_html
 from roundelay.reports.mistakes import HeardUtterance
 from roundelay.reports.page import MANY_SERIES
 from roundelay.speech.audio.picture import flac, spectrogram_png
+from roundelay.storm.both import StormOptions, StormResult
+from roundelay.storm.page import render_page
+from roundelay.storm.story import Story, Struck
 from roundelay.transcription.serving.endpoint import Endpoint, Service
 from roundelay.transcription.serving.http import Limits
 from roundelay.transcription.transcribing import Options
@@ -134,6 +138,32 @@ def test_axe_finds_nothing_in_the_report(report: Page, dark: bool, width: int) -
     assert report.run("document.querySelectorAll('audio').length") > 0
     assert report.problems(axe) == []
     assert report.errors() == []
+
+
+def test_a_film_is_played_by_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    """And axe finds nothing on its page."""
+    story = Story(2)
+    for at, frames in [(0.0, 0), (10.0, 900), (13.0, 1000), (30.0, 2400)]:
+        story.see_frames(at, frames)
+    for at, ranks in [(0.0, (0, 1)), (10.2, (0,)), (13.0, (0, 1))]:
+        story.see_living(at, ranks)
+    story.struck.append(Struck(10.0, "kill", 1, 10.0))
+    story.seconds = 30.0
+    results = Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE))
+    shown = tmp_path / "storm.html"
+    write_text(shown, render_page(StormResult(story, story, (results, results)), StormOptions("demo", tmp_path)))
+    page = browser.page(shown.as_uri())
+    page.tab_to(".film input")
+    page.press("Home", *["ArrowRight"] * 3)
+    said = page.run("document.activeElement.getAttribute('aria-valuetext')")
+    assert said.startswith("0.3 s: 0 frames trained, 2 of 2 learners")
+    page.tab_to(".film button", backwards=True)
+    page.press(" ")
+    page.until("parseFloat(document.querySelector('.film input').value) > 0.5")
+    page.press(" ")
+    assert page.run("document.activeElement.textContent") == "Play"
+    assert page.errors() == []
+    assert page.problems(axe_source()) == []
 
 
 def test_axe_finds_what_is_wrong(browser: Browser, tmp_path: Path) -> None:

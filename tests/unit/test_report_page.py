@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
-from roundelay.core.records import Evaluation, Segment, Staleness, to_line
+from roundelay.core.records import Evaluation, LearnersChanged, Segment, Staleness, to_line
 from roundelay.reports import load_run, load_runs, render_html, write_report
 from roundelay.reports.charts import (
     ChartAxes,
@@ -29,6 +30,7 @@ from roundelay.reports.charts import (
     heat_map,
     line_chart,
 )
+from roundelay.reports.runs import Run
 from roundelay.reports.svg import axis, esc
 from support.fake_runs import Fake, fake_records, write_run
 from support.outline import Outline
@@ -224,17 +226,41 @@ def test_warnings_stand_under_the_headline(tmp_path: Path) -> None:
     assert '<p class="warning">&lt;b&gt; failed &amp; was left out</p>' in page
 
 
-def test_losses_of_utterances_are_called_so(tmp_path: Path) -> None:
-    """Also where runs of both kinds stand on a page: then no loss is set against another."""
-    units = load_run(write_run(tmp_path, Fake(name="units", decoded=False, recipe="training: {{objective: ctc}}\n")))
-    alone = render_html([units])
-    assert "nats an utterance" in alone
-    assert "nats per frame" not in re.sub("frame cross-entropy on held-out speech, nats per frame", "", alone)
+def said(runs: Sequence[Run]) -> str:
+    """Words of the page, style and script left out."""
+    body = render_html(runs).partition("<body>")[2].partition("<script>")[0]
+    return " ".join(Outline(body).words)
+
+
+def test_what_is_counted_and_measured_has_its_name(tmp_path: Path) -> None:
+    """Frames are named nowhere on a page of runs that count utterances. Where runs of both kinds stand on one, no loss
+    is set against another."""
+    own = [load_run(write_run(tmp_path, Fake(name="units", decoded=False, examples="utterances", straggler=1)))]
+    alone = said(own)
+    for words in ("Held-out CTC loss over utterances", "nats an utterance", "utterances/s", "Utterances by learner"):
+        assert words in alone
+    assert not re.search("frame|cross-entropy", alone, re.IGNORECASE)
     other = load_run(write_run(tmp_path, Fake(name="states", decoded=False)))
-    assert "nats an utterance" not in render_html([other])
-    both = " ".join(Outline(render_html([units, other])).words)
+    assert "utterance" not in said([other])
+    both = said([*own, other])
     assert "Trained without an alignment: units." in both
+    assert "utterances or frames" in both
     assert "Held-out cross-entropy: from" not in both
+    assert "times as many as" not in both
+
+
+def test_runs_that_did_not_say_what_they_count_are_known_by_their_recipe(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, Fake(decoded=False, recipe="training: {{objective: ctc}}\n")))
+    page = said([run])
+    assert "nats an utterance" in page
+    assert "nats per frame" not in page
+
+
+def test_one_learner_went_on(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, Fake()))
+    changed = LearnersChanged(wall_s=40.0, before=2, after=1, what="rows were averaged")
+    page = said([dataclasses.replace(run, changed=(changed,))])
+    assert "1 learner went on after 40.0 s where 2 stopped: rows were averaged." in page
 
 
 def test_a_target_may_be_given(tmp_path: Path) -> None:

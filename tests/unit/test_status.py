@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarte
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.live import LiveFile
-from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
+from roundelay.reports.status import Life, grid_rows, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.procs.cluster_rows import glanced_distance
@@ -88,6 +89,18 @@ def test_a_running_run_says_how_far_it_is_and_who_is_lost(tmp_path: Path) -> Non
     assert rows[1] == ("1", "lost", "0", "40.0 s ago")
     assert [row[1] for row in rows] == ["lives", "lost", "lives"]
     assert host_rows(found) == ([], [])
+
+
+def test_what_is_counted_and_measured_has_its_name(tmp_path: Path) -> None:
+    """Nothing is called a frame, and no loss cross-entropy, where utterances are trained by CTC."""
+    records = fake_records(Fake(learners=3, examples="utterances", epochs=1))
+    write(tmp_path, dataclasses.replace(ME, written_at=NOW, process=os.getpid()), *records)
+    status = read_status(tmp_path, NOW)
+    lines = " ".join([*headline(status), *learner_rows(status)[0], *grid_rows([status])[0]])
+    assert "dev after epoch 1: CTC loss " in lines
+    assert "utterances right " in lines
+    assert lines.count("utterances/s") == 3
+    assert not re.search("frame|cross-entropy|accuracy", lines)
 
 
 def test_hosts_are_named_where_there_are_several(tmp_path: Path) -> None:

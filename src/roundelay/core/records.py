@@ -54,6 +54,9 @@ class RunStarted(Record):
     started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
+    examples: str = "frames"  # what it counts
+    measured: str = "cross-entropy"  # what its losses are, of which they are means
+    right: str = "accuracy"  # the share that is counted beside them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +375,9 @@ class Results:
     started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences
+    examples: str = "frames"  # what it counts
+    measured: str = "cross-entropy"  # what its losses are, of which they are means
+    right: str = "accuracy"  # the share that is counted beside them
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 
     def to_json(self) -> dict[str, Any]:

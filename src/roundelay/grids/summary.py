@@ -16,12 +16,12 @@ from roundelay.reports.comparison import Comparison, Figures, Spread, compare_ru
 from roundelay.reports.numbers import MISSING, percent
 from roundelay.reports.numbers import plain as digits
 from roundelay.reports.page import PageTable
-from roundelay.reports.runs import Run
+from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, scored, shortened
 from roundelay.reports.table import as_text, means, means_table, packed
 
 NOTE = (
-    "Means over seeds ± standard deviation of one run. Speedup (frames per second) and times sooner are against sgd, "
+    "Means over seeds ± standard deviation of one run. Speedup (of training) and times sooner are against sgd, "
     "1 learner,\nof the same seed."
 )
 JSON, HTML = "compare.json", "compare.html"
@@ -52,7 +52,7 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
     rows, tried = table_rows(grid, outcomes, comparison), tuning_rows(choices)
     if runs:
         written.append(grid.folder / HTML)
-        tables = [_means_page(grid, rows, comparison), *([_tuning_page(tried)] if choices else [])]
+        tables = [_means_page(grid, rows, comparison), *([_tuning_page(tried, comparison)] if choices else [])]
         write_text(written[1], render_html(runs, target, notes, tables))
     parts = [_text(rows, width)]
     if choices:
@@ -159,10 +159,11 @@ def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> Pa
     return PageTable(caption, rows, meanings)
 
 
-def _tuning_page(rows: list[list[str]]) -> PageTable:
-    loss = "frame cross-entropy on dev, nats per frame, by which the value was chosen"
+def _tuning_page(rows: list[list[str]], comparison: Comparison) -> PageTable:
+    words = worded(run for run, _ in comparison.figures)
+    loss = f"{words.loss_meaning} on dev, {words.unit}, by which the value was chosen"
     axes = rows[0][1:-3]
-    meanings = ["the configuration", *(f"value of {key}" for key in axes), loss, "frames right on dev", "the best"]
+    meanings = ["the configuration", *(f"value of {key}" for key in axes), loss, f"{words.right} on dev", "the best"]
     return PageTable("Values tried on dev, under a seed that judges nothing", rows, meanings)
 
 

@@ -39,10 +39,17 @@ class Learner(ABC):
     """The examples, in the plural, for people."""
     measured: str = "cross-entropy"
     """The mean loss of `evaluate`, for people."""
+    right: str = "accuracy"
+    """The share of examples that `evaluate` counts, for people."""
     device: torch.device | None = None
     """The device it computes on, if points and gradients may be there too; None: where the runtime has them."""
     stop: Callable[[], bool] | None = None
     """If whoever evaluates sets it: asked while `evaluate` is at work, which ends with `Stopped` where it says so."""
+
+    @property
+    def wording(self) -> dict[str, str]:
+        """Fields of records that say what is counted and measured."""
+        return {"examples": self.unit, "measured": self.measured, "right": self.right}
 
     @abstractmethod
     def initial(self) -> Tensor:

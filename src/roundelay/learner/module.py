@@ -96,7 +96,7 @@ class ModuleLearner(Learner):
         self.examples = examples.count("train")
         self._examples, self._autocast, self._clip = examples, autocast, clip
         self._objective, self.unit = objective, objective.examples
-        self.measured = objective.measured.removeprefix("frame ")
+        self.measured, self.right = objective.measured.removeprefix("frame "), objective.right
         self._ordered = examples if isinstance(examples, Ordered) else None
         self.sequences = self._ordered.sequences if self._ordered else None
         self._initial = flatten(module)

@@ -12,7 +12,7 @@ from roundelay.core.records import Evaluation
 from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
 from roundelay.reports.numbers import percent, plain, seconds, short
 from roundelay.reports.panels import figure, legend, twice
-from roundelay.reports.runs import Run, loss_unit
+from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, finite, named
 
 
@@ -25,9 +25,9 @@ class _Abscissa:
 
 
 def _over(over: str, series: Sequence[Series]) -> _Abscissa:
-    if over == "frames":
-        return _Abscissa("frames trained, all learners", lambda run, e: float(e.frames))
     runs = [run for s in series for run in s.runs]
+    if over == "frames":
+        return _Abscissa(f"{worded(runs).examples} trained, all learners", lambda run, e: float(e.frames))
     longest = max(finite(run.clock(e) for run in runs for e in run.evaluations), default=0.0)
     unit, size = ("seconds", 1.0) if longest < 600 else ("minutes", 60.0) if longest < 7200 else ("hours", 3600.0)
     virtual = "virtual " * all(run.simulated for run in runs)
@@ -35,9 +35,10 @@ def _over(over: str, series: Sequence[Series]) -> _Abscissa:
 
 
 def curves(series: Sequence[Series], over: str) -> str:
-    """Held-out cross-entropy over "frames" or over "seconds"."""
+    """Held-out loss over "frames", or whatever is counted, or over "seconds"."""
     below = _over(over, series)
-    unit = loss_unit(run for s in series for run in s.runs)
+    words = worded(run for s in series for run in s.runs)
+    unit = words.unit
     lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, unit)]
     ceiling = _ceiling(lines)
     alone = [e.cross_entropy for s in series for run in s.runs for e in _shown(run)]
@@ -55,7 +56,7 @@ def curves(series: Sequence[Series], over: str) -> str:
         note += f" {left_out} value{'s are' if left_out > 1 else ' is'} not a finite number and not drawn."
     if math.isfinite(ceiling):
         note += f" Values above {ceiling:.1f} are cut off, so that the end can be read."
-    title = f"Held-out cross-entropy over {'frames' if over == 'frames' else 'time'}"
+    title = f"Held-out {words.loss} over {words.examples if over == 'frames' else 'time'}"
     ends = "; ".join(
         f"{s.name}, seed {run.results.seed}: {plain(run.evaluations[-1].cross_entropy)} at the end"
         for s in series
@@ -142,7 +143,7 @@ def _point(series: Series, run: Run, e: Evaluation, below: _Abscissa, value: Val
         below.place(run, e),
         value(e),
         f"{series.name}, seed {run.results.seed}, {_epoch(e)}: {_written(value(e), unit)}, "
-        f"accuracy {percent(e.accuracy)}, {short(e.frames)} frames, {seconds(run.clock(e))}"
+        f"{run.wording.right} {percent(e.accuracy)}, {short(e.frames)} {run.wording.examples}, {seconds(run.clock(e))}"
         + ("" if e.accepted else "; given up"),
         not e.accepted,
     )
@@ -161,7 +162,8 @@ def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | N
         at = fmean(run.clock(e) for run, e in found)
         hover = (
             f"{series.name}, {_epoch(found[0][1])}: {_written(_average(ys), unit)}, mean of {len(ys)} seeds "
-            f"({_number(low, unit)} to {_number(high, unit)}), {short(found[0][1].frames)} frames, {seconds(at)}"
+            f"({_number(low, unit)} to {_number(high, unit)}), "
+            f"{short(found[0][1].frames)} {found[0][0].wording.examples}, {seconds(at)}"
         )
         points.append(
             Point(_average(xs), _average(ys), hover + (f"; given up by {given_up}" if given_up else ""), given_up > 0)

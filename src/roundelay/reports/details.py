@@ -39,7 +39,7 @@ def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
         for j in run.joined
     )
     lost += "".join(
-        element("p", esc(f"{c.after} learners went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}."))
+        element("p", esc(f"{_learners(c.after)} went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}."))
         for c in run.changed
     )
     figures = [_staleness(series, run)]
@@ -50,6 +50,10 @@ def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
         body.append(_folded("Recipe, as resolved", element("pre", element("code", esc(run.recipe)), tabindex=0)))
     opened = {"open": "open"} if unfolded else {}
     return element("details", title, *body, class_="run", **opened)
+
+
+def _learners(number: int) -> str:
+    return f"{number} learner{'s' * (number > 1)}"
 
 
 def _facts(run: Run) -> str:
@@ -109,7 +113,8 @@ def _staleness_bars(total: Sequence[int], *, open_ended: bool) -> list[ColumnBar
 
 
 def _frames(series: Series, run: Run) -> str:
-    title = "Frames by learner"
+    examples = run.wording.examples
+    title = f"{examples.capitalize()} by learner"
     frames = added([s.learner_frames for s in run.segments])
     if not any(frames):
         return figure(title, "No epoch finished yet.", "")
@@ -123,11 +128,11 @@ def _frames(series: Series, run: Run) -> str:
     together = groups(len(frames), MOST_BARS)
     for first, end in together:
         least = min(range(first, end), key=lambda rank: frames[rank])
-        hover = f"learner {least}: {frames[least]:,} frames"
+        hover = f"learner {least}: {frames[least]:,} {examples}"
         bars.append(ColumnBar(str(first), float(frames[least]), hover, frames[least] < STRAGGLER * usual))
     if len(together) < len(frames):
         note += f" A column is the slowest of {together[0][1]} neighbours."
-    return figure(title, note, column_chart(bars, series.index, f"{title}. {note}", "learner", "frames"))
+    return figure(title, note, column_chart(bars, series.index, f"{title}. {note}", "learner", examples))
 
 
 def _exchanges(series: Series, run: Run) -> str:
@@ -146,9 +151,10 @@ def _epochs(run: Run) -> str:
     epochs = sorted({*segments, *evaluations})
     if not epochs:
         return ""
+    examples = run.wording.examples
     held_out = [f"{run.held_out} loss", f"{run.held_out} accuracy"]
-    titles = ["epoch", "learning rate", "frames", "time", "frames/s", "training loss", "training accuracy", *held_out]
-    titles += ["kept", "consensus distance", "mean staleness"]
+    titles = ["epoch", "learning rate", examples, "time", f"{examples}/s", "training loss", "training accuracy"]
+    titles += [*held_out, "kept", "consensus distance", "mean staleness"]
     rows = []
     for epoch in epochs:
         s, e = segments.get(epoch), evaluations.get(epoch)

@@ -8,7 +8,7 @@ from statistics import fmean
 from roundelay.core.records import WordErrors
 from roundelay.reports.comparison import Comparison, spread
 from roundelay.reports.numbers import plain, seconds, short
-from roundelay.reports.runs import Run, State, loss_unit
+from roundelay.reports.runs import Run, State, worded
 from roundelay.reports.series import Series, finite, named, scored, series_interval, series_of
 from roundelay.reports.words import difference, errors_by_utterance, recognised
 
@@ -32,7 +32,7 @@ def headline(comparison: Comparison) -> list[str]:
     found = [
         _word_errors(series, scored_split(judged)),
         _loss(series),
-        _of_utterances(runs),
+        _unaligned(runs),
         _race(series, comparison),
         _speed(series),
         _stragglers(series, comparison),
@@ -71,8 +71,8 @@ def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
         return ""
     (least, worst), (most, best) = min(kept), max(kept)
     if len(kept) == 1:
-        return f"{best}, keeps {100 * most:.0f} % of its frames per second."
-    return f"Of their undisturbed frames per second {best}, keeps {100 * most:.0f} %; {worst}, {100 * least:.0f} %."
+        return f"{best}, keeps {100 * most:.0f} % of its speed."
+    return f"Of their undisturbed speed {best}, keeps {100 * most:.0f} %; {worst}, {100 * least:.0f} %."
 
 
 def _word_errors(series: Sequence[Series], split: str | None) -> str:
@@ -133,29 +133,32 @@ def _loss(series: Sequence[Series]) -> str:
     if not means:
         return ""
     if len(means) == 1:
-        return f"Held-out cross-entropy: {plain(means[0][0])} {loss_unit(runs)}."
-    if len({run.of_utterances for run in runs}) > 1:
+        return f"Held-out {worded(runs).loss}: {plain(means[0][0])} {worded(runs).unit}."
+    if len({run.wording for run in runs}) > 1:
         return ""  # they cannot be compared
     (low, best), (high, worst) = means[0], means[-1]
     apart = f", {100 * (high / low - 1):.1f} % more" if low > 0 and math.isfinite(high / low) else ""
-    return f"Held-out cross-entropy: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
+    return f"Held-out {worded(runs).loss}: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
 
 
-def _of_utterances(runs: Sequence[Run]) -> str:
-    """A sentence on runs whose losses and counts are of utterances."""
-    if not any(run.of_utterances for run in runs):
+def _unaligned(runs: Sequence[Run]) -> str:
+    """A sentence on runs whose losses and counts are not of frames."""
+    some = [run for run in runs if not run.wording.of_frames]
+    if not some:
         return ""
-    names = ", ".join(run.name for run in runs if run.of_utterances)
+    words = worded(some)
+    others = ", which cannot be compared with those of other runs" * (len(some) < len(runs))
     return (
-        f"Trained without an alignment: {names}. Losses there are nats an utterance, which cannot be compared with "
-        "those of other runs; frames are utterances, and accuracy is the share of those whose units were all right."
+        f"Trained without an alignment: {', '.join(run.name for run in some)}. Losses there are {words.unit}{others}; "
+        f"accuracy is the share of {words.right}."
     )
 
 
 def _speed(series: Sequence[Series]) -> str:
-    """Only among runs on one kind of clock; virtual seconds are no measure of real ones."""
+    """Only among runs on one kind of clock that count the same; virtual seconds are no measure of real ones."""
     runs = [run for s in series for run in s.runs]
-    if len({run.simulated for run in runs}) != 1:
+    examples = worded(runs).examples
+    if len({(run.simulated, run.wording.examples) for run in runs}) != 1:
         return ""
     speeds = sorted((fmean(v), s.name) for s in series if (v := finite(run.frames_per_second for run in s.runs)))
     if not speeds:
@@ -163,11 +166,11 @@ def _speed(series: Sequence[Series]) -> str:
     virtual = " virtual" if runs[0].simulated else ""
     (slow, last), (fast, first) = speeds[0], speeds[-1]
     if len(speeds) == 1:
-        return f"Training speed: {short(fast)} frames per{virtual} second, {seconds(runs[0].seconds)} in all."
+        return f"Training speed: {short(fast)} {examples} per{virtual} second, {seconds(runs[0].seconds)} in all."
     if fast < 1.05 * slow:
-        return f"All trained at about the same speed, {short(fast)} frames per{virtual} second."
+        return f"All trained at about the same speed, {short(fast)} {examples} per{virtual} second."
     return (
-        f"The fastest, {first}, trained {short(fast)} frames per{virtual} second, "
+        f"The fastest, {first}, trained {short(fast)} {examples} per{virtual} second, "
         f"{fast / slow:.1f} times as many as {last}.{shared_cores(runs)}"
     )
 

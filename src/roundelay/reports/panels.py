@@ -11,7 +11,7 @@ from roundelay.reports.charts import ChartAxes, Dot, DotRow, Line, Point, Refere
 from roundelay.reports.comparison import Comparison, Spread
 from roundelay.reports.headline import scored_split, shared_cores
 from roundelay.reports.numbers import MISSING, plain, seconds, short
-from roundelay.reports.runs import loss_unit
+from roundelay.reports.runs import worded
 from roundelay.reports.series import (
     Series,
     bootstrapped,
@@ -128,13 +128,14 @@ def _counts(errors: WordErrors) -> str:
 
 
 def _losses(series: Sequence[Series]) -> str:
-    unit = loss_unit(run for s in series for run in s.runs)
-    rows = [_row(s, [run.cross_entropy for run in s.runs], unit, plain) for s in series]
+    words = worded(run for s in series for run in s.runs)
+    rows = [_row(s, [run.cross_entropy for run in s.runs], words.unit, plain) for s in series]
     said = "; ".join(f"{row.name}: {row.note}" for row in rows)
+    title = f"Held-out {words.loss}"
     return figure(
-        "Held-out cross-entropy",
+        title,
         "Lower is better. Nothing is decoded yet, so there are no word error rates.",
-        twice(lambda width: dot_chart(_beneath(rows), width, f"Held-out cross-entropy. {said}", unit, from_zero=False)),
+        twice(lambda width: dot_chart(_beneath(rows), width, f"{title}. {said}", words.unit, from_zero=False)),
     )
 
 
@@ -158,21 +159,21 @@ def _row(series: Series, values: Sequence[float | None], unit: str, written: Cal
 
 
 def speed(series: Sequence[Series]) -> str:
-    """Frames per second of all learners together."""
-    rows = [_row(s, [run.frames_per_second for run in s.runs], "frames per second", short) for s in series]
-    said = "; ".join(f"{row.name}: {row.note}" for row in rows)
+    """Frames, or what else is counted, per second of all learners together."""
     runs = [run for s in series for run in s.runs]
+    examples = worded(runs).examples
+    unit = f"{examples} per second"
+    rows = [_row(s, [run.frames_per_second for run in s.runs], unit, short) for s in series]
+    said = "; ".join(f"{row.name}: {row.note}" for row in rows)
     clocks = {run.simulated for run in runs}
-    note = "More is better. Frames of all learners together, evaluation left out."
+    note = f"More is better. {examples.capitalize()} of all learners together, evaluation left out."
     if clocks == {True, False}:
         note += " Simulated runs count virtual seconds: compare them with each other only."
     note += shared_cores(runs)
     return figure(
         "Training speed",
         note,
-        twice(
-            lambda width: dot_chart(_beneath(rows), width, f"Training speed. {said}", "frames per second", stems=True)
-        ),
+        twice(lambda width: dot_chart(_beneath(rows), width, f"Training speed. {said}", unit, stems=True)),
     )
 
 
@@ -247,6 +248,7 @@ def speedup(comparison: Comparison) -> str:
     ]
     if not known:
         return ""
+    examples = worded(run for s, _ in known for run in s.runs).examples
     groups: dict[str, list[tuple[Series, Spread]]] = {}
     for s, found in known:  # all learners of one name together
         groups.setdefault(_LEARNERS.sub("", s.name), []).append((s, found))
@@ -257,7 +259,7 @@ def speedup(comparison: Comparison) -> str:
         for s, found in ordered:
             learners = s.runs[0].results.learners
             spread = f" ({plain(min(found.values), 2)} to {plain(max(found.values), 2)})" if found.n > 1 else ""
-            hover = f"{s.name}: {plain(found.mean, 2)} times one learner's frames per second{spread}"
+            hover = f"{s.name}: {plain(found.mean, 2)} times one learner's {examples} per second{spread}"
             points.append(Point(float(learners), found.mean, hover))
             band.append((min(found.values), max(found.values)))
         shaded = tuple(band) if any(found.n > 1 for _, found in ordered) else ()
@@ -270,9 +272,8 @@ def speedup(comparison: Comparison) -> str:
     shaded_note = " Shaded: from the lowest to the highest seed." if any(line.band for line in lines) else ""
     return figure(
         "Speedup",
-        "Frames per second over those of the one-learner run of the same seed. Dashed grey: as many times as learners."
-        + shaded_note
-        + shared_cores([run for s, _ in known for run in s.runs]),
+        f"{examples.capitalize()} per second over those of the one-learner run of the same seed. Dashed grey: as many "
+        "times as learners." + shaded_note + shared_cores([run for s, _ in known for run in s.runs]),
         legend_of(entries)
         + twice(
             lambda width: line_chart(

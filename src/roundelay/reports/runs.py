@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,11 +36,10 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
+from roundelay.reports.wording import Wording, together, wording_of
 
 EVENTS = "events.jsonl"
 RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
-OF_UTTERANCES = ("ctc", "lfmmi")
-"""Objectives whose examples are utterances."""
 
 
 class State(Enum):
@@ -72,12 +71,12 @@ class Run:
 
     @property
     def cross_entropy(self) -> float | None:
-        """Loss of the model kept, on the held-out split: cross-entropy in nats per frame, or see `of_utterances`."""
+        """Loss of the model kept, on the held-out split; `wording` says which, and its unit."""
         return self.results.frame_cross_entropy.get(self.held_out)
 
     @property
     def accuracy(self) -> float | None:
-        """Frame accuracy of the model kept, on the held-out split, 0 to 1."""
+        """Share of examples right by the model kept, on the held-out split, 0 to 1."""
         return self.results.frame_accuracy.get(self.held_out)
 
     @property
@@ -95,11 +94,15 @@ class Run:
         """The recipe by dotted key (`training.learners`); empty where it is missing or no recipe."""
         return _settings(self.recipe)
 
-    @property
-    def of_utterances(self) -> bool:
-        """True if examples are utterances: losses are nats an utterance, and what records call frames are those."""
-        told = {self.settings.get("training.objective.name"), self.settings.get("training.objective")}
-        return not told.isdisjoint(OF_UTTERANCES)
+    @cached_property
+    def wording(self) -> Wording:
+        """Words for what it counts and measures; runs that did not say so were trained by cross-entropy or CTC."""
+        named = (self.settings.get("training.objective.name"), self.settings.get("training.objective"))
+        if "ctc" in named and wording_of(self.results).of_frames:
+            return wording_of(
+                dataclasses.replace(self.results, examples="utterances", measured="CTC loss", right="utterances right")
+            )
+        return wording_of(self.results)
 
     @property
     def stragglers(self) -> tuple[str, ...]:
@@ -223,6 +226,9 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
         minibatch_per_learner=start.minibatch_per_learner,
         minibatch_sequences=start.minibatch_sequences,
         started_from=start.started_from,
+        examples=start.examples,
+        measured=start.measured,
+        right=start.right,
         epochs=len({s.epoch for s in segments}),
         frames_seen=segments[-1].frames if segments else 0,
         frame_cross_entropy={e.split: e.cross_entropy for e in accepted},
@@ -235,10 +241,9 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
     )
 
 
-def loss_unit(runs: Iterable[Run]) -> str:
-    """The unit of the losses of these runs."""
-    kinds = {run.of_utterances for run in runs}
-    return "nats" if len(kinds) > 1 else "nats an utterance" if True in kinds else "nats per frame"
+def worded(runs: Iterable[Run]) -> Wording:
+    """Words for what these runs count and measure."""
+    return together(run.wording for run in runs)
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:

@@ -25,6 +25,7 @@ from roundelay.core.records import (
 )
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
 from roundelay.reports.runs import EVENTS
+from roundelay.reports.wording import Wording, together, wording_of
 
 R = TypeVar("R", bound=Record)
 SILENT_SECONDS = 60.0
@@ -62,6 +63,11 @@ class Status:
     checkpoint: CheckpointWritten | None
     lost: tuple[LostSeen, ...]  # whose places are empty still
     deaths: int  # recorded since the run began, places taken again included
+
+    @property
+    def wording(self) -> Wording:
+        """Words for what it counts and measures."""
+        return Wording() if self.start is None else wording_of(self.start)
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -162,6 +168,7 @@ def headline(status: Status) -> list[str]:
     """The main facts for a person, a line each."""
     lines = [f"{status.folder}: {_sentence(status)}"]
     start, live, segment, found = status.start, status.live, status.segment, status.evaluation
+    words = status.wording
     if start is not None:
         learners = f"{start.learners} learner{'s' * (start.learners > 1)}"
         lines.append(
@@ -171,15 +178,17 @@ def headline(status: Status) -> list[str]:
     if live is not None and live.doing == TRAINING and status.life in (Life.RUNNING, Life.SILENT):
         speed = MISSING if live.frames_per_second is None else f"{live.frames_per_second:,.0f}"
         lines.append(
-            f"now: {speed} frames/s, loss {plain(live.loss)}, staleness {plain(live.staleness, 1)}, "
+            f"now: {speed} {words.examples}/s, loss {plain(live.loss)}, staleness {plain(live.staleness, 1)}, "
             f"consensus distance {_distance(live.consensus_distance)}"
         )
     if segment is not None:
-        lines.append(f"epoch {segment.epoch + 1}: {segment.frames_per_second:,.0f} frames/s, loss {segment.loss:.3f}")
+        lines.append(
+            f"epoch {segment.epoch + 1}: {segment.frames_per_second:,.0f} {words.examples}/s, loss {segment.loss:.3f}"
+        )
     if found is not None:
         when = f"after epoch {found.epoch + 1}" if found.epoch >= 0 else "before training"
         lines.append(
-            f"{found.split} {when}: cross-entropy {found.cross_entropy:.4f}, accuracy {percent(found.accuracy)}, "
+            f"{found.split} {when}: {words.loss} {found.cross_entropy:.4f}, {words.right} {percent(found.accuracy)}, "
             f"consensus distance {_distance(found.consensus_distance)}" + ("" if found.accepted else " (taken back)")
         )
     if status.checkpoint is not None:
@@ -205,7 +214,9 @@ def _sentence(status: Status) -> str:
         return "its directory says nothing of the present: written by an earlier version, or about to start."
     where, epoch, doing = f"{live.host}, process {live.process}", f"epoch {live.epoch + 1}", live.doing
     if live.doing == TRAINING and live.epoch_of:
-        doing += f" {epoch}, {percent(live.epoch_frames / live.epoch_of, 0)} of {live.epoch_of:,} frames"
+        doing += (
+            f" {epoch}, {percent(live.epoch_frames / live.epoch_of, 0)} of {live.epoch_of:,} {status.wording.examples}"
+        )
     return {
         Life.INTERRUPTED: f"interrupted in {epoch}. {resume}",
         Life.FAILED: f"failed in {epoch}: {live.why}",
@@ -229,7 +240,8 @@ def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]
         loss = MISSING if one.evaluation is None else f"{one.evaluation.cross_entropy:.4f}"
         accuracy = MISSING if one.evaluation is None else percent(one.evaluation.accuracy)
         rows.append((one.folder.name, one.life.value, epochs, loss, accuracy))
-    return ["run", "state", "epochs", "cross-entropy", "accuracy"], rows
+    words = together(one.wording for one in found)
+    return ["run", "state", "epochs", words.loss, words.right], rows
 
 
 def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -239,7 +251,7 @@ def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
         return [], []
     names = {rank: host.name for host in live.hosts for rank in host.ranks}
     lost = {one.rank for one in status.lost}
-    columns = ["learner", *(["host"] if names else []), "state", "frames/s", "last minibatch"]
+    columns = ["learner", *(["host"] if names else []), "state", f"{status.wording.examples}/s", "last minibatch"]
     rows = []
     for rank in range(live.learners):
         speed = f"{live.learner_speed[rank]:,.0f}" if rank < len(live.learner_speed) else MISSING

@@ -6,8 +6,9 @@ from functools import partial
 
 from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.reports.numbers import MISSING, percent, plain, short
-from roundelay.reports.runs import Run
+from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, scored, shortened, wrong
+from roundelay.reports.wording import Wording
 
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
 
@@ -35,44 +36,51 @@ def _staleness(run: Run) -> str:
     return f"{plain(run.stale_mean, 2)} / {plain(run.stale_largest, 0)}"
 
 
-COLUMNS = (
-    Column("run", "the run's directory", lambda run: run.name, number=False),
-    Column("strategy", "who talks to whom, and when", lambda run: run.results.label, number=False),
-    Column("learners", "data-parallel learners", lambda run: str(run.results.learners)),
-    Column("seed", "of every random number", lambda run: str(run.results.seed)),
-    Column("test WER", "word error rate, and errors of words in the references", lambda run: _words(run, "test")),
-    Column("dev WER", "the same on the held-out split that chose the acoustic scale", lambda run: _words(run, "dev")),
-    Column("dev loss", "frame cross-entropy on held-out speech, nats per frame", lambda run: plain(run.cross_entropy)),
-    Column("dev accuracy", "frames whose tied state was the likeliest", lambda run: percent(run.accuracy)),
-    Column("frames", "frames trained, all learners", lambda run: short(run.results.frames_seen)),
-    Column(
-        "seconds",
-        "of training; virtual where simulated",
-        lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else ""),
-    ),
-    Column(
-        "frames/s",
-        "frames trained per second, all learners, evaluation left out",
-        lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second),
-    ),
-    Column(
-        "staleness",
-        "age of gradients when applied, mean / largest, in versions of the own row or the centre",
-        _staleness,
-    ),
-    Column("stopped", "why, or how far", lambda run: run.stopped, number=False),
-)
+def _columns(words: Wording) -> list[Column]:
+    """The columns of runs that count and measure so."""
+    return [
+        Column("run", "the run's directory", lambda run: run.name, number=False),
+        Column("strategy", "who talks to whom, and when", lambda run: run.results.label, number=False),
+        Column("learners", "data-parallel learners", lambda run: str(run.results.learners)),
+        Column("seed", "of every random number", lambda run: str(run.results.seed)),
+        Column("test WER", "word error rate, and errors of words in the references", lambda run: _words(run, "test")),
+        Column(
+            "dev WER", "the same on the held-out split that chose the acoustic scale", lambda run: _words(run, "dev")
+        ),
+        Column(
+            "dev loss", f"{words.loss_meaning} on held-out speech, {words.unit}", lambda run: plain(run.cross_entropy)
+        ),
+        Column("dev accuracy", words.right_meaning, lambda run: percent(run.accuracy)),
+        Column(words.examples, f"{words.examples} trained, all learners", lambda run: short(run.results.frames_seen)),
+        Column(
+            "seconds",
+            "of training; virtual where simulated",
+            lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else ""),
+        ),
+        Column(
+            f"{words.examples}/s",
+            f"{words.examples} trained per second, all learners, evaluation left out",
+            lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second),
+        ),
+        Column(
+            "staleness",
+            "age of gradients when applied, mean / largest, in versions of the own row or the centre",
+            _staleness,
+        ),
+        Column("stopped", "why, or how far", lambda run: run.stopped, number=False),
+    ]
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """The columns for these runs: `COLUMNS`, and the subsets of the test split beside it where it has any."""
+    """The columns for these runs, and the subsets of the test split beside it where it has any."""
+    usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [
         Column(f"test {name} WER", f"the same on the subset {name}", partial(_words, split="test", subset=name))
         for name in dict.fromkeys(name for errors in splits for name in errors.subsets)
     ]
-    place = next(place for place, column in enumerate(COLUMNS) if column.title == "dev WER")
-    return [*COLUMNS[:place], *parts, *COLUMNS[place:]]
+    place = next(place for place, column in enumerate(usual) if column.title == "dev WER")
+    return [*usual[:place], *parts, *usual[place:]]
 
 
 def summary_table(runs: Sequence[Run]) -> list[list[str]]:
@@ -93,6 +101,7 @@ class Mean:
 def means(comparison: Comparison) -> list[Mean]:
     """The columns of the table over seeds, without those that nothing is known for."""
     loss = "" if comparison.target is None else f"{comparison.target:.4g}"
+    words = worded(run for run, _ in comparison.figures)
     clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
 
     def over(figure: Callable[[Run], float | None], digits: int) -> Callable[[Series], str]:
@@ -105,10 +114,10 @@ def means(comparison: Comparison) -> list[Mean]:
         Mean("seeds", "of the runs behind the row", lambda s: ", ".join(str(run.results.seed) for run in s.runs)),
         Mean("test WER %", "word error rate", _error_rate("test")),
         Mean("dev WER %", "the same on the held-out split that chose the acoustic scale", _error_rate("dev")),
-        Mean("dev loss", "frame cross-entropy on held-out speech, nats per frame", over(lambda r: r.cross_entropy, 3)),
+        Mean("dev loss", f"{words.loss_meaning} on held-out speech, {words.unit}", over(lambda r: r.cross_entropy, 3)),
         Mean(
             "speedup",
-            "frames per second over those of the one-learner run of the same seed, evaluation left out",
+            f"{words.examples} per second over those of the one-learner run of the same seed, evaluation left out",
             paired(lambda f: f.speedup, 2),
         ),
         Mean(
@@ -123,7 +132,7 @@ def means(comparison: Comparison) -> list[Mean]:
         ),
         Mean(
             "speed kept %",
-            "with a straggler: frames per second over those of the same run without",
+            f"with a straggler: {words.examples} per second over those of the same run without",
             paired(lambda f: None if f.undisturbed is None else 100 * f.undisturbed, 1),
         ),
         Mean(

@@ -19,6 +19,7 @@ document.querySelectorAll(".film").forEach((film) => {
     said.textContent =
       `${at.toFixed(1)} s: ${(trained ? trained[1] : 0).toLocaleString("en")} ${data.unit} trained, ` +
       `${living ? living[1] : 0} of ${data.learners} learners` + (fault ? `; last: ${fault[1]}` : "");
+    slider.setAttribute("aria-valuetext", said.textContent);  // said aloud when asked for, not all the time
   };
   const step = (then) => (now) => {
     if (!running) return;

@@ -60,7 +60,7 @@ def render_page(found: StormResult, options: StormOptions) -> str:
     lead = element("div", *(element("p", esc(joined(sentence))) for sentence in sentences), class_="lead")
     header = element("header", element("p", "Roundelay storm", class_="eyebrow"), element("h1", esc(title)), lead)
     note = "Bars: learners that live. Below: frames trained and counted, in the storm and, dashed, undisturbed."
-    film = figure("The run", note, _film(found))
+    film = element("h2", "The run", class_="unseen") + figure("Learners and frames over time", note, _film(found))
     main = element("main", header, film, element("h2", "Faults"), _faults(found.storm.since_training()), footer())
     return document(title, main, script=files("roundelay.storm").joinpath("film.js").read_text(encoding="utf-8"))
 
@@ -102,7 +102,7 @@ def _film(found: StormResult) -> str:
         "input", type="range", min=0, max=data["seconds"], step=0.1, value=data["seconds"], aria_label="seconds"
     ).removesuffix("</input>")
     play = element("button", "Play", type="button")
-    controls = element("div", play, slider, element("output", ""), class_="controls", hidden="hidden")
+    controls = element("div", play, slider, element("output", "", aria_live="off"), class_="controls", hidden="hidden")
     return element("div", chart, controls, class_="film", data_film=json.dumps(data))
 
 
