@@ -75,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("roundelay serve models/an4", "roundelay serve models/an4 --port 9000 --max-minutes 10"),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
+        "roundelay score exp/demo/four --by gender",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",
         "roundelay score --stm ref.stm --ctm hyp.ctm --glm words.glm",
     ),

@@ -120,7 +120,7 @@ def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabul
         commit(),
         licence or own.licence,
         own.sampling_rate,
-        {"name": own.name, **numbers([u for u in own.splits[TRAIN] if u.speed == 1])},
+        {"name": own.name, **numbers([u for u in own.splits[TRAIN] if not u.copied])},
         [_run(exp, recipe.model.name, weight / total) for exp, recipe, weight in runs],
         words,
         {
