@@ -79,7 +79,7 @@ def test_a_voice_is_understood_better_after_that(packed: Path, capsys: pytest.Ca
     before = errors(packed, others)
     assert before > 3
     content = {path: path.read_bytes() for path in packed.rglob("*") if path.is_file()}
-    finetune = ["finetune", str(packed), "--data", str(mine), "--learning-rate", "0.001", "--epochs", "8"]
+    finetune = ["finetune", str(packed), "--data", str(mine), "--learning-rate", "0.001", "--hold", "0.1"]
     assert main([*finetune, "--out", "model"]) == 0
     assert "24 utterances" in told(capsys)
     assert errors(Path("model"), others) < before / 2
@@ -103,7 +103,7 @@ def test_new_words_of_the_transcripts_are_recognised(packed: Path, capsys: pytes
     assert "1 word of the transcripts without pronunciation, and none can be guessed" in told(capsys)
     assert not Path("model").exists()
     Path("words.txt").write_text("TESS T EH S\n")
-    assert main([*finetune, "--words", "words.txt", "--learning-rate", "0.001"]) == 0
+    assert main([*finetune, "--words", "words.txt", "--learning-rate", "0.001", "--layers", "all"]) == 0
     assert "a model of 5 words" in told(capsys)
     assert errors(Path("model"), record(Path("others"), [["TESS"], ["STAY", "TESS"]], 3)) < 2
     Path("words.txt").write_text("TESS Q\n")
@@ -141,6 +141,8 @@ def test_speech_without_transcripts(packed: Path, capsys: pytest.CaptureFixture[
     for path in mine.glob("*.txt"):
         path.unlink()
     finetune = ["finetune", str(packed), "--data", "mine", "--out", "model"]
+    assert main(finetune) == 2
+    assert "The speech has no transcripts. Write down what is said" in told(capsys)
     assert main([*finetune, "--confidence", "0.2"]) == 0
     assert "no transcripts: the model's own words in" in told(capsys)
     for path in mine.glob("*.wav"):
@@ -167,6 +169,7 @@ def test_faults_are_named_before_anything_is_written(packed: Path, capsys: pytes
         ([*finetune[:3], str(packed), "--data", "few"], "exists: give --out another folder"),
         (["finetune", "few", "--data", "few", "--out", "model"], "not a packed model"),
         ([*finetune, "--data", "few", "--learning-rate", "2"], "--learning-rate 2: give a number between 0 and 1"),
+        ([*finetune, "--data", "few", "--hold", "1"], "--hold 1: give a share from 0 up to, not including, 1"),
     ):
         assert main(arguments) == 2
         assert message in told(capsys)

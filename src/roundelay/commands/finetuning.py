@@ -19,7 +19,7 @@ def add(command: Command) -> None:
         required=True,
         metavar="DIR",
         help="recordings with their words (NAME.wav and NAME.txt, or a file text), a Kaldi data directory or a "
-        "prepared corpus; speech without any words is transcribed by the model first",
+        "prepared corpus",
     )
     sub.add_argument("--out", type=Path, required=True, metavar="MODEL", help="the folder to make")
     sub.add_argument(
@@ -44,25 +44,28 @@ def add(command: Command) -> None:
     )
     sub.add_argument("--epochs", type=count, help="through the speech (default: 10)")
     sub.add_argument("--learning-rate", type=positive, help="of Adam, at first (default: 0.0005)")
+    sub.add_argument(
+        "--hold", type=share, help="share of the loss that holds the model to what it said before (default: 0)"
+    )
+    sub.add_argument("--layers", choices=["first", "all"], help="layers that are trained (default: first)")
     sub.add_argument("--seed", type=whole, default=0, help="of the order of the speech, and of dropout (default: 0)")
     sub.add_argument(
         "--confidence",
         type=share,
-        help="without transcripts: train on utterances of whose words the model is this sure (default: 0.9)",
+        help="without transcripts: train on the model's own words in utterances of which it is this sure (0: all)",
     )
 
 
 def _finetune(options: argparse.Namespace) -> None:
-    from roundelay.packed.finetuning import CONFIDENT, Finetuning, finetune
+    from roundelay.packed.finetuning import Finetuning, finetune
     from roundelay.packed.making import refuse_existing
     from roundelay.packed.small_steps import SmallSteps
     from roundelay.packed.speech_data import read_training_speech
     from roundelay.speech.corpus.formats.recordings import RecordingOptions
 
-    given = {"epochs": options.epochs, "learning_rate": options.learning_rate, "seed": options.seed}
+    given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "layers", "hold", "seed")}
     steps = SmallSteps(**{name: value for name, value in given.items() if value is not None})
-    confidence = CONFIDENT if options.confidence is None else options.confidence
-    how = Finetuning(options.out, options.words, steps, confidence)
+    how = Finetuning(options.out, options.words, steps, options.confidence)
     refuse_existing(options.out)
     with tempfile.TemporaryDirectory() as converted:
         recordings = RecordingOptions(Path(converted), together=True)

@@ -36,7 +36,6 @@ from roundelay.speech.trained import MODEL, MODEL_META, AcousticModel
 LEAST_SECONDS = 10.0
 """Speech of which a network learns more than it forgets; with less nothing is done."""
 LITTLE_SECONDS = 60.0
-CONFIDENT = 0.9
 _MOST_DOUBTFUL = 8  # are named
 
 
@@ -48,17 +47,18 @@ class Finetuning:
         out: the folder that is made.
         words: a file of words to add, as `roundelay pack --words` takes it.
         steps: how the networks are trained on.
-        confidence: of speech without transcripts, utterances are trained on whose words are this sure on average.
+        confidence: of speech without transcripts, utterances are trained on whose words are this sure on average; None:
+            such speech is refused.
     """
 
     out: Path
     words: Path | None = None
     steps: SmallSteps = SmallSteps()
-    confidence: float = CONFIDENT
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.confidence <= 1:
-            raise UserError(f"--confidence {self.confidence:g}: give a number from 0 to 1, {CONFIDENT:g} for one.")
+        if self.confidence is not None and not 0 <= self.confidence <= 1:
+            raise UserError(f"--confidence {self.confidence:g}: give a number from 0 to 1.")
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,17 @@ def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
     ]
 
 
-def _transcribed(model: Model, heard: HeardSpeech, least: float, progress: Progress) -> tuple[HeardSpeech, str]:
+def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress: Progress) -> tuple[HeardSpeech, str]:
     """The utterances that the model is sure of, with the words that it finds in them; and a remark.
 
     Raises:
         UserError: it is sure of none, or never says how sure it is.
     """
+    if least is None:
+        raise UserError(
+            "The speech has no transcripts. Write down what is said; or have the model learn its own words, which may "
+            "make it worse, with --confidence 0, or of those it is sure of with --confidence 0.9."
+        )
     if not model.gives_times:
         raise UserError(
             f"{model.folder}: a model trained without an alignment does not say how sure it is of its words, so it "
