@@ -69,7 +69,7 @@ faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts mad
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
 docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	RUN_NOTEBOOKS=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: $(VENV)/.roundelay-dev ## packages for an index, links made absolute (URL=https://HOST/OWNER/roundelay)
 	$(BIN)/python docs/site/publish.py $(URL)

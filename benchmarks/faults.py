@@ -35,9 +35,9 @@ import numpy as np
 
 from roundelay.core.records import HostJoined, HostLost, LearnerJoined, LearnerLost, Segment, of_kind
 from roundelay.core.streams import stream
+from roundelay.runtime.namespaces.hosts import Hosts, why_no_cables, why_not
 from support.beeps import prepare_beeps
 from support.host_training import LEARNING_RATE, PORT, HostTraining, bound, loss, results, undisturbed
-from support.namespaces import Hosts, why_no_cables, why_not
 
 STRATEGIES = ("adpsgd", "adpsgd", "hadpsgd", "asgd", "easgd", "ssgd")
 EPOCHS, PATIENCE, SLEEP = 6, 3.0, 0.05

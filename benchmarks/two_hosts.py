@@ -49,7 +49,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 from two_hosts_learner import RIVALS, SLEEP, SLOW_RATE, SLOW_STEPS, SLOWER, Way, on_host
 from two_hosts_trainings import killed, together, train
 
-from support.namespaces import Hosts, why_not
+from roundelay.runtime.namespaces.hosts import Hosts, why_not
 
 MODES = {
     "1gbit": (

@@ -1,8 +1,9 @@
 """Makes the site of the pages as they are (`make docs`): MkDocs calls these functions.
 
 Pages outside docs (CONTRIBUTING, CHANGELOG, results of recipes) are taken in; the references of commands, of keys and
-of the Python interface are made from the code, so that they cannot be out of date. Links to files that are no pages
-lead to the repository, if `repo_url` names one, and are plain text otherwise.
+of the Python interface are made from the code, so that they cannot be out of date; notebooks become pages, with their
+outputs where `run_notebooks` is set. Links to files that are no pages lead to the repository, if `repo_url` names one,
+and are plain text otherwise.
 """
 
 import os
@@ -15,12 +16,14 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from notebooks import as_page
 
 import roundelay
 from roundelay.cli import command_parsers
 from roundelay.recipes.known import about_strategy, choices, recipe_options, strategies, strategy_options
 
 ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
 TAKEN_IN = ("CONTRIBUTING.md", "CHANGELOG.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("recipes/*/*.md")))
 _LINK = re.compile(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -32,6 +35,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=(ROOT / path).read_text(encoding="utf-8")))
     for path, content in references().items():
         files.append(File.generated(config, path, content=content))
+    for path in sorted(TUTORIALS.glob("*.ipynb")):
+        page = as_page(path, run=bool(config.extra["run_notebooks"]))
+        files.append(File.generated(config, f"{TUTORIALS.name}/{path.stem}.md", content=page))
     return files
 
 
@@ -51,6 +57,8 @@ def _link(found: re.Match[str], here: str, config: MkDocsConfig, files: Files) -
         return found[0]
     there = normpath(f"{os.path.dirname(here)}/{target}")
     there = "docs/index.md" if there == "README.md" else there
+    if there.endswith(".ipynb") and (page := there.replace(".ipynb", ".md")) != here:
+        there = page  # a notebook is shown as its page; only that has the notebook itself
     uri = there.removeprefix("docs/") if there.startswith("docs/") else there
     if files.get_file_from_path(uri) is not None and (there.startswith("docs/") or there in TAKEN_IN):
         start = os.path.dirname(here.removeprefix("docs/") if here.startswith("docs/") else here) or "."

@@ -21,6 +21,7 @@ from roundelay.core.files import atomic_write, write_text
 from roundelay.core.flat import load as load_flat
 from roundelay.job import AfterDeath, Job
 from roundelay.learner.module import ModuleLearner, autocast_pays
+from roundelay.learner.objectives import LfMmi
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, Training, complete, with_order
 from roundelay.runtime.base import Cluster, Runtime, Straggler
@@ -36,6 +37,7 @@ from roundelay.speech.models import AcousticNetwork
 from roundelay.speech.prepared import load_corpus, read_summary
 from roundelay.speech.trained import MODEL_META, UNITS, TrainedSizes
 from roundelay.speech.unit_labels import units_of
+from roundelay.speech.units import Chain
 from roundelay.starting import beginning_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
@@ -145,6 +147,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         with_learners=with_learners,
         after_death=_after_death(on_death, strategy),
         keep_checkpoints=training.keep_checkpoints,
+        average=training.average,
         disk_patience=training.disk_patience,
         curve_points=training.curve_points,
         checkpoint_seconds=math.inf if training.checkpoint_minutes is None else 60 * training.checkpoint_minutes,
@@ -192,12 +195,17 @@ def _check_objective(recipe: Recipe) -> None:
         if subsampling > 1:
             raise UserError(
                 f"model.subsampling is {subsampling}: training.objective {objective} has a label for every frame. Give "
-                "model.subsampling=1, or training.objective=ctc."
+                "model.subsampling=1, or training.objective=ctc or lfmmi."
             )
     elif recipe.training.minibatch_unit != "sequences":
         raise UserError(
             f"training.objective {objective} trains on whole utterances: give training.minibatch_unit=sequences, and "
             "in training.minibatch the utterances of a round, 16 for example."
+        )
+    elif isinstance(recipe.units, Chain) != isinstance(recipe.training.objective, LfMmi):
+        fit = "units=chain" if objective == "lfmmi" else "units=phones, characters or bpe"
+        raise UserError(
+            f"units.name is {recipe.units.name}: training.objective {objective} does not learn them. Give {fit}."
         )
 
 

@@ -1,9 +1,9 @@
 """An acoustic model as a task for learners: its network, its features and its targets.
 
-Targets are the tied states of an alignment, a label for every frame, or units of transcripts without times; which of
-them follows from the objective.
+Targets are the tied states of an alignment, a label for every frame; or units of transcripts without times, in one row
+or in graphs of all ways to say them. Which of them follows from the objective.
 
-Legend: S columns of scores: tied states, or units and a blank.
+Legend: S columns of scores: tied states, units and a blank, or states of phones.
 """
 
 from abc import ABC, abstractmethod
@@ -20,8 +20,10 @@ from roundelay.core.errors import UserError
 from roundelay.core.streams import stream, stream_seed
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import CrossEntropy, Objective
+from roundelay.learner.objectives import CrossEntropy, LfMmi, Objective
+from roundelay.learner.objectives.lfmmi import MmiGraphs
 from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.mmi.transcripts import TranscriptGraphs, graph_splits
 from roundelay.speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay.speech.models.augment import AugmentConfig, SpecAugment
 from roundelay.speech.models.frames import FrameExamples, OrderName, log_prior
@@ -67,6 +69,10 @@ class Targets(ABC):
     def prior(self, examples: AcousticExamples) -> NDArray[np.float32]:
         """(S,) log, by which posteriors are divided in recognition."""
 
+    def objective(self, chosen: Objective) -> Objective:
+        """The objective that a recipe chooses, for these targets."""
+        return chosen
+
 
 @final
 class TiedStates(Targets):
@@ -98,20 +104,34 @@ class TiedStates(Targets):
 
 @final
 class Units(Targets):
-    """Every utterance has a row of units, and none of them a time."""
+    """Every utterance has a row of units, or a graph of them, and none of them a time.
 
-    def __init__(self, corpus: Path, units: UnitSet, subsampling: int) -> None:
+    Args:
+        objective: by which they are learned.
+    """
+
+    def __init__(self, corpus: Path, units: UnitSet, subsampling: int, objective: Objective) -> None:
         prepared = load_corpus(corpus)
         self.store, self.columns = prepared.features(), len(units.columns)
         if prepared.absent_shards:
             raise UserError(
-                f"{corpus}: shards {', '.join(map(str, prepared.absent_shards))} of {TRAIN} are not here. CTC is "
-                "trained on whole corpora: copy them here."
+                f"{corpus}: shards {', '.join(map(str, prepared.absent_shards))} of {TRAIN} are not here. "
+                f"training.objective {objective.name} wants whole corpora: copy them here."
             )
         self.digest = targets_of_units(units)
-        splits, self.left_out = label_splits(prepared, self.store, units, subsampling)
+        self._graphs: TranscriptGraphs | None = None
+        if isinstance(objective, LfMmi):
+            self._graphs = TranscriptGraphs(prepared, units, objective.order, objective.least)
+            splits, self.left_out = graph_splits(prepared, self.store, self._graphs, subsampling)
+        else:
+            splits, self.left_out = label_splits(prepared, self.store, units, subsampling)
         self._splits: Mapping[str, LabelledUtterances] = splits
         self._corpus = corpus
+
+    def objective(self, chosen: Objective) -> Objective:
+        if self._graphs is None or not isinstance(chosen, LfMmi):
+            return chosen
+        return chosen.on(MmiGraphs(self._graphs.denominator, self._graphs))
 
     def examples(self, network: AcousticNetwork) -> UtteranceExamples:
         examples = network.utterances(self.store, self._splits)
@@ -128,7 +148,9 @@ class Units(Targets):
         return examples.frames(TRAIN)
 
     def prior(self, examples: AcousticExamples) -> NDArray[np.float32]:
-        return np.zeros(self.columns, np.float32)  # a blank is no state that some frames have more often than others
+        return np.zeros(
+            self.columns, np.float32
+        )  # columns are no states of an alignment, with shares in frames to divide by
 
 
 @dataclass(frozen=True)
@@ -169,7 +191,7 @@ class AcousticTask(Task):
             UserError: corpus or alignment is missing or broken.
         """
         if self.units is not None:
-            return Units(self.corpus, self.units, self.subsampling)
+            return Units(self.corpus, self.units, self.subsampling, self.objective)
         assert self.alignment is not None
         return TiedStates(self.corpus, self.alignment, self.order)
 
@@ -190,7 +212,8 @@ class AcousticTask(Task):
         if self.augment.masks:
             network.frontend.augment = SpecAugment(self.augment, store.parts)
         device = None if self.device == "cpu" else torch.device(self.device)
-        learner = ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, self.objective)
+        objective = targets.objective(self.objective)
+        learner = ModuleLearner(network, examples, self.autocast, self.clip, device, self.compiled, objective)
         if not isinstance(examples, UtteranceExamples):
             learner.shards, learner.common = examples.shards, scales if examples.shards else ()
         return learner

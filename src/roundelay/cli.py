@@ -19,6 +19,7 @@ from roundelay.commands import (
     lists,
     packing,
     recognition,
+    storm,
     training,
     transcription,
 )
@@ -117,6 +118,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         comparisons,
         claims,
         hosts,
+        storm,
         kept,
     ):
         group.add(command)

@@ -65,6 +65,8 @@ class Job:
     """
     keep_checkpoints: int = 2
     """The last so many stay, beside the best and the one that the running epoch began with."""
+    average: int = 1
+    """The model that the run leaves is the mean over the ends of its last so many epochs."""
     checkpoint_seconds: float = math.inf
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0

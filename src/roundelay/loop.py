@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay import schedule as schedules
+from roundelay.averaged import averaged_model
 from roundelay.checkpoint import Checkpoint, bytes_of, load_checkpoint, set_aside
 from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
@@ -68,11 +69,10 @@ class Run:
         self.job, self.exp, self.learner, self.runtime = job, exp, learner, runtime
         self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
         self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
-        self.saves = Saves(exp, job.keep_checkpoints, self.room)
+        self.saves = Saves(exp, job.keep_checkpoints, self.room, job.average)
         self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)
         self.now = Position(schedules.start(job.schedule, job.minibatch.number))
-        self.due = False  # a checkpoint inside the epoch
-        self.division = ""  # of the epoch between hosts, as it was said last
+        self.due, self.division = False, ""  # checkpoint in the epoch; its division, as said last
         self.before = job.cluster.learners  # of the checkpoint that is gone on from
         self.commit, self.machine = commit(), machine()
 
@@ -302,7 +302,7 @@ class Run:
         self.progress.finish()
 
     def _finish(self) -> Results | None:
-        consensus = self.runtime.consensus()
+        consensus = averaged_model(self.job.average, self.saves.folder, self._load, self.runtime.consensus)
         model = self.exp / "model.safetensors"
         self.room.wait_for(lambda: self.job.save_model(consensus, model), self.exp, bytes_of([consensus]))
         try:

@@ -42,6 +42,7 @@ CHANGEABLE: tuple[str, ...] = tuple(
         "patience_seconds",
         "host_patience",
         "keep_checkpoints",
+        "average",
         "checkpoint_minutes",
         "disk_patience",
         "curve_points",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roundelay import schedule as schedules
+from roundelay.averaged import epoch_ends
 from roundelay.checkpoint import (
     Checkpoint,
     bytes_of,
@@ -133,10 +134,11 @@ def _size(count: int) -> str:
 
 
 class Saves:
-    """The checkpoints of the run in directory `exp`: the last `keep`, the best, and the one its epoch began with."""
+    """The checkpoints of the run in directory `exp`: the last `keep`, the ends of the last `average` epochs, the best,
+    and the one its epoch began with."""
 
-    def __init__(self, exp: Path, keep: int, room: Room) -> None:
-        self.folder, self._keep, self._room = exp / FOLDER, keep, room
+    def __init__(self, exp: Path, keep: int, room: Room, average: int = 1) -> None:
+        self.folder, self._keep, self._room, self._average = exp / FOLDER, keep, room, average
 
     def write(self, name: str, state: ClusterState, position: Position) -> None:
         """Write a checkpoint, and remove those that are not needed any more.
@@ -149,8 +151,9 @@ class Saves:
         self.folder.mkdir(exist_ok=True)
         self._room.wait_for(lambda: save_checkpoint(self.folder, name, checkpoint), self.folder, needed)
         newest = [path.stem for path in checkpoints(self.folder)][-self._keep :]
+        ends = [path.stem for path in epoch_ends(self.folder)][-self._average :]
         # The end of the last epoch stays as long as the running one may be taken back.
-        prune(self.folder, {*newest, name, f"epoch-{position.schedule.epoch:04d}", position.best})
+        prune(self.folder, {*newest, *ends, name, f"epoch-{position.schedule.epoch:04d}", position.best})
 
     def bereaved(self, error: LearnerDied, strategy: str, epoch: int) -> UserError:
         """The error for a death that ends a run of `strategy` in `epoch`: what is lost, and what to do."""

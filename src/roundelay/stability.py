@@ -66,6 +66,8 @@ ORDERS = (
     "slowmo",
     "diloco",
     "diloco,rate=0.7",
+    "diloco,period=20,fragments=4,delay=4",
+    "diloco,period=20,fragments=4,delay=4,mix=0.5",
     "easgd",
     "easgd-sync",
     "asgd",
@@ -228,6 +230,8 @@ def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | 
     match strategy:
         case OneLearner() | Ssgd():
             edge = 2 * (1 + momentum)
+        case DiLoCo() if strategy.streams or strategy.delay:
+            pass
         case Bsp() | Bmuf() | BmufFairseq() | SlowMo() | DiLoCo():
             edge = first_unstable(_block(strategy, setting), 4 * (1 + momentum))
     return _theory_of_plain_sgd(strategy, learners) if edge is None and not momentum else edge
@@ -250,6 +254,8 @@ def _theory_of_plain_sgd(strategy: Strategy, learners: int) -> float | None:
             edge = first_unstable(_springs(strategy, learners))
         case EasgdSync():
             edge = first_unstable(_springs_at_once(strategy, learners))
+        case DiLoCo():
+            edge = first_unstable(_streaming(strategy, learners))
     return edge
 
 
@@ -322,6 +328,25 @@ def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Stabil
             else:
                 moved = zeta * delta + eta * change
                 columns.append((model + moved * (1 + zeta * fairseq), moved, shared * v_end, own * local[1, 1] * u))
+        return np.array(columns).T
+
+    return turn
+
+
+def _streaming(strategy: DiLoCo, learners: int) -> Recursion:
+    """The recursion on (W, v, x, d) of a fragment, from one outer step of it to the next: the model held, the outer
+    momentum, the mean of the learners' own models, and what one learner's deviates from that."""
+    zeta, eta = strategy.settled(StabilitySetting(learners))
+    period, mix = strategy.period, strategy.mix
+
+    def turn(s: float) -> NDArray[np.float64]:
+        sent, local = (1 - s) ** (period - strategy.delay), (1 - s) ** period
+        columns = []
+        for model, outer, x, d in np.eye(4):
+            outward = model - sent * x
+            moved = zeta * outer + outward
+            held = model - eta * (outward + zeta * moved)
+            columns.append((held, moved, (1 - mix) * held + mix * local * x, mix * local * d))
         return np.array(columns).T
 
     return turn

@@ -60,6 +60,8 @@ class Verbosity:
 FIRST_LINE, RAREST_LINE = 60.0, 1800.0
 VERBOSE_LINE = 10.0
 """Seconds after which work that is not drawn says how far it is, and after which it does so again, at most."""
+NOTEBOOK_LINE, NOTEBOOK_WIDTH = 0.5, 30
+"""Seconds between two states of a notebook's line, and characters of its bar."""
 
 
 def duration(seconds: float) -> str:
@@ -73,7 +75,8 @@ def duration(seconds: float) -> str:
 class Bar:
     """Implements core.progress.Progress on a terminal. A quiet one leaves no line of what is finished.
 
-    Logs and pipes get a line after a minute, and then ever more rarely: how far it is, and how long it will take.
+    Logs and pipes get a line after a minute, and then ever more rarely: how far it is, and how long it will take. In a
+    notebook there is a line that is written over.
     """
 
     _drawn: ClassVar[set[RichProgress]] = set()
@@ -83,6 +86,7 @@ class Bar:
         self._bars: RichProgress | None = None
         self._counted: RichProgress | None = None  # where nothing is drawn
         self._next = FIRST_LINE
+        self._over = 0  # characters of a notebook's line
         self._task: TaskID | None = None
         self._what, self._note = "", ""
 
@@ -102,10 +106,12 @@ class Bar:
             self._bars.start()
             Bar._drawn.add(self._bars)
             self._task = self._bars.add_task(visible(what), total=total, note="")
-        elif total is not None and not self._quiet:
+        elif total is not None and not (Verbosity.quiet if console.is_jupyter else self._quiet):
             self._counted = RichProgress(console=console, disable=True, get_time=self._clock, speed_estimate_period=600)
             self._counted.add_task(what, total=total)
             self._next = VERBOSE_LINE if Verbosity.verbose else FIRST_LINE
+            if console.is_jupyter:
+                self._next = NOTEBOOK_LINE
 
     def advance(self, n: int = 1, note: str = "") -> None:
         self._note = note or self._note
@@ -115,7 +121,12 @@ class Bar:
             (task,) = self._counted.tasks
             self._counted.advance(task.id, n)
             elapsed, left = task.elapsed or 0.0, task.time_remaining
-            if elapsed >= self._next and left is not None:
+            if elapsed < self._next or left is None:
+                return
+            if console.is_jupyter:
+                self._next = elapsed + NOTEBOOK_LINE
+                self._write_over(f"{self._what} {_blocks(task.percentage)} about {duration(left)} left  {self._note}")
+            else:
                 self._next = elapsed + (VERBOSE_LINE if Verbosity.verbose else min(elapsed, RAREST_LINE))
                 console.print(f"{self._what}: {task.completed:,.0f} of {task.total:,.0f}, about {duration(left)} left")
 
@@ -125,9 +136,22 @@ class Bar:
             Bar._drawn.discard(self._bars)
             self._bars = self._task = None
         self._counted = None
+        if self._over:
+            self._write_over("")
         if self._what and not self._quiet:
             console.print("  ".join(part for part in (self._what, self._note) if part), markup=False)
         self._what = self._note = ""
+
+    def _write_over(self, line: str) -> None:
+        """Put a line in the place of the one before, as notebooks do after a carriage return."""
+        shown = visible(line).rstrip()
+        write(f"\r{shown.ljust(self._over)}" + "\r" * (not shown))
+        self._over = len(shown)
+
+
+def _blocks(percent: float) -> str:
+    done = round(percent / 100 * NOTEBOOK_WIDTH)
+    return "█" * done + "░" * (NOTEBOOK_WIDTH - done)
 
 
 @contextmanager

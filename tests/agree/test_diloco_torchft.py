@@ -4,8 +4,8 @@ Its regression test records two replicas that take inner steps of -2 (constant g
 over two fragments of one number each, with six steps between two means of a fragment.
 
 The first record, without delay and without mixing, is plain DiLoCo fragment by fragment. The other five are Streaming
-DiLoCo (Douillard et al. 2025, arXiv 2501.18512), for which `streaming` below is a reference: no strategy here streams.
-With TORCHFT=DIR, a checkout, all six records are read and compared; else the values worked out here.
+DiLoCo (Douillard et al. 2025, arXiv 2501.18512). `diloco` is held to `streaming` below, a reference for all, which with
+TORCHFT=DIR, a checkout, is held to the records themselves.
 """
 
 import json
@@ -52,18 +52,23 @@ def streaming(delay: int, alpha: float, steps: int) -> list[list[float]]:
 
 
 class Steady(Learner, Task):
-    """One parameter that begins at 1; its gradient is 2."""
+    """Parameters that begin at 1; their gradients are 2. Remembers where each minibatch's was taken."""
 
-    parameters, examples = 1, 2 * STEPS
+    examples = 2 * STEPS
+
+    def __init__(self, parameters: int) -> None:
+        self.parameters = parameters
+        self.points: dict[int, list[float]] = {}
 
     def build(self) -> Learner:
         return self
 
     def initial(self) -> Tensor:
-        return torch.ones(1)
+        return torch.ones(self.parameters)
 
     def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
         out.fill_(2.0)
+        self.points[batch.index] = x.tolist()
         return Statistics(batch.frames)
 
     def evaluate(self, x: Tensor, split: str) -> Statistics:
@@ -72,13 +77,26 @@ class Steady(Learner, Task):
 
 def test_plain_diloco_is_torchft_s_without_delay_and_mixing() -> None:
     """The second fragment, whose means are after steps 6, 12, ...: the whole model of our learners, block by block."""
-    cluster = Cluster(make_strategy(f"diloco,period={PERIOD},rate=2,momentum=0"), Steady(), Sgd(), 2)
+    cluster = Cluster(make_strategy(f"diloco,period={PERIOD},rate=2,momentum=0"), Steady(1), Sgd(), 2)
     plan, found = EpochPlan(0, 2 * STEPS, 2, 2, 0), [1.0]
     with SimRuntime(cluster) as runtime:
         for block in range(STEPS // PERIOD):
             runtime.segment(SegmentPlan(plan, 1.0, first=2 * block * PERIOD, last_round=(block + 1) * PERIOD))
             found.append(float(runtime.consensus()[0]))
     assert found == streaming(0, 0.0, STEPS)[1][::PERIOD] == [1, -23, -47, -71, -95, -119]
+
+
+@pytest.mark.parametrize(("delay", "alpha"), SETTINGS)
+def test_streaming_diloco_is_torchft_s(delay: int, alpha: float) -> None:
+    """Before every step, each fragment of both learners."""
+    options = f"period={PERIOD},rate=2,momentum=0,fragments={FRAGMENTS},delay={delay},mix={alpha}"
+    task = Steady(FRAGMENTS)
+    with SimRuntime(Cluster(make_strategy(f"diloco,{options}"), task, Sgd(), 2)) as runtime:
+        runtime.segment(SegmentPlan(EpochPlan(0, 2 * STEPS, 2, 2, 0), 1.0))
+    expected = streaming(delay, alpha, STEPS)
+    for index, point in task.points.items():
+        assert point == [expected[fragment][index // 2] for fragment in range(FRAGMENTS)], index
+    assert len(task.points) == 2 * STEPS
 
 
 def test_the_reference_by_hand() -> None:

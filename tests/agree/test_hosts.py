@@ -61,6 +61,7 @@ def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(
         ("dpsgd:exponential order=cta", (2, 1)),
         ("bmuf period=3 nesterov=true", (1, 1, 1)),
         ("easgd-sync period=2", (1, 2)),
+        ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1)),
     ],
 )
 def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
@@ -76,7 +77,10 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
 
 
-@pytest.mark.parametrize(("name", "codec"), [("diloco period=3 codec=int4", ""), ("ssgd", "int8")])
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("diloco period=3 codec=int4", ""), ("diloco period=3 fragments=2 codec=int4", ""), ("ssgd", "int8")],
+)
 def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
     """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
     hosts = Hosts(name, (1, 2), parameters=17 * CHUNK + 11, momentum=0.9, codec=codec)
@@ -84,7 +88,7 @@ def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
     expected, _ = on_one(hosts)
     for vector in expected.vectors:
         assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
-    if not codec:  # four blocks of three rounds
+    if not codec:  # four blocks of three rounds, whole or fragment by fragment
         (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
         assert traffic.sent_bytes == pytest.approx(4 * CODECS["int4"].bytes_of(hosts.parameters), rel=0.02)
 

@@ -12,29 +12,45 @@ import soundfile
 
 from roundelay.cli import main
 from roundelay.core.streams import stream
+from roundelay.packed.growing import GrowingScores
 from roundelay.packed.model import Model, load_model
 from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.decode.search import decode
 from roundelay.speech.search.beam import GrowingSearch
-from roundelay.transcription.live import EVERY, USUAL, Live, Update, latencies
+from roundelay.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
 from support.beeps import RATE, say
 
-QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
+QUICK = ["schedule.max_epochs=2", "training.runtime=sim"]
 SENTENCES = [["GO", "YES"], ["NO"], ["STAY", "STAY", "GO"], ["YES", "NO", "GO"]]
 Samples = npt.NDArray[np.float32]
-NETWORKS = {"dnn": [], "blstm": ["model={name: blstm, layers: 1, cells: 16}"]}
+CHUNKS = "name: conformer, layers: 1, heads: 2, kernel: 7, attention_chunk: 12"
+NETWORKS = {
+    "dnn": [],
+    "blstm": ["model={name: blstm, layers: 1, cells: 16}"],
+    "conformer": [f"model={{{CHUNKS}, width: 16, dynamic_chunks: true}}"],
+    "ctc": [
+        f"model={{{CHUNKS}, width: 24, expansion: 2, deltas: 1, dropout: 0.0, subsampling: 3}}",
+        *("training.objective=ctc", "training.minibatch=6", "training.minibatch_unit=sequences"),
+        *("optimizer={name: adam}", "schedule={rule: anneal, learning_rate: 0.02, max_epochs: 4}"),
+        "decode={graph: {name: ctc, blank_cost: 0.5}, workers: 1, scales: [0.5, 1]}",
+    ],
+}
+BEHIND = {"dnn": 0.095, "conformer": 0.175, "ctc": 0.155}
+"""Seconds from the beginning of a sound to the end of the last frame that its scores wait for."""
 
 
 @pytest.fixture(scope="module", params=sorted(NETWORKS))
 def model(folder: Path, request: pytest.FixtureRequest) -> Model:
-    """A packed model of a network that sees a window, and of one that sees whole utterances."""
+    """A packed model of a network that sees a window, one that sees chunks, and one that sees whole utterances."""
+    exp, out = f"exp/live/{request.param}", f"exp/live/model-{request.param}"
+    if (folder / out).is_dir():
+        return load_model(folder / out)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exp, out = f"exp/live/{request.param}", f"exp/live/model-{request.param}"
-        assert main(["train", "recipe.yaml", "--exp", exp, *NETWORKS[request.param], *QUICK]) == 0
+        assert main(["train", "recipe.yaml", "--exp", exp, *QUICK, *NETWORKS[request.param]]) == 0
         assert main(["decode", exp]) == 0
         assert main(["pack", exp, "--out", out]) == 0
-        return load_model(folder / out)
+    return load_model(folder / out)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +63,10 @@ def talk() -> Samples:
     return noisy
 
 
-def heard(model: Model, samples: Samples, block: int, cutting: Cutting = USUAL) -> list[Update]:
-    live = Live(model, cutting)
+def heard(
+    model: Model, samples: Samples, block: int, cutting: Cutting = USUAL, latencies: Latencies | None = None
+) -> list[Update]:
+    live = Live(model, cutting, latencies)
     found = [update for at in range(0, len(samples), block) for update in live.push(samples[at : at + block])]
     return [*found, *live.finish()]
 
@@ -62,10 +80,24 @@ def test_final_words_are_those_of_the_same_samples(model: Model, talk: Samples) 
     for number, update in enumerate(final):
         whole = model.recognise_pieces(pieces[: number + 1])[number]
         assert [word.word for word in update.segment.words] == list(whole.words)
-        for word, same in zip(update.segment.words, whole.timed, strict=True):
+        for word, same in zip(update.segment.words, whole.timed, strict=model.gives_times):
             assert word.start == pytest.approx(update.segment.start + same.start)
             assert (word.duration, word.confidence) == (same.duration, same.confidence)
     assert any(word for update in final for word in update.segment.words)
+    if model.folder.name == "model-ctc":
+        assert [update.segment.text.split() for update in final] == SENTENCES
+
+
+@pytest.mark.parametrize("model", ["ctc"], indirect=True)
+def test_words_so_far_are_the_first_of_the_final_ones(model: Model, talk: Samples) -> None:
+    """In most cases, with a model that knows the words."""
+    updates = heard(model, talk, 1000)
+    right = []
+    for update in updates:
+        if not update.final:
+            said = next(u for u in updates if u.final and u.at >= update.at).segment.text
+            right.append(said.startswith(update.segment.text))
+    assert sum(right) > 0.8 * len(right)
 
 
 def test_blocks_do_not_matter(model: Model, talk: Samples) -> None:
@@ -74,14 +106,44 @@ def test_blocks_do_not_matter(model: Model, talk: Samples) -> None:
 
 def test_words_come_while_somebody_speaks(model: Model, talk: Samples) -> None:
     """And they are final a pause after the speech, and a step, in audio that had come by then."""
-    updates = heard(model, talk, 1000)
+    latencies = Latencies()
+    updates = heard(model, talk, 1000, latencies=latencies)
     assert [u.at for u in updates] == sorted(u.at for u in updates)
     for update in updates:
         assert update.final or update.segment.end <= update.at + 1e-9
         assert not update.final or 0.5 <= update.latency <= 0.5 + EVERY + 0.011
     before = [u for u in updates if not u.final and u.segment.words]
     assert before
-    assert "4 utterances; words were final 0." in latencies([u.latency for u in updates if u.final])
+    assert latencies.final == [u.latency for u in updates if u.final]
+    assert len(latencies.computing_final) == 4
+    assert len(latencies.computing) == len(updates) - 4
+    assert latencies.report()[0].startswith("4 utterances; words were final 0.")
+    assert latencies.report()[1].startswith("computing them took 0.")
+
+
+@pytest.mark.parametrize("model", ["blstm"], indirect=True)
+def test_a_network_of_whole_utterances_says_so(model: Model) -> None:
+    assert "blstm needs the end of the whole utterance" in delays(model)
+    with pytest.raises(ValueError, match="blstm needs the whole utterance"):
+        GrowingScores(model, model.usual)
+
+
+@pytest.mark.parametrize("model", BEHIND, indirect=True)
+def test_scores_grow_as_samples_come(model: Model, talk: Samples) -> None:
+    """They are those of all samples at once; as long behind them as it says."""
+    samples, known = talk[RATE : RATE + RATE * 2], model.usual
+    expected = model.scores(model.features(samples), known)
+    for block in (333, 1600, len(samples)):
+        growing, rows = GrowingScores(model, known), []
+        for at in range(0, len(samples), block):
+            rows.append(growing.push(samples[at : at + block]))
+            seconds = min(at + block, len(samples)) / RATE
+            assert sum(map(len, rows)) >= 100 * (seconds - growing.delay) / model.hearings[0].model.module.subsampling
+        found = np.concatenate(rows)
+        np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-4, atol=1e-4)
+    behind = BEHIND[model.folder.name.removeprefix("model-")]
+    assert GrowingScores(model, known).delay == pytest.approx(behind)
+    assert f"at most {behind:.2f} s of audio behind" in delays(model)
 
 
 def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:
@@ -105,7 +167,8 @@ def test_silence_is_forgotten(model: Model) -> None:
 
 def test_a_search_that_goes_on_finds_the_words_of_one_at_once(model: Model) -> None:
     rng = stream(0, "scores")
-    scores = rng.normal(size=(150, model.graph.num_pdfs)).astype(np.float32)
+    columns = model.hearings[0].model.module.columns
+    scores = rng.normal(size=(150, columns)).astype(np.float32)
     for sizes in ([150], [1] * 150, [40, 0, 70, 40]):
         growing = GrowingSearch(model.graph.fst, 9.0, 500)
         for first, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):

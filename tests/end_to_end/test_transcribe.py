@@ -137,12 +137,11 @@ def test_standard_input_and_other_rates(
 
 
 def test_a_served_model_is_asked_and_ended(at: Path) -> None:
-    """The words over HTTP are those of the command; Ctrl-C ends it."""
+    """The words over HTTP are those of the command; SIGINT ends it, also in the background of a shell, where it is
+    ignored at first."""
     path = sorted((at / "test").rglob("*.wav"))[0]
-    # A shell starts what runs in the background with SIGINT ignored, and its children inherit that.
-    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    program = heeding + "from roundelay.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "serve", "model", "--port", "0"]
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    command += [sys.executable, "-m", "roundelay", "serve", "model", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -24,9 +24,9 @@ from roundelay.core.records import (
     Segment,
     of_kind,
 )
+from roundelay.runtime.namespaces.hosts import Hosts, NoNamespaces, why_no_cables, why_not
 from support.beeps import prepare_beeps
 from support.host_training import LEARNING_RATE, PORT, TOO_LONG, HostTraining, bound, results, undisturbed
-from support.namespaces import Hosts, NoNamespaces, why_no_cables, why_not
 from support.until import until
 
 if why_not():

@@ -203,3 +203,11 @@ def test_all_of_the_family_have_the_option() -> None:
         "slowmo": "reset",
         "diloco": "reset",
     }
+
+
+@pytest.mark.parametrize("options", ["delay=5", "fragments=3,delay=2,mix=0.5", "mix=0.5", "delay=5,mix=1"])
+@pytest.mark.parametrize("learners", [1, 4])
+def test_delay_and_mixing_of_diloco_count_in_what_it_declares(options: str, learners: int) -> None:
+    name = f"diloco,period=10,rate=0.2,{options}"
+    declared = make_strategy(name).distance(learners, 1)
+    assert travelled(name, learners, shared=True) == pytest.approx(declared, rel=0.1)

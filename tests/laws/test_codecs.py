@@ -245,6 +245,16 @@ def test_the_simulator_takes_the_bytes_of_the_codec(codec: Codec) -> None:
         assert of_row.mean_ns((0, 1, 2)) == Prices(SLOW, 4, 4.0 * elements).mean_ns((0, 1, 2))
 
 
+@EVERY
+def test_a_fragment_of_a_row_costs_its_share(codec: Codec) -> None:
+    """Of the bytes; and of seconds that were measured with a whole row."""
+    quarter, whole = (Prices(SLOW, 4, 4.0 * elements) for elements in (250_000, 1_000_000))
+    for _ in range(2):  # the second time from memory
+        assert whole.mean_ns((0, 1, 2), codec, 4) == quarter.mean_ns((0, 1, 2), codec)
+    measured = Prices(CostModel(allreduce=0.02).virtual(2), 2, 4e6)
+    assert measured.mean_ns((0, 1), codec, 4) == 5_000_000
+
+
 @pytest.mark.parametrize("parameters", [0, 2 * CHUNK])
 def test_a_coded_run_is_as_much_shorter_as_its_messages(parameters: int) -> None:
     """With vectors and without any: what is paid is the same."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.algorithms.local_update import Sgd
+from roundelay.core.flat import VectorFragment
 from roundelay.core.topology import metropolis_matrix
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.sim.cost import CostModel
@@ -79,6 +80,30 @@ def test_diloco_is_the_model_that_bmuf_with_nesterov_broadcasts(
     setting = f"period={period} momentum={momentum} rate={rate}"
     bmuf = simulated(f"bmuf {setting} nesterov=true", paper, local)
     same(simulated(f"diloco {setting}", paper, local).rows, bmuf.memory["block_broadcast"])
+
+
+@given(UNEVEN, LOCAL, st.integers(2, 4), tenths(0, 9), st.sampled_from(["reset", "keep", "average"]))
+@some
+def test_the_last_fragment_of_streaming_diloco_is_diloco(
+    paper: Paper, local: Sgd, period: int, momentum: float, local_momentum: str
+) -> None:
+    """Its outer steps are taken at a period's end. Coordinates do not see each other, so it is so to the bit."""
+    setting = f"period={period} momentum={momentum} local_momentum={local_momentum}"
+    whole, parts = (simulated(f"diloco {setting}{more}", paper, local) for more in ("", f" fragments={period}"))
+    last = VectorFragment(period - 1, period).within(paper.parameters)
+    assert torch.equal(parts.rows[:, last], whole.rows[:, last])
+    assert torch.equal(parts.memory["outer_momentum"][:, last], whole.memory["outer_momentum"][:, last])
+
+
+@given(PAPERS, LOCAL, st.integers(1, 4))
+@some
+def test_learners_of_streaming_diloco_that_mix_nothing_in_never_talk(paper: Paper, local: Sgd, period: int) -> None:
+    x, memory = paper.start, paper.start
+    for k in range(paper.rounds):
+        for rank, gradient in enumerate(paper.gradients(x, k)):
+            local.update_(x[rank], gradient, {"momentum": memory[rank]}, paper.rate)
+    found = simulated(f"diloco period={period} mix=1 local_momentum=keep", paper, local)
+    same(found.memory["outer_local"], x)
 
 
 @given(UNEVEN, LOCAL, st.integers(1, 4), tenths(0, 8), tenths(1, 10))

@@ -43,6 +43,13 @@ CLOSED = {  # of learners 4 and 8, worked out by hand; docs/stability.md has the
 }
 
 
+DILOCO = (
+    "diloco,period=3,rate=0.7",
+    "diloco,period=4,fragments=2,delay=1,rate=0.7",
+    "diloco,period=3,mix=0.3,rate=0.7",
+)
+
+
 @pytest.mark.parametrize("name", CLOSED)
 def test_the_recursions_have_the_edges_worked_out_by_hand(name: str) -> None:
     for learners, edge in zip((4, 8), CLOSED[name], strict=True):
@@ -58,7 +65,7 @@ def measured(name: str, learners: int, about: float) -> float:
 
 @pytest.mark.parametrize(
     "name",
-    [*CLOSED, "dpsgd:exponential,order=consensus", "easgd", "easgd,period=1", "easgd-sync", "diloco,period=3,rate=0.7"],
+    [*CLOSED, "dpsgd:exponential,order=consensus", "easgd", "easgd,period=1", "easgd-sync", *DILOCO],
 )
 @pytest.mark.parametrize("learners", [4, 8])
 def test_strategies_bear_the_rate_that_theory_says(name: str, learners: int) -> None:

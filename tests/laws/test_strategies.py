@@ -294,7 +294,17 @@ def test_to_wait_once_a_period_is_to_wait_less(name: str) -> None:
     assert seconds(name, 8, (), uneven) < 0.75 * seconds("ssgd", 8, (), uneven)
 
 
-@pytest.mark.parametrize("name", ["delay-by-one", "delayed-gradient", "dpsgd order=consensus", "easgd-sync period=1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "delay-by-one",
+        "delayed-gradient",
+        "dpsgd order=consensus",
+        "easgd-sync period=1",
+        "diloco period=2 delay=1",
+        "diloco period=4 fragments=2 delay=1 codec=int4",
+    ],
+)
 def test_what_is_sent_behind_the_gradient_costs_no_time(name: str) -> None:
     dear, free = CostModel(exchange=0.02, allreduce=0.02), CostModel(exchange=0.0, allreduce=0.0)
     assert seconds(name, 4, (), dear) < 1.02 * seconds(name, 4, (), free)

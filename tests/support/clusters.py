@@ -29,6 +29,8 @@ MANY = (
     "bmuf-fairseq period=2",
     "slowmo period=3",
     "diloco period=3",
+    "diloco period=3 fragments=2 mix=0.25",
+    "diloco period=6 fragments=2 delay=1 mix=0.5 codec=int8",
     "asgd",
     "asgd period=3",
     "asgd staleness_aware=true",

@@ -15,7 +15,7 @@ from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.live import Live
 from roundelay.core.records import Record, Results, read_events
-from support.namespaces import Hosts
+from roundelay.runtime.namespaces.hosts import Hosts
 
 TESTS = Path(__file__).parents[1]
 SECRET = "a secret of these tests alone"

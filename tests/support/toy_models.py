@@ -31,6 +31,17 @@ TINY: dict[str, ModelConfig] = {
     "blstm": BlstmConfig(layers=2, cells=6, bottleneck=8, context=5, deltas=1),
     "blstm-chunks": BlstmConfig(layers=1, cells=6, chunk=7, context=2, deltas=0),
     "conformer": ConformerConfig(layers=1, width=16, heads=2, kernel=5, expansion=2, context=5, deltas=1),
+    "conformer-chunks": ConformerConfig(
+        layers=2,
+        width=8,
+        heads=2,
+        kernel=7,
+        expansion=1,
+        deltas=1,
+        attention_chunk=6,
+        left_chunks=2,
+        dynamic_chunks=True,
+    ),
     "tdnnf": TdnnfConfig(strides=(1, 2), width=12, bottleneck=5, context=3, deltas=1),
 }
 SEQUENCES = tuple(name for name in TINY if name != "dnn")

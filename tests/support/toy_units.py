@@ -19,6 +19,17 @@ from support.toy_corpus import FILTERS, toy_corpus
 UNALIGNED: dict[str, ModelConfig] = {
     "blstm": BlstmConfig(layers=1, cells=6, deltas=0, subsampling=3),
     "conformer": ConformerConfig(layers=1, width=16, heads=2, kernel=5, expansion=2, deltas=0, subsampling=2),
+    "conformer-chunks": ConformerConfig(
+        layers=2,
+        width=8,
+        heads=2,
+        kernel=7,
+        expansion=1,
+        deltas=0,
+        subsampling=3,
+        attention_chunk=6,
+        left_chunks=3,
+    ),
     "tdnnf": TdnnfConfig(strides=(1, 1), width=16, bottleneck=6, deltas=0, subsampling=3),
 }
 

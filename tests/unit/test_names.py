@@ -9,7 +9,7 @@ from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
 SHELL = (
-    *("api", "claims", "commands", "grids", "recipes", "reports"),
+    *("api", "claims", "commands", "grids", "recipes", "reports", "storm"),
     *("cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py"),
 )
 JOINED = ("acoustic.py", "exporting", "packed", "recognition", "transcription")

@@ -1,6 +1,5 @@
 """Links of the README lead somewhere on the page of a package index too."""
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -9,18 +8,15 @@ from types import ModuleType
 import pytest
 import yaml
 
+from support.site import site_module
+
 ROOT = Path(__file__).parents[2]
 URL = "https://example.org/someone/roundelay"
 
 
 @pytest.fixture(scope="module")
 def publish() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("publish", ROOT / "docs" / "site" / "publish.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return site_module("publish")
 
 
 def test_every_link_of_the_readme_becomes_absolute_and_names_a_file(publish: ModuleType) -> None:

@@ -19,16 +19,18 @@ STUB = """\
 # Writes its arguments down and leaves what the command would leave.
 printf '%q ' "$@" >> log
 echo >> log
-out=$2
+out=$2 data=data/$2
 while [ $# -gt 3 ]; do
   [ "$3" = --out ] && out=$4
+  [ "$3" = --data ] && data=$4
   [ "$1" = train ] && [ "$3" = --exp ] && out=$4
   set -- "$1" "$2" "${@:4}"
 done
 leave() { mkdir -p "$(dirname "$1")"; echo "%WER 1.00" > "$1"; }
 case $1 in
-  prepare) leave "data/$2/corpus.json" ;;
+  prepare) leave "$data/corpus.json" ;;
   align) leave "exp/$2/alignment/align.json" ;;
+  adapt) leave "exp/$2/adaptation/features.yaml" ;;
   realign) leave "$out/align.json" ;;
   decode) leave "$out/decode/dev/wer.txt"; leave "$out/decode/test/wer.txt" ;;
 esac
@@ -51,6 +53,13 @@ def check_order(commands: list[list[str]]) -> None:
             if words[0] == "compare":
                 check_axes(options.recipe, axes, [text for text in options.strategies if text not in given])
             there.add(recipe.aligned if words[0] == "align" else options.exp)
+        elif words[0] == "adapt":
+            recipe = load_recipe(options.recipe, options.overrides)
+            assert recipe.alignment in there
+            there.add(recipe.adaptation_folder)
+        elif words[0] == "features":
+            assert options.data in there
+            assert any(folder.name == "adaptation" for folder in there)
         elif words[0] in ("realign", "decode"):
             assert there.issuperset(options.exp)
             assert words[0] == "realign" or all(Path(other) in there for other in options.others)
@@ -61,6 +70,7 @@ def check_order(commands: list[list[str]]) -> None:
     ("name", "arguments", "trained"),
     [
         ("an4", ["DIR", "0 1"], 5),
+        ("an4/adapted", ["DIR", "0 1"], 4),
         ("mini_librispeech", ["DIR", "words.dict", "books.txt", "0 1"], 5),
         ("librispeech", ["."], 1),
         ("switchboard", ["A", "B", "C", "D"], 1),
@@ -78,7 +88,7 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     for model in ("3-gram.arpa.gz", "3-gram.pruned.3e-7.arpa.gz"):
         (tmp_path / model).touch()
     environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    script = [str(SCRIPTS / name / "run.sh"), *arguments]
+    script = [str(SCRIPTS / (f"{name}.sh" if "/" in name else f"{name}/run.sh")), *arguments]
     first = subprocess.run(
         script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
@@ -86,7 +96,8 @@ def test_a_script_is_made_of_commands(tmp_path: Path, name: str, arguments: list
     commands = [shlex.split(line) for line in (tmp_path / "log").read_text().splitlines()]
     check_order(commands)
     trains = ("train", "compare")
-    assert [words[0] if words[0] not in trains else "train" for words in commands[:3]] == ["prepare", "align", "train"]
+    steps = ["train" if words[0] in trains else words[0] for words in commands if words[0] not in ("adapt", "features")]
+    assert steps[:3] == ["prepare", "align", "train"]
     assert sum(words[0] in trains for words in commands) == trained
     # The last thing printed is what was to be found out.
     if name == "switchboard":

@@ -19,33 +19,13 @@ from roundelay.reports.charts import DARKEST
 from roundelay.reports.mistakes import MOST_AUDIO_BYTES, HeardUtterance
 from roundelay.reports.page import MANY_SERIES
 from roundelay.reports.words import confused, difference, errors_by_utterance, holm, rate, utterances_of
+from support.decoded_runs import decoded, two
 from support.fake_runs import Fake, write_run
 from support.outline import Outline
 
 Floats = npt.NDArray[np.float64]
-CSS = Path(__file__).parents[2] / "src" / "roundelay" / "report" / "page.css"
+CSS = Path(__file__).parents[2] / "src" / "roundelay" / "reports" / "page.css"
 PAIRS = [["NINE", "NINE"], ["FIVE", "NINE"], [None, "OH"], ["TWO", None]]
-
-
-def decoded(folder: Path, wrong: dict[str, int], words: int = 10, split: str = "test") -> Path:
-    """A decoded split: so many substitutions of each utterance; speakers a and b, a woman and a man."""
-    lines = []
-    for i, (name, errors) in enumerate(wrong.items()):
-        pairs = [["YES", "NO"]] * errors + [["YES", "YES"]] * (words - errors)
-        who = {"speaker": "ab"[i % 2], "gender": "fm"[i % 2], "subset": None}
-        lines.append(json.dumps({"id": name, **who, "pairs": pairs, "forgiven": []}) + "\n")
-    write_text(folder / "decode" / split / UTTERANCES_FILE, "".join(lines))
-    return folder
-
-
-def two(folder: Path, worse: int) -> list[Path]:
-    """Two runs; the second has up to `worse` errors more in each of forty utterances."""
-    rng = stream(0, "errors")
-    first = {f"u{i}": int(rng.integers(0, 3)) for i in range(40)}
-    second = {name: errors + int(rng.integers(0, worse + 1)) for name, errors in first.items()}
-    one = decoded(write_run(folder, Fake(name="sgd", label="sgd", learners=1)), first)
-    other = decoded(write_run(folder, Fake(name="ssgd", label="ssgd")), second)
-    return [one, other]
 
 
 # numbers --------------------------------------------------------------------------------------------------------------

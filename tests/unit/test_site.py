@@ -11,16 +11,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
+NOTEBOOKS = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.ipynb")}
 
 
 def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    linked = {link for link in re.findall(r"\]\(([^)#\s]+\.md)\)", index) if not link.startswith("../")}
-    assert linked == PAGES
+    linked = {link for link in re.findall(r"\]\(([^)#\s]+\.(?:md|ipynb))\)", index) if not link.startswith("../")}
+    assert linked == PAGES | NOTEBOOKS
     listed = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     outside = {"CONTRIBUTING.md", "CHANGELOG.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("recipes/*/*.md"))}
     made = {name for name in listed if name.startswith("reference/")}
+    made |= {name.replace(".ipynb", ".md") for name in NOTEBOOKS}
     assert len(listed) == len(set(listed))
+    assert made <= set(listed)
     assert set(listed) - made == PAGES | outside | {"index.md"}
 
 
@@ -44,6 +47,14 @@ def test_the_references_are_made_from_the_code(site: Path) -> None:
     assert "training.minibatch_per_learner" in keys
     assert "adpsgd" in keys
     assert "roundelay.attach" in (site / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+
+
+def test_notebooks_are_pages_that_lead_to_each_other(site: Path) -> None:
+    page = (site / "tutorials" / "recordings_to_words" / "index.html").read_text(encoding="utf-8")
+    assert "roundelay" in page
+    assert 'href="../comparing_strategies/"' in page
+    assert 'href="../recordings_to_words.ipynb"' in page
+    assert 'href="../tutorials/your_own_loop/"' in (site / "attach" / "index.html").read_text(encoding="utf-8")
 
 
 def test_no_page_of_the_site_asks_others_for_anything(site: Path) -> None:

@@ -1,6 +1,7 @@
 """Terminal output when a command ends early."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -81,6 +82,29 @@ def test_long_work_says_in_a_log_how_long_it_will_take(monkeypatch: pytest.Monke
         bar.advance()
     bar.finish()
     assert written.getvalue().splitlines()[len(lines) :] == ["reading"]
+
+
+def test_a_notebook_has_a_bar_that_is_written_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing stays of it: every state covers the one before, and the last is blank."""
+    now = [0.0]
+    console = type(terminal.console)(file=io.StringIO())
+    console.is_jupyter = True
+    monkeypatch.setattr(terminal, "console", console)
+    bar = terminal.Bar(quiet=True, clock=lambda: now[0])
+    bar.start("reading", 100)
+    for number in range(100):
+        now[0] += 0.1
+        bar.advance(note="a longer note" * (number < 50))
+    bar.finish()
+    states = capsys.readouterr().out.split("\r")
+    assert 10 <= len(states) <= 25
+    assert any(re.match("reading █{15,16}░{14,15} about 5 s left", state) for state in states)
+    screen = ""
+    for state in states:
+        screen = state + screen[len(state) :]
+    assert not screen.strip()
 
 
 @pytest.mark.parametrize(("quiet", "verbose", "lines"), [(True, False, 0), (False, False, 1), (False, True, 4)])

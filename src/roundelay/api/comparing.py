@@ -89,7 +89,7 @@ def simulate(
         strategies: as the command line writes them, `["ssgd", "adpsgd:random-ring"]`.
         exp: write a run directory for `roundelay.report`; with several strategies one for each in this folder.
         cluster: a YAML file (docs/simulator.md), which says how many learners there are unless `learners` does.
-        scenario: fields of `simulate.scenario.Scenario`: `learners=16, rounds=100, stragglers=["3:4x"]`.
+        scenario: fields of `simulation.scenario.Scenario`: `learners=16, rounds=100, stragglers=["3:4x"]`.
 
     Raises:
         UserError: no such strategy; what does not fit together.

@@ -44,7 +44,7 @@ def prepare(
     """Check the corpus `name`, read its lexicon and compute its features, into the folder `data` (data/NAME).
 
     Args:
-        name: a corpus by name, or the format of your own: kaldi, lhotse.
+        name: a corpus by name, or the format of your own: kaldi, lhotse, recordings.
         options: policies for bad input, and options of features, words and audio.
         progress: draws how far it is; None: at the terminal, or as lines.
         sources: where the corpus is.

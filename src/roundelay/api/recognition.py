@@ -8,11 +8,16 @@ from roundelay.api.recipes import Overrides, texts
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.progress import Progress
+from roundelay.packed.making import config_of
+from roundelay.packed.speech_data import WAV, root_of
 from roundelay.recipes.kept import kept_recipe
 from roundelay.recipes.known import check_overrides
 from roundelay.recipes.recipe import Recipe
 from roundelay.recognition.recognise import Recognised, recognise
-from roundelay.speech.prepared import TRAIN, load_corpus
+from roundelay.speech.corpus.build import prepare_kaldi, prepare_recordings
+from roundelay.speech.corpus.formats.recordings import has_recordings
+from roundelay.speech.corpus.options import Preparation, PrepareOptions
+from roundelay.speech.prepared import CORPUS, load_corpus
 from roundelay.speech.trained import check_trained
 from roundelay.terminal import Bar
 
@@ -33,8 +38,9 @@ def decode(
     Args:
         overrides: options of recognition that differ from the run's recipe, `{"decode.beam": 13}`.
         others: more runs and their weights beside the 1 of `exp`, whose log-likelihoods are averaged; needs `out`.
-        corpus: another prepared corpus, whose splits are recognised; needs `out`, unless the run's own is not found,
-            and this one stands for it.
+        corpus: other speech, with or without transcripts, which is recognised: a prepared corpus, a Kaldi data
+            directory or a folder of recordings. Needs `out`, where speech that is not prepared is (`out`/data), unless
+            it is a prepared corpus and the run's own is not found: then this one stands for it.
         scores: log-likelihoods to decode instead of the model's; needs `out`.
 
     Raises:
@@ -43,6 +49,8 @@ def decode(
     need("speech", "decode")
     given, of = texts(overrides), _path(corpus)
     check_overrides(given)
+    if of is not None:
+        of = prepared_speech(Path(exp), of, _path(out), progress or Bar())
     recipe = decode_recipe(Path(exp), given, of)
     beside = [(Path(run), decode_recipe(Path(run), given, of), weight) for run, weight in others]
     if scores is None:
@@ -67,10 +75,38 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> R
     recipe = kept_recipe(exp, overrides, corpus)
     if corpus is None or any(text.partition("=")[0].strip() == "decode.splits" for text in overrides):
         return recipe
-    splits = tuple(name for name in load_corpus(corpus).splits if name != TRAIN)
+    splits = tuple(load_corpus(corpus).held_out)
     if not splits:
-        raise UserError(f"{corpus}: no split but train. Name what to decode: --set 'decode.splits=[train]'.")
+        raise UserError(f"{corpus}: no split but train. Name what to decode: --split train")
     return replace(recipe, decode=replace(recipe.decode, splits=splits))
+
+
+def prepared_speech(exp: Path, data: Path, out: Path | None, progress: Progress) -> Path:
+    """The prepared corpus in `data`; or, where that is a Kaldi data directory or a folder of recordings, one made of it
+    in `out`/data, with the features that the run in `exp` was trained on.
+
+    Raises:
+        UserError: no speech in the folder; no `out` for speech that is not prepared; files that cannot be used.
+    """
+    if (data / CORPUS).is_file() or not data.is_dir():
+        return data  # which is looked at by whoever loads it
+    is_kaldi = (data / WAV).is_file()
+    if not is_kaldi and not has_recordings(data):
+        raise UserError(
+            f"{data}: neither {CORPUS} nor {WAV} is in it, nor a recording. Give a prepared corpus, a Kaldi data "
+            "directory or a folder of recordings."
+        )
+    if out is None:
+        raise UserError(f"{data} is not prepared; it needs a folder for that, and for the results: give --out DIR.")
+    store = load_corpus(kept_recipe(exp).corpus).features()
+    options = PrepareOptions(features=config_of(store), rate=store.sampling_rate, unlabelled=True)
+    preparation = Preparation(out / "data", data.resolve().name, options=options)
+    if is_kaldi:
+        splits = {data.resolve().name: str(data.resolve())}
+        prepare_kaldi(root_of(data), None, splits, preparation, progress)
+    else:
+        prepare_recordings(data, None, {}, preparation, progress)
+    return preparation.data
 
 
 def _path(given: Path | str | None) -> Path | None:

@@ -80,6 +80,7 @@ def _prepare(options: argparse.Namespace) -> None:
         clean_transcripts=options.clean_transcripts,
         on_overlap=options.on_overlap,
         shards=options.shards,
+        unlabelled=options.unlabelled,
     )
     splits: dict[str, list[str]] = {}
     for split, part in map(_split, options.split):
@@ -214,6 +215,12 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
         metavar="NAME=FOLDER",
         help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
         "librispeech: a part, and a split may be named several times",
+    )
+    sub.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named "
+        "train may be missing",
     )
     _add_policies(sub)
     _add_reading(sub)

@@ -6,6 +6,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay prepare an4 --download",
         "roundelay prepare an4 --download --shards 4",
         "roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv",
+        "roundelay prepare recordings --unlabelled --source talks --data data/talks",
     ),
     "inspect": (
         "roundelay inspect data/mine",
@@ -38,11 +39,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
     ),
     "replay": ("roundelay replay exp/demo/four",),
+    "storm": (
+        "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
+        "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
+    ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "decode": (
         "roundelay decode exp/demo/four",
         "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
         "roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored",
+        "roundelay decode exp/demo/four --data talks --out exp/demo/talks",
         "roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc",
     ),
     "pack": (

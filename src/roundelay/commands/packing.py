@@ -1,6 +1,8 @@
 """Models that leave the house: pack, evaluate."""
 
 import argparse
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
     from roundelay.packed.card import Card
+    from roundelay.packed.evaluate import Evaluated
 
 
 def add(command: Command) -> None:
@@ -52,7 +55,7 @@ def add(command: Command) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="a prepared corpus, or a Kaldi data directory, whose utterances may lack transcripts and speakers",
+        help="a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing",
     )
     sub.add_argument(
         "--split",
@@ -122,11 +125,17 @@ def _evaluate(options: argparse.Namespace) -> None:
     from roundelay.packed.evaluate import Evaluating, evaluate
     from roundelay.packed.model import load_model
     from roundelay.packed.speech_data import read_speech
+    from roundelay.speech.corpus.formats.recordings import RecordingOptions
 
     model = load_model(options.model)
-    data = read_speech(options.data, options.split, options.source, Bar())
     how = Evaluating(options.out, options.workers, options.ignore_case, not options.no_times)
-    for found in evaluate(model, data, how, Bar()):
+    with tempfile.TemporaryDirectory() as converted:
+        data = read_speech(options.data, options.split, options.source, Bar(), RecordingOptions(Path(converted)))
+        _show_evaluated(options, evaluate(model, data, how, Bar()))
+
+
+def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:
+    for found in results:
         if found.summary is None:
             where = f"words are in {options.out / found.split}" if options.out else "give --out DIR to have the words"
             console.print(f"{found.split}: {found.utterances:,} utterances without transcripts; {where}", markup=False)

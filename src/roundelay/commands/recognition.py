@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
+
+if TYPE_CHECKING:
+    from roundelay.recognition.recognise import Recognised
 
 
 def add(command: Command) -> None:
@@ -31,10 +35,19 @@ def add(command: Command) -> None:
     )
     sub.add_argument(
         "--corpus",
+        "--data",
         type=Path,
         metavar="DIR",
-        help="recognise the splits of this prepared corpus instead of the run's own, with the run's words and language "
-        "model; needs --out, unless the run's own corpus is not found: then this one stands for it",
+        help="recognise this instead of the run's corpus, with the run's words and language model: a prepared corpus, "
+        "a Kaldi data directory or a folder of recordings, with or without transcripts; needs --out, unless the run's "
+        "own corpus is not found: then this one, prepared, stands for it",
+    )
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="recognise this split; may be repeated (default: as the recipe says, of another corpus all but train)",
     )
     sub.add_argument(
         "--scores",
@@ -51,30 +64,34 @@ def _decode(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.api.recognition import decode, decode_recipe
+    from roundelay.api.recognition import decode, decode_recipe, prepared_speech
     from roundelay.speech.trained import check_trained
 
     if len(options.exp) > 1 and (options.out or options.others):
         raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
     others = [weighted(text) for text in options.others]
+    changes = [*options.set, *([f"decode.splits=[{','.join(options.split)}]"] if options.split else [])]
+    corpus = options.corpus
+    if corpus is not None:
+        corpus = prepared_speech(options.exp[0], corpus, options.out, Bar())
     # Everything is looked at before anything is decoded, which takes long.
     for exp in (*options.exp, *(exp for exp, _ in others)):
-        decode_recipe(exp, options.set, options.corpus)
+        decode_recipe(exp, changes, corpus)
         if options.scores is None:
             check_trained(exp)
     for exp in options.exp:
         done = decode(
             exp,
-            options.set,
+            changes,
             others=others,
-            corpus=options.corpus,
+            corpus=corpus,
             scores=options.scores,
             out=options.out,
             progress=Bar(),
         )
         for found in done:
             console.print(
-                f"{options.out or exp} {found.split}: {found.summary}  acoustic scale {found.search.scale:g}, "
+                f"{options.out or exp} {found.split}: {_errors(found)}  acoustic scale {found.search.scale:g}, "
                 f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
                 f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
                 markup=False,
@@ -93,6 +110,11 @@ def _decode(options: argparse.Namespace) -> None:
                     "recognised",
                     markup=False,
                 )
+
+
+def _errors(found: "Recognised") -> str:
+    """The word errors of a split, where its words are known."""
+    return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
 
 
 def weighted(text: str) -> tuple[Path, float]:

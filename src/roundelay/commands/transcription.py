@@ -186,61 +186,51 @@ def _stream(options: argparse.Namespace) -> None:
     from roundelay.speech.audio.sound import open_sound
     from roundelay.speech.data.problems import Unusable
     from roundelay.transcription.formats.timed import update_line
-    from roundelay.transcription.live import latencies, updates
+    from roundelay.transcription.live import Latencies, delays, updates
 
     model = load_model(options.model)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
-    waited: list[float] = []
+    complain(delays(model))
+    latencies = Latencies()
     with (
         nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
         if name == STANDARD_INPUT
         else open_sound(Path(name)) as sound
     ):
         try:
-            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel)):
+            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel), latencies):
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:
                     write(f"{update.segment.text}\n")
                 elif not update.final and console.is_terminal:
                     console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
-                if update.final:
-                    waited.append(update.latency)
         except Unusable as error:
             raise UserError(f"{name}: {error}") from None
-    complain(latencies(waited))
+    for line in latencies.report():
+        complain(line)
 
 
-def _serve(options: argparse.Namespace) -> None:
-    import asyncio
-
+def _serve(options: argparse.Namespace) -> int:
     from roundelay.packed.model import load_model
-    from roundelay.transcription.serving.endpoint import Endpoint, Service, refusal
-    from roundelay.transcription.serving.http import Limits, listen
+    from roundelay.transcription.serving.endpoint import Endpoint, Service
+    from roundelay.transcription.serving.http import Limits
+    from roundelay.transcription.serving.serve import ServingPlace, serve
     from roundelay.transcription.transcribing import Options
 
     if options.port > 65535:
         raise UserError(f"--port {options.port}: there are ports up to 65535.")
     model = load_model(options.model)
-    how = Options(most_seconds=60 * options.max_minutes)
-    service = Service(model, options.model.resolve().name, how, options.host)
+    how, name = Options(most_seconds=60 * options.max_minutes), options.model.resolve().name
 
-    async def serve() -> None:
-        def ready(port: int) -> None:
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            _print(f"{service.name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
+    def ready(port: int) -> None:
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        _print(f"{name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
 
-        endpoint = Endpoint(service)
-        limits = Limits(body=options.max_megabytes << 20)
-        await listen(options.host, options.port, limits, endpoint.answer, refusal, ready)
-
-    try:
-        asyncio.run(serve())
-    except OSError as error:
-        raise UserError(
-            f"{options.host}:{options.port} cannot be listened on ({error.strerror or error}). Give another --port, or "
-            "end what uses it."
-        ) from None
+    with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
+        endpoint = Endpoint(Service(model, name, how, options.host, Path(folder)))
+        place = ServingPlace(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
+        return 128 + serve(endpoint, place, ready, complain)
 
 
 def _print(line: str) -> None:

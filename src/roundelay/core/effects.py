@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from roundelay.core.codec import FP32, Codec
+from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Gradient, Minibatch, Snapshot
 
 R_co = TypeVar("R_co", covariant=True)
@@ -71,12 +72,17 @@ class GradMean(Effect[Gradient]):
 @dataclass(frozen=True)
 class Mean(Effect[Tensor]):
     """The weighted mean of `vector` (P,) over `group`, each as it arrives by `codec`; everybody in it must ask, with
-    equal codecs. With weight 0 nothing is sent. The reply is valid until the next Mean."""
+    equal codecs. With weight 0 nothing is sent. The reply is valid until the next Mean.
+
+    `vector` may be a `fragment` (n,) of a vector (P,), of which everybody gives the same; so is the reply then. Only
+    its bytes are sent, and only its part of the codec's memory is met.
+    """
 
     group: tuple[int, ...]
     vector: Tensor
     weight: float = 1.0
     codec: Codec = FP32
+    fragment: VectorFragment = WHOLE
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Legend: P parameters of the model.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,22 @@ CHUNK = 65_536
 """Elements per chunk: 256 KiB of float32. Two operands and a scratch stay in a core's cache, which is what makes a
 fused update or a pair average run at cache speed instead of memory speed. All runtimes walk the same grid, so that a
 kernel that rounds the tail of a vector differently rounds the same elements everywhere."""
+
+
+@dataclass(frozen=True)
+class VectorFragment:
+    """Part number `number`, from 0, of `of` parts of a vector, which lie one after another and are nearly equal."""
+
+    number: int = 0
+    of: int = 1
+
+    def within(self, size: int) -> slice:
+        """Its elements in a vector of `size`; there may be none in one of fewer elements than parts."""
+        return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
+
+
+WHOLE = VectorFragment()
+"""All of a vector."""
 
 
 def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:

@@ -48,10 +48,11 @@ def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> Sher
     Raises:
         UserError: it has no units, or hears features that sherpa-onnx cannot compute.
     """
-    if model.units is None:
+    if model.units is None or model.units.hmm is not None:
+        has = "tied states" if model.units is None else "states of phones"
         raise UserError(
-            f"{name}: export sherpa takes models trained by CTC (training.objective=ctc); this one has tied states. "
-            "Use `roundelay export onnx`."
+            f"{name}: export sherpa takes models trained by CTC (training.objective=ctc); this one has {has}. Use "
+            "`roundelay export onnx`."
         )
     heard, parts = model.input, model.module.frontend.parts
     alone = len(parts) == 1 and parts[0].filterbank and heard is not None and len(heard.filterbanks) == 1

@@ -43,6 +43,9 @@ OF_STATES = "(frames, states) float32, log p(state | frame) - log p(state), natu
 OF_UNITS = (
     "(frames / subsampling, rounded up; units) float32, log p(unit | frame), natural logarithms; the blank is first"
 )
+OF_PHONES = (
+    "(frames / subsampling, rounded up; states of phones) float32, natural logarithms, up to a constant of each row"
+)
 SHERPA_CALLS = {
     "inputs": {
         "features": "(1, frames, features) float32, as sherpa-onnx computes them with the options in sherpa_onnx",
@@ -118,7 +121,7 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
         "made_by": f"roundelay {__version__}",
         "source": name,
         "inputs": dict(zip(INPUTS, IN_WORDS, strict=True)),
-        "output": OF_UNITS if model.units is not None else OF_STATES,
+        "output": _output(model),
         "features": sum(part.width for part in frontend.parts),
         "states": len(model.prior),
         "subsampling": model.module.subsampling,
@@ -144,6 +147,12 @@ def describe_all(
             for about, one, kind in zip(every, packed.networks, scores.heard, strict=True)
         ],
     }
+
+
+def _output(model: AcousticModel) -> str:
+    if model.units is None:
+        return OF_STATES
+    return OF_UNITS if model.units.hmm is None else OF_PHONES
 
 
 def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,10 +1,11 @@
-"""The columns of a packed model's log-likelihoods: tied states, or units and a blank."""
+"""The columns of a packed model's log-likelihoods: tied states, units and a blank, or states of phones."""
 
 from pathlib import Path
 
 from roundelay.core.files import read_json
 from roundelay.packed.folder import PackedModel
 from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.chain import StatesOfPhones
 from roundelay.speech.decode.graphs.ctc import UnitsAndBlank
 from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.hmm.alignment import TREE
@@ -20,4 +21,6 @@ def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> 
     """
     if units is None:
         return TiedStates(DecisionTree.from_json(read_json(folder / TREE)).tying())
+    if units.hmm is not None:
+        return StatesOfPhones(units)
     return UnitsAndBlank(units.columns, BLANK, packed.silence, pieces=units, blank_cost=packed.search.blank_cost)

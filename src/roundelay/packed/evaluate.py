@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roundelay.core.errors import UserError
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
 from roundelay.packed.card import errors_of
@@ -18,11 +17,18 @@ from roundelay.packed.model import Model, Transcript
 from roundelay.packed.speech_data import SpeechData
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.prepared import has_words
 from roundelay.speech.scoring.alignment.groups import Group, by_speaker, by_subset
 from roundelay.speech.scoring.formats.ctm import write_ctm
-from roundelay.speech.scoring.formats.trn import write_trn
 from roundelay.speech.scoring.score import Score, score
-from roundelay.speech.scoring.summary import Summary, place_of, summarise, summarise_subsets, write_score
+from roundelay.speech.scoring.summary import (
+    Summary,
+    place_of,
+    summarise,
+    summarise_subsets,
+    write_score,
+    write_words,
+)
 
 GENDERS = {"f": "women", "m": "men"}
 
@@ -73,17 +79,11 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
         UserError: audio that cannot be used; some utterances of a split have words, and others not.
     """
     for split, utterances in data.splits.items():
-        some = [u for u in utterances if u.words]
-        if some and len(some) < len(utterances):
-            without = next(u.id for u in utterances if not u.words)
-            raise UserError(
-                f"{split}: {len(utterances) - len(some)} of {len(utterances)} utterances have no words, {without} for "
-                "example. Give words to all, or to none to recognise them only."
-            )
+        said = has_words(split, utterances)
         progress.start(f"recognising {split}", len(utterances))
         found = _recognised(model, data, utterances, options, progress)
         progress.finish()
-        if not some:
+        if not said:
             if options.out is not None:
                 _write_words(options.out / split, found, utterances)
             yield Evaluated(split, len(utterances), None, {}, {}, 0, 0)
@@ -172,7 +172,7 @@ def _told(model: Model, evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _write_words(folder: Path, found: Mapping[str, Transcript], utterances: Sequence[Utterance]) -> None:
-    write_trn(folder / "hyp.trn", {u: t.words for u, t in found.items()}, {u.id: u.speaker for u in utterances})
+    write_words(folder, {u: t.words for u, t in found.items()}, utterances)
     _write_times(folder, found, utterances)
 
 

@@ -30,7 +30,7 @@ from roundelay.packed.folder import (
     write_packed,
 )
 from roundelay.recipes.recipe import Recipe
-from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph
+from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of
 from roundelay.recognition.loglikelihoods import EnsembleMember, Models, ensemble, words_said
 from roundelay.speech.decode.graphs.ctc import CtcGraph
 from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
@@ -111,8 +111,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
 def _check_graph(exp: Path, recipe: Recipe) -> None:
     """Raise a UserError unless the model of the run is decoded by a graph that a packed model can have."""
     kind = recipe.decode.graph
-    if kind.tied_states != (not recipe.unaligned):
-        fit = "ctc" if recipe.unaligned else "hmm"
+    if kind.name != (fit := graph_of(recipe)):
         raise UserError(f"{exp}: decode.graph={kind.name} is not for its model. Give --set decode.graph={fit}.")
     if isinstance(kind, CtcGraph) and (kind.search != "words" or kind.units is not None):
         raise UserError(
@@ -128,10 +127,7 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
         UserError: some of them come from elsewhere.
     """
     store = member.store
-    told = dict(store.config)
-    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
-        return only_fbank(build(FbankConfig, told, str(store.folder)))
-    config = build(FeatureConfig, told, str(store.folder))
+    config = config_of(store)
     if config.externals:
         names = ", ".join(part.name for part in config.externals)
         raise UserError(
@@ -140,6 +136,14 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
             "hear any audio: pack a run that was trained on filterbanks."
         )
     return config
+
+
+def config_of(store: FeatureStore) -> FeatureConfig:
+    """The features in a store, as they are computed."""
+    told = dict(store.config)
+    if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
+        return only_fbank(build(FbankConfig, told, str(store.folder)))
+    return build(FeatureConfig, told, str(store.folder))
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:

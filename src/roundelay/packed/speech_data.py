@@ -1,4 +1,4 @@
-"""Speech to be recognised, labelled or not: splits of a prepared corpus, or a Kaldi data directory as it is."""
+"""Speech, labelled or not: splits of a prepared corpus; a Kaldi data directory, or a folder of recordings, as it is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay.speech.audio.recordings import one_word
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay.speech.corpus.formats.recordings import RecordingOptions, has_recordings, read_recordings
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.prepared import CORPUS, TRAIN, load_corpus
 
@@ -28,25 +30,34 @@ class SpeechData:
     others: Sequence[Utterance] = ()
 
 
-def read_speech(data: Path, splits: Sequence[str], source: Path | None, progress: Progress) -> SpeechData:
+def read_speech(
+    data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
+) -> SpeechData:
     """The speech in a folder.
 
     Args:
         splits: of a prepared corpus; none: all but its training split.
         source: what paths in wav.scp begin at; None: the data directory, the folder above or the working directory,
             wherever the first file is.
+        recordings: how a folder of them is read.
 
     Raises:
-        UserError: neither a prepared corpus nor a Kaldi data directory; no such split; files that cannot be used.
+        UserError: no speech in the folder; no such split; files that cannot be used.
     """
     if (data / CORPUS).is_file():
         return _of_corpus(data, splits)
-    if not (data / WAV).is_file():
-        what = "no such folder" if not data.exists() else f"neither {CORPUS} nor {WAV} is in it"
-        raise UserError(f"{data}: {what}. Give a prepared corpus, or a Kaldi data directory.")
+    is_kaldi = (data / WAV).is_file()
+    if not is_kaldi and not has_recordings(data):
+        what = f"neither {CORPUS} nor {WAV} is in it, nor a recording" if data.exists() else "no such folder"
+        raise UserError(f"{data}: {what}. Give a prepared corpus, a Kaldi data directory or a folder of recordings.")
     if splits:
-        raise UserError(f"{data}: a Kaldi data directory is one split: leave --split out.")
-    read = read_data_dir_with(data, source or _root(data), KaldiOptions(words=False), progress)
+        what = "a Kaldi data directory" if is_kaldi else "a folder of recordings"
+        raise UserError(f"{data}: {what} is one split: leave --split out.")
+    if not is_kaldi:
+        return SpeechData(
+            Path(), {one_word(data.resolve().name): read_recordings(data, recordings, progress).utterances}
+        )
+    read = read_data_dir_with(data, source or root_of(data), KaldiOptions(words=False), progress)
     return SpeechData(Path(), {data.resolve().name: read.utterances})
 
 
@@ -54,7 +65,7 @@ def _of_corpus(data: Path, splits: Sequence[str]) -> SpeechData:
     corpus = load_corpus(data)
     if not corpus.audio:
         raise UserError(f"{data}: its features were given, and there is no audio to hear. Give a corpus with audio.")
-    chosen = splits or [name for name in corpus.splits if name != TRAIN]
+    chosen = splits or corpus.held_out
     if unknown := [name for name in chosen if name not in corpus.splits]:
         raise UserError(f"{data} has no split {', '.join(unknown)}, only {', '.join(corpus.splits)}.")
     if not chosen:
@@ -64,7 +75,7 @@ def _of_corpus(data: Path, splits: Sequence[str]) -> SpeechData:
     return SpeechData(data, taken, others)
 
 
-def _root(data: Path) -> Path:
+def root_of(data: Path) -> Path:
     """The folder that the first path in wav.scp begins at, if it is found."""
     for line in (data / WAV).read_text(encoding="utf-8", errors="replace").splitlines():
         path = line.partition(" ")[2].strip()

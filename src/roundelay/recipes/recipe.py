@@ -10,7 +10,7 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
-from roundelay.learner.objectives import AnyObjective, CrossEntropy, Ctc
+from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.init import Init
 from roundelay.recipes.known import read_recipe
 from roundelay.runtime.hosts.options import HostOptions
@@ -62,6 +62,7 @@ class Training(HostOptions):
                     fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
     keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
+    average         the model that a run leaves is the mean over the ends of its last so many epochs
     checkpoint_minutes  a checkpoint inside an epoch after so many minutes of training; null: at the end of epochs only
     disk_patience   seconds for which a full disk is waited for before the run stops; 0: it stops at once
     curve_points    points of curves inside an epoch, at most, of loss, learning rate, gradient norm, speed, staleness
@@ -95,6 +96,7 @@ class Training(HostOptions):
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
     patience_seconds: float = 300.0
     keep_checkpoints: int = 2
+    average: int = 1
     checkpoint_minutes: float | None = None
     disk_patience: float = 3600.0
     curve_points: int = 100
@@ -109,6 +111,8 @@ class Training(HostOptions):
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
         if self.keep_checkpoints < 1:
             raise UserError(f"training.keep_checkpoints is {self.keep_checkpoints}: one is the least.")
+        if self.average < 1:
+            raise UserError(f"training.average is {self.average}: give a number of epochs, 1 for the last alone.")
         if self.checkpoint_minutes is not None and not self.checkpoint_minutes > 0:
             raise UserError(
                 f"training.checkpoint_minutes is {self.checkpoint_minutes}: give minutes, above 0, or null."
@@ -242,7 +246,7 @@ class Recipe:
     @property
     def unaligned(self) -> bool:
         """True if the objective needs no alignment; one that is named all the same is not looked at."""
-        return isinstance(self.training.objective, Ctc)
+        return not self.training.objective.aligned
 
     @property
     def aligned(self) -> Path:
@@ -254,8 +258,8 @@ class Recipe:
         if self.alignment is None:
             raise UserError(
                 f"the recipe {self.name} has no alignment, and tied states are needed here. Give alignment=DIR, the "
-                "folder that `roundelay align` makes; only training.objective=ctc, and decoding what it trained, need "
-                "none."
+                "folder that `roundelay align` makes; only training.objective=ctc or lfmmi, and decoding what they "
+                "trained, need none."
             )
         return self.alignment
 

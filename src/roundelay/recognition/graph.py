@@ -14,6 +14,7 @@ from roundelay.core.progress import Progress
 from roundelay.recipes.recipe import Decoding, Recipe
 from roundelay.recognition.loglikelihoods import FRAME_SECONDS, Models, Source
 from roundelay.speech.decode.confidence import Pronouncing
+from roundelay.speech.decode.graphs import HmmGraph
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
@@ -29,6 +30,7 @@ from roundelay.speech.hmm.topology import Tying
 from roundelay.speech.lexicon.lexicon import read_lexicon
 from roundelay.speech.prepared import Corpus
 from roundelay.speech.unit_labels import units_of
+from roundelay.speech.units import Chain
 
 GRAPHS = "graphs"
 
@@ -43,13 +45,21 @@ def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
     kind = recipe.decode.graph
     if not recipe.unaligned:
         return kind.columns(Alignment.load(recipe.aligned).tying)
-    if not isinstance(kind, CtcGraph):
+    fit = graph_of(recipe)
+    if kind.name != fit or isinstance(kind, HmmGraph):
         raise UserError(
-            f"decode.graph is {kind.name}: the columns of a model trained with training.objective="
-            f"{recipe.training.objective.name} are units and a blank. Give decode.graph=ctc."
+            f"decode.graph is {kind.name}, which is not for models trained with training.objective="
+            f"{recipe.training.objective.name}. Give decode.graph={fit}."
         )
     units = source.members[0].model.units if isinstance(source, Models) else None
     return kind.columns_of(units or units_of(recipe.units, own), own.lexicon.silence)
+
+
+def graph_of(recipe: Recipe) -> str:
+    """Name of the kind of graph for what a recipe trains."""
+    if not recipe.unaligned:
+        return "hmm"
+    return "chain" if isinstance(recipe.units, Chain) else "ctc"
 
 
 @contextmanager

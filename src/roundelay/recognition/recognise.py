@@ -4,7 +4,8 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
                     wer.txt (the %WER line and its interval), errors.txt (every error in its place), utterances.jsonl
                     (words against words, for programs), phones.json (which phones are confused), decode.json; if
                     asked for nbest.txt, lattices.txt.gz, hyp.ctm; where columns are units (decode.graph=ctc) units.txt,
-                    those of the best column of each frame. OUT is the run, or a folder of the user's
+                    those of the best column of each frame. OUT is the run, or a folder of the user's. Of speech
+                    without transcripts there is nothing to compare with: neither references nor errors
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json, write_text
 from roundelay.core.progress import Progress
-from roundelay.core.records import Decoded, Results
+from roundelay.core.records import PHONES_FILE, Decoded, Results
 from roundelay.loggers.base import LoggedRun
 from roundelay.loggers.tensorboard import draw_word_errors
 from roundelay.recipes.recipe import Decoding, Recipe
@@ -42,7 +43,7 @@ from roundelay.speech.decode.lm.given import expected
 from roundelay.speech.decode.parallel import Batch, Search, SearchedGraph
 from roundelay.speech.decode.tuning import Tried
 from roundelay.speech.features.external import Matrices
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay.speech.prepared import Corpus, has_words, load_corpus
 from roundelay.speech.scoring.formats.ctm import write_ctm
 from roundelay.speech.scoring.phones import write_phones
 from roundelay.speech.scoring.score import ErrorCounts, Score, score
@@ -53,6 +54,7 @@ from roundelay.speech.scoring.summary import (
     summarise_subsets,
     word_errors,
     write_score,
+    write_words,
 )
 from roundelay.speech.trained import UNITS
 
@@ -72,6 +74,11 @@ class Recognised:
     subsets: dict[str, Summary]  # where the split has parts
     units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
     unit_errors: ErrorCounts | None = None  # of those
+
+    @property
+    def scored(self) -> bool:
+        """False if the utterances have no transcripts; then the score has none of them."""
+        return bool(self.score.utterances)
 
 
 def recognise(
@@ -109,7 +116,7 @@ def recognise(
     corpus = own if of is None else load_corpus(of)
     _check_asked(exp, recipe, len(others), out, of, scores)
     _check_splits(corpus, config.splits)
-    tuned_on = own if of is not None and TUNING_SPLIT not in corpus.splits else corpus
+    tuned_on = corpus if of is None or _tunes(corpus) else own
     source: Source
     tuned: Source
     if scores is None:
@@ -126,8 +133,9 @@ def recognise(
             found, batch = recognise_split(graph, source, corpus.splits[split], split, options, progress)
             found = replace(found, unit_errors=_unit_errors(found, graph.columns, corpus))
             folder = (out or exp) / "decode" / split
-            _write(folder, found, batch, corpus, config, {**source.told(), **graph.columns.told()}, tried)
-            if out is None:
+            spoken = own if corpus.unlabelled else corpus, corpus.splits[split]
+            _write(folder, found, batch, spoken, config, {**source.told(), **graph.columns.told()}, tried)
+            if out is None and found.scored:
                 _update_results(exp, found)
             done.append(found)
     return done
@@ -138,11 +146,18 @@ def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCo
     model trained here. Utterances that cannot be written in units do not count."""
     if not isinstance(columns, UnitsAndBlank) or columns.pieces is None:
         return None
+    if corpus.unlabelled:
+        return None
     lexicon, refs = corpus.alignment_lexicon, {}
     for utterance in corpus.splits[found.split]:
         if (written := columns.pieces.written(utterance.words, lexicon)) is not None:
             refs[utterance.id] = list(written)
     return score(refs, {u: list(found.units.get(u, ())) for u in refs}).errors if refs else None
+
+
+def _tunes(corpus: Corpus) -> bool:
+    """True if settings of a search can be chosen on a corpus: it has a split for that, with transcripts."""
+    return TUNING_SPLIT in corpus.splits and has_words(TUNING_SPLIT, corpus.splits[TUNING_SPLIT])
 
 
 def _check_splits(corpus: Corpus, splits: Sequence[str]) -> None:
@@ -185,10 +200,6 @@ def _check_asked(
         )
 
 
-def _refs(utterances: Sequence[Utterance]) -> dict[str, list[str]]:
-    return {u.id: u.text.split() for u in utterances}
-
-
 def recognise_split(
     graph: SearchedGraph,
     source: Source,
@@ -197,7 +208,7 @@ def recognise_split(
     options: Search,
     progress: Progress,
 ) -> tuple[Recognised, Batch]:
-    """Decode and score one split."""
+    """Decode one split, and score it if its utterances have transcripts."""
     progress.start(f"decoding {split}", len(utterances))
     frames, units = 0, {}
 
@@ -211,8 +222,9 @@ def recognise_split(
 
     batch = graph.run.search(counted(), options, progress)
     progress.finish()
-    refs, hypotheses = _refs(utterances), batch.hypotheses
-    result = score(refs, {u: list(h.words) for u, h in hypotheses.items()})
+    hypotheses = batch.hypotheses
+    refs = {u.id: u.words for u in utterances} if has_words(split, utterances) else {}
+    result = score(refs, {u: list(h.words) for u, h in hypotheses.items()}) if refs else Score(())
     found = Recognised(
         split,
         result,
@@ -232,17 +244,23 @@ def _write(
     folder: Path,
     found: Recognised,
     batch: Batch,
-    corpus: Corpus,
+    spoken: tuple[Corpus, Sequence[Utterance]],
     config: Decoding,
     told: Mapping[str, Any],
     tried: Mapping[Search, Tried],
 ) -> None:
-    write_score(folder, found.summary, found.subsets, corpus.splits[found.split])
-    write_phones(folder, found.score, corpus.alignment_lexicon)
+    """Write all files of a split: `spoken` is the corpus whose lexicon says how its words sound, and the utterances."""
+    lexical, utterances = spoken
+    if found.scored:
+        write_score(folder, found.summary, found.subsets, utterances)
+        write_phones(folder, found.score, lexical.alignment_lexicon)
+    else:
+        write_words(folder, {u: h.words for u, h in batch.hypotheses.items()}, utterances)
+        (folder / PHONES_FILE).unlink(missing_ok=True)
     (folder / UNITS).unlink(missing_ok=True)
     if found.units:
         write_text(folder / UNITS, "".join(f"{u} {' '.join(units)}\n" for u, units in found.units.items()))
-    _write_details(folder, batch, corpus.splits[found.split], config)
+    _write_details(folder, batch, utterances, config)
     write_json(
         folder / "decode.json",
         {

@@ -3,19 +3,16 @@
 It asks nobody for anything: style, script and charts are in it, and the letters are the reader's own.
 """
 
-import base64
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
-from roundelay import __version__
 from roundelay.core.files import write_text
 from roundelay.reports.comparison import Comparison, compare_runs
 from roundelay.reports.curves import consensus, curves
 from roundelay.reports.details import run_section, table
+from roundelay.reports.document import document, footer
 from roundelay.reports.headline import headline, scored_split
 from roundelay.reports.mistakes import Listen, mistakes
 from roundelay.reports.panels import joined, speed, speedup, time_to_target, word_errors
@@ -89,9 +86,6 @@ def render_html(
     sections = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
     split = scored_split(runs)
     errors = mistakes(series, split, listen)
-    footer = element(
-        "footer", element("p", f"Made by Roundelay {esc(__version__)} from the records of these runs alone.")
-    )
     main = element(
         "main",
         header,
@@ -103,9 +97,9 @@ def render_html(
         _section("Speed", _two(scaling)) if scaling else "",
         _section("Talking", _two(talking), who) if talking and not alone else "",
         _section("Each run", *sections),
-        footer,
+        footer(),
     )
-    return _document(title, main, sound=listen is not None)
+    return document(title, main, sound=listen is not None)
 
 
 def _choice(series: Sequence[Series]) -> str:
@@ -161,20 +155,3 @@ def _over_seeds(comparison: Comparison) -> list[PageTable]:
         return []
     meanings = ["who talks to whom, and how many learners", *(column.meaning for column in means(comparison))]
     return [PageTable("Means over seeds ± standard deviation of one run", rows, meanings)]
-
-
-def _document(title: str, main: str, *, sound: bool = False) -> str:
-    here = files("roundelay.reports")
-    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    # Forbids every request and every script but ours: neither a mistake here nor a name in a record can make one.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    policy += "; media-src data:" if sound else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<link rel="icon" href="data:,">\n<title>{esc(title)}</title>\n<style>\n{style}</style>\n</head>\n'
-        f"<body>\n{main}\n<script>{script}</script>\n</body>\n</html>\n"
-    )

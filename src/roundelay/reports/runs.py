@@ -39,6 +39,8 @@ from roundelay.core.records import (
 
 EVENTS = "events.jsonl"
 RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
+OF_UTTERANCES = ("ctc", "lfmmi")
+"""Objectives whose examples are utterances."""
 
 
 class State(Enum):
@@ -96,7 +98,8 @@ class Run:
     @property
     def of_utterances(self) -> bool:
         """True if examples are utterances: losses are nats an utterance, and what records call frames are those."""
-        return "ctc" in (self.settings.get("training.objective.name"), self.settings.get("training.objective"))
+        told = {self.settings.get("training.objective.name"), self.settings.get("training.objective")}
+        return not told.isdisjoint(OF_UTTERANCES)
 
     @property
     def stragglers(self) -> tuple[str, ...]:

@@ -8,6 +8,11 @@ def unix_clock() -> float:
     return time.time()
 
 
+def steady_clock() -> float:
+    """Seconds since some moment: never set back."""
+    return time.monotonic()
+
+
 def pause(seconds: float) -> None:
     """Do nothing for a while."""
     time.sleep(seconds)

@@ -13,19 +13,24 @@ from torch import Tensor
 
 from roundelay.core.codec import Codec
 from roundelay.core.effects import Exchange
+from roundelay.core.flat import WHOLE, VectorFragment
 
 
-def arrived(codec: Codec, vector: Tensor, weight: float, memory: Mapping[str, Tensor]) -> Tensor:
+def arrived(
+    codec: Codec, vector: Tensor, weight: float, memory: Mapping[str, Tensor], fragment: VectorFragment = WHOLE
+) -> Tensor:
     """The vector (P,) that others receive of `vector` (P,): itself by an exact codec, else another. With weight 0
     nothing is sent, and nothing is remembered.
 
     Args:
         memory: the learner's, by name; the codec's is changed.
+        fragment: of a vector (P,) that `vector` (n,) is; the same part of the codec's memory is changed.
     """
     if codec.exact or not weight or not vector.numel():
         return vector
     found = torch.empty_like(vector)
-    codec.send(vector, memory_of(codec, memory), found)
+    rest = memory_of(codec, memory)
+    codec.send(vector, None if rest is None else rest[fragment.within(len(rest))], found)
     return found
 
 

@@ -57,11 +57,17 @@ class Corpus:
     remarks: list[str] = field(default_factory=list)  # what `prepare` found odd, though nothing was broken
     absent_shards: tuple[int, ...] = ()  # shards of train whose features are not here; nor are their utterances
     train_transcripts: tuple[str, ...] = ()  # of all shards, where some are absent
+    unlabelled: bool = False  # to be recognised alone: splits of any names, words or none, no lexicon
 
     @property
     def utterances(self) -> list[Utterance]:
         """Utterances of all splits, in the order of their frames in the feature store."""
         return [utterance for split in self.splits.values() for utterance in split]
+
+    @property
+    def held_out(self) -> list[str]:
+        """Splits that are recognised where nobody names them: all but the training split."""
+        return [name for name in self.splits if self.unlabelled or name != TRAIN]
 
     def features(self) -> FeatureStore:
         """Open the features.
@@ -79,10 +85,23 @@ class Corpus:
 
     def transcripts(self, split: str) -> list[str]:
         """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new. Those of absent
-        shards are among them."""
+        shards are among them.
+
+        Raises:
+            UserError: the corpus is unlabelled.
+        """
+        self.check_labelled()
         if split == TRAIN and self.absent_shards:
             return list(self.train_transcripts)
         return [u.text for u in self.splits[split] if u.speed == 1]
+
+    def check_labelled(self) -> None:
+        """Raise a UserError if the corpus is for recognition alone."""
+        if self.unlabelled:
+            raise UserError(
+                f"{self.folder}: prepared with --unlabelled, to be recognised: nothing is trained on or aligned to it. "
+                "Prepare it with its transcripts, a lexicon and a split named train."
+            )
 
     @property
     def alignment_lexicon(self) -> Lexicon:
@@ -167,11 +186,13 @@ def load_corpus(folder: Path) -> Corpus:
             "guessed": int(summary.get("guessed", 0)),
             "remarks": [str(remark) for remark in summary.get("remarks", ())],
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
+            "unlabelled": bool(summary.get("unlabelled", False)),
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder / CORPUS}: not what `roundelay prepare` writes ({error!r}). Run it again.") from error
-    splits = {name: read_manifest(folder / f"{name}.jsonl") for name in names}
+    unlabelled = fields["unlabelled"]
+    splits = {name: read_manifest(folder / f"{name}.jsonl", words=not unlabelled) for name in names}
     if summary.get("held_out_words"):
         fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
     if absent := absent_shards(folder / fields["feature_folder"]):
@@ -179,7 +200,8 @@ def load_corpus(folder: Path) -> Corpus:
         fields["train_transcripts"] = tuple(u.text for u in splits[TRAIN] if u.speed == 1)
         splits[TRAIN] = [u for u in splits[TRAIN] if u.id not in gone]
         fields["absent_shards"] = tuple(absent)
-    return Corpus(folder=folder, splits=splits, lexicon=read_lexicon(folder / lexicon_name, silence), **fields)
+    lexicon = Lexicon({}, silence) if unlabelled else read_lexicon(folder / lexicon_name, silence)
+    return Corpus(folder=folder, splits=splits, lexicon=lexicon, **fields)
 
 
 def write_prepared(corpus: Corpus) -> None:
@@ -188,13 +210,15 @@ def write_prepared(corpus: Corpus) -> None:
     Raises:
         UserError: an id occurs in two splits; the disk is full.
     """
-    check_splits(corpus.splits)
+    check_splits(corpus.splits, corpus.unlabelled)
     # While the folder is a mixture of old and new it must not look prepared.
     (corpus.folder / CORPUS).unlink(missing_ok=True)
     for name, utterances in corpus.splits.items():
-        write_manifest(corpus.folder / f"{name}.jsonl", utterances)
-    write_lexicon(corpus.folder / PREPARED_LEXICON, corpus.lexicon)
-    kept = [*(f"{name}.jsonl" for name in corpus.splits), PREPARED_LEXICON]
+        write_manifest(corpus.folder / f"{name}.jsonl", utterances, words=not corpus.unlabelled)
+    kept = [f"{name}.jsonl" for name in corpus.splits]
+    if not corpus.unlabelled:
+        write_lexicon(corpus.folder / PREPARED_LEXICON, corpus.lexicon)
+        kept.append(PREPARED_LEXICON)
     write_checked(
         corpus.folder / CORPUS,
         {
@@ -214,6 +238,7 @@ def write_prepared(corpus: Corpus) -> None:
             "guessed": corpus.guessed,
             "held_out_words": len(corpus.held_out_words),
             "remarks": corpus.remarks,
+            **({"unlabelled": True} if corpus.unlabelled else {}),
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },
@@ -222,13 +247,17 @@ def write_prepared(corpus: Corpus) -> None:
     )
 
 
-def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
-    """Raise a UserError unless there is a training split, no split is empty and no id occurs in two of them."""
-    if TRAIN not in splits:
+def check_splits(splits: Mapping[str, Sequence[Utterance]], unlabelled: bool = False) -> None:
+    """Raise a UserError unless there is a training split (of an unlabelled corpus: all or no utterances of each split
+    have words), no split is empty and no id occurs in two of them."""
+    if not unlabelled and TRAIN not in splits:
         raise UserError(
             f"A corpus needs a split named `{TRAIN}`; there are: {', '.join(splits) or 'none'}. Speech that is to be "
-            "recognised alone need not be prepared: `roundelay evaluate MODEL --data DIR` takes a Kaldi data directory."
+            "recognised alone is prepared with --unlabelled, or not at all: `roundelay evaluate MODEL --data DIR` and "
+            "`roundelay decode EXP --data DIR` take it as it is."
         )
+    for name, utterances in splits.items() if unlabelled else ():
+        has_words(name, utterances)
     if odd := [name for name in splits if not is_one_word(name) or "/" in name]:
         raise UserError(
             f"A split's name becomes a file's: {', '.join(map(repr, odd))} must be one word without a slash."
@@ -241,6 +270,21 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]]) -> None:
             for name in again[:50]
         ]
         raise UserError(f"{len(again)} utterance ids occur more than once; rename them:\n{listing(where)}")
+
+
+def has_words(split: str, utterances: Sequence[Utterance]) -> bool:
+    """True if all utterances of a split have transcripts, False if none has.
+
+    Raises:
+        UserError: some have, and others not.
+    """
+    without = [u.id for u in utterances if not u.words]
+    if without and len(without) < len(utterances):
+        raise UserError(
+            f"{split}: {len(without)} of {len(utterances)} utterances have no words, {without[0]} for example. Give "
+            "words to all, or to none to recognise them only."
+        )
+    return not without
 
 
 def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:

@@ -16,8 +16,20 @@ With another `codec` than fp32 learners send what they have changed, coded, inst
 
 Four bits are Streaming DiLoCo's (Douillard et al. 2025, arXiv 2501.18512), without its e_i.
 
+Of that paper are also `fragments` F, `delay` tau and `mix` alpha. The model is cut into F parts; in every period H part
+f has an outer step of its own, after H (f + 1) / F local ones, of what it was tau steps before:
+
+    v_f, W_f <- outer step on the mean of x_f as it was tau steps ago
+    x_f      <- (1 - alpha) W_f + alpha x_f           alpha: the learner's own part in what it goes on from
+
+so that the most that is sent at once is a part, while learners go on. With 1, 0 and 0 that is DiLoCo. The equations and
+the times are those of torchft's DiLoCo (its `fragment_sync_delay` and `fragment_update_alpha`), which were read, and
+whose records hold this file; the paper's own text was not. Where we differ: parts are runs of the row, not sets of
+layers; means are weighted by the frames since the period began; a segment that ends within a period ends with the
+outer steps that are left of it, and every segment with W in all rows; the next takes learners' own models up again.
+
 Sent: one model (4 P bytes; by int8 about P, by int4 about P / 2) a learner every `period` steps, which may be hundreds.
-Waits: everybody for the slowest, every `period` steps.
+Waits: everybody for the slowest, every `period` steps; with `delay` only for whoever is that many steps behind.
 """
 
 from dataclasses import dataclass
@@ -30,15 +42,28 @@ from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.outer_momentum import outer_nesterov_
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
-from roundelay.core.effects import Mean
+from roundelay.core.effects import Begin, Draw, Grad, Mean, Wait
+from roundelay.core.errors import UserError
+from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, positive, share
+from roundelay.strategies.base import Traits, at_least, positive, share
 from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
 
 PAPER_RATE = 0.7
 """Of the outer step, with outer momentum 0.9 and a minibatch for each learner."""
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
 """Vectors: W, v, room for g, and e."""
+LOCAL = "outer_local"
+"""The learner's own model, where it is not W between two segments."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The outer step of a fragment: its mean is begun after so many steps of a period, and taken after so many."""
+
+    fragment: VectorFragment
+    begun: int
+    taken: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,9 @@ class DiLoCo(Periodic):
     rate: float | None = None
     momentum: float = 0.9
     codec: str = one_of(CODECS, "fp32")
+    fragments: int = 1
+    delay: int = 0
+    mix: float = 0.0
 
     name: ClassVar[str] = "diloco"
     traits: ClassVar[Traits] = Traits(
@@ -66,14 +94,43 @@ class DiLoCo(Periodic):
         if self.rate is not None:
             positive(self.name, "rate", self.rate)
         codec_named(self.codec, f"{self.name}.codec")
+        at_least(self.name, "fragments", self.fragments)
+        at_least(self.name, "delay", self.delay, 0)
+        if self.fragments > self.period:
+            raise UserError(
+                f"{self.name}.fragments is {self.fragments} with a period of {self.period}: each needs a step of its "
+                "own, so give as many at most."
+            )
+        if self.delay >= (apart := self.period // self.fragments):
+            raise UserError(
+                f"{self.name}.delay is {self.delay}, but outer steps are {apart} steps apart (period {self.period} by "
+                f"{self.fragments} fragments): give less."
+            )
+        if not 0 <= self.mix <= 1:
+            raise UserError(f"{self.name}.mix is {self.mix}: choose a number from 0 to 1.")
 
     @property
     def memory(self) -> tuple[str, ...]:
-        return (ANCHOR, MOMENTUM) if self.form.exact else (ANCHOR, MOMENTUM, CHANGE, LEFT)
+        coded = () if self.form.exact else (CHANGE, LEFT)
+        return ANCHOR, MOMENTUM, *coded, *([LOCAL] if self.streams else [])
+
+    @property
+    def streams(self) -> bool:
+        """True where learners go on from other models than W at the end of a period."""
+        return self.fragments > 1 or self.mix > 0
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Outer steps of a period, in their order. One is taken before the next is begun."""
+        parts = (VectorFragment(number, self.fragments) for number in range(self.fragments))
+        ends = [(part, part.within(self.period).stop) for part in parts]
+        return tuple(Turn(part, end - self.delay, end) for part, end in ends)
 
     @property
     def label(self) -> str:
-        return super().label + f" {self.codec}" * (not self.form.exact)
+        codec = f" {self.codec}" * (not self.form.exact)
+        streaming = f" fragments {self.fragments} delay {self.delay} mix {self.mix:g}"
+        return super().label + codec + streaming * (self.streams or self.delay > 0)
 
     @property
     def form(self) -> Codec:
@@ -89,22 +146,64 @@ class DiLoCo(Periodic):
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         plain = PlainSetting(learners, minibatches_a_round)
         momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum)
+        outer, seen = rate / (1 - momentum), 1 - (1 - self.mix) * self.delay / self.period
+        return self.shortfall(plain) * outer * seen / (1 - self.mix + self.mix * outer)
+
+    async def learn(self, me: Me) -> None:
+        begun, taken = ({getattr(turn, at): turn.fragment for turn in self.turns} for at in ("begun", "taken"))
+        self.start(me)
+        steps, frames = 0, 0.0
+        mean: Mean | Wait[Tensor] | None = None
+        while batch := await Draw():
+            gradient = await Grad(me.snapshot(), batch)
+            me.step(gradient)
+            steps, frames = steps + 1, frames + gradient.weight
+            if steps in begun:
+                mean = self.given(me, frames, begun[steps])
+                mean = Wait(await Begin(mean)) if self.delay else mean
+            if steps in taken and mean is not None:
+                await self._end_turn(me, mean, frames, taken[steps])
+                mean = None
+            if steps == self.period:
+                steps, frames = 0, 0.0
+        for turn in self.turns:
+            if turn.taken > steps > 0:
+                await self._end_turn(me, mean or self.given(me, frames, turn.fragment), frames, turn.fragment)
+                mean = None
+        self.finish(me)
+
+    async def _end_turn(self, me: Me, mean: Mean | Wait[Tensor], frames: float, fragment: VectorFragment) -> None:
+        self.end_block(me, await mean, fragment)
+        await self._settle_momentum(me, frames, fragment)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:
             me.memory[ANCHOR].copy_(me.x)
+        elif self.streams:
+            me.replace(me.memory[LOCAL])
 
-    def given(self, me: Me, frames: float) -> Mean:
-        codec = self.form
-        if codec.exact:
-            return super().given(me, frames)
-        return Mean(me.everyone, torch.sub(me.memory[ANCHOR], me.x, out=me.memory[CHANGE]), frames, codec)
+    def given(self, me: Me, frames: float, fragment: VectorFragment = WHOLE) -> Mean:
+        codec, part = self.form, fragment.within(len(me.x))
+        given = me.x[part]
+        if not codec.exact:
+            given = torch.sub(me.memory[ANCHOR][part], given, out=me.memory[CHANGE][part])
+        return Mean(me.everyone, given, frames, codec, fragment)
 
-    def end_block(self, me: Me, mean: Tensor) -> None:
-        anchor, outer = me.memory[ANCHOR], me.memory[MOMENTUM]
+    def end_block(self, me: Me, mean: Tensor, fragment: VectorFragment = WHOLE) -> None:
+        part = fragment.within(len(me.x))
+        anchor, outer = me.memory[ANCHOR][part], me.memory[MOMENTUM][part]
         momentum, rate = self.settled(me)
         if not self.form.exact:
-            mean = torch.sub(anchor, mean, out=me.memory[CHANGE])
+            mean = torch.sub(anchor, mean, out=me.memory[CHANGE][part])
         outer_nesterov_(anchor, outer, mean, rate, momentum)
-        me.replace(anchor)
+        if not self.streams:
+            me.replace(anchor)
+            return
+        local = me.memory[LOCAL].copy_(me.x)
+        local[part].lerp_(anchor, 1 - self.mix)
+        me.replace(local)
+
+    def finish(self, me: Me) -> None:
+        if self.streams:
+            me.memory[LOCAL].copy_(me.x)
+            me.replace(me.memory[ANCHOR])

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from roundelay.core.effects import Draw, Grad, Mean
+from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
 from roundelay.strategies.base import Strategy, at_least
 
@@ -83,13 +84,20 @@ class Periodic(Strategy):
 
     async def _end_block(self, me: Me, frames: float) -> None:
         self.end_block(me, await self.given(me, frames))
+        await self._settle_momentum(me, frames)
+
+    async def _settle_momentum(self, me: Me, frames: float, fragment: VectorFragment = WHOLE) -> None:
         if me.learners == 1 or self.local_momentum == "keep":
             return
-        if self.local_momentum == "reset":
+        if self.local_momentum == "reset" and fragment == WHOLE:
             me.reset_momentum()
             return
         for vector in me.momentum.values():
-            vector.copy_(await Mean(me.everyone, vector, frames))
+            part = vector[fragment.within(len(vector))]
+            if self.local_momentum == "reset":
+                part.zero_()
+            else:
+                part.copy_(await Mean(me.everyone, part, frames, fragment=fragment))
 
     def given(self, me: Me, frames: float) -> Mean:
         """The mean that a block ends with: of all models, by the frames each was trained with."""

@@ -1,6 +1,5 @@
 """Recordings to transcribe: files, folders, lists of files, standard input."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,11 +7,8 @@ from typing import BinaryIO, final
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
+from roundelay.speech.audio.recordings import recordings_below, unique_names
 
-KINDS = frozenset(
-    "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
-)
-"""Endings by which a folder's recordings are known."""
 LISTS = frozenset({".txt", ".lst", ".list", ".scp"})
 STANDARD_INPUT = "-"
 MOST_BYTES = 8 << 30
@@ -59,12 +55,12 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
         if text == STANDARD_INPUT and standard_input is not None:
             found.append(("stdin", standard_input))
         elif path.is_dir():
-            found += _in_folder(path)
+            found += ((one.stem, one) for one in recordings_below(path))
         elif path.suffix.lower() in LISTS:
             found += _in_list(path)
         else:
             found.append((path.stem, path))
-    named = _named(found)
+    named = [Recording(name, path) for name, path in unique_names(found).items()]
     return [replace(one, given=STANDARD_INPUT) if one.path == standard_input else one for one in named]
 
 
@@ -86,15 +82,6 @@ def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:
     return path
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
-    if not paths:
-        raise UserError(
-            f"{folder}: no recording in this folder; they are known by their endings: .wav, .flac, .mp3 ..."
-        )
-    yield from ((path.stem, path) for path in paths)
-
-
 def _in_list(path: Path) -> Iterator[tuple[str, Path]]:
     lines = read_text(path, "it is to name recordings, one a line").splitlines()
     named = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
@@ -113,29 +100,3 @@ def _in_list(path: Path) -> Iterator[tuple[str, Path]]:
             yield name, path.parent / rest.strip()
         else:
             yield whole.stem, whole
-
-
-def _named(found: Sequence[tuple[str, Path]]) -> list[Recording]:
-    """Recordings with unique names: with the folder in front where it takes that, then with a number behind."""
-    unique = dict.fromkeys(found)
-    stems: dict[str, int] = {}
-    for name, _ in unique:
-        stems[_word(name)] = stems.get(_word(name), 0) + 1
-    result: dict[str, Recording] = {}
-    for name, path in unique:
-        word = _word(name)
-        if stems[word] > 1 and path.parent.name not in ("", ".."):
-            word = f"{_word(path.parent.name)}/{word}"
-        number, candidate = 1, word
-        while candidate in result:
-            number += 1
-            candidate = f"{word}.{number}"
-        result[candidate] = Recording(candidate, path)
-    return list(result.values())
-
-
-def _word(name: str) -> str:
-    """A name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind
-    it stands a channel), and never `.`, `..` or `;;`."""
-    word = re.sub(r"[^\w.+=~%#,-]", "_", name).lstrip(".;")
-    return word or "recording"

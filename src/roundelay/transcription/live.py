@@ -1,24 +1,26 @@
 """Recognition while somebody speaks: words so far, and final ones when a pause follows.
 
 An utterance begins where the detector hears speech and ends with a pause, or after `longest` seconds. While it lasts,
-the words so far are found every `EVERY` seconds: by networks that see a window around each frame (dnn), as the frames
-come, in one search that goes on; by others (which see all of an utterance) from its beginning, ever more rarely. At its
-end it is recognised once more as a whole, normalised by all that was said so far, itself included: these are the words
-that the model gives for the same samples, recognised at once after the same utterances.
+the words so far are found every `EVERY` seconds: by networks that need no end of an utterance (dnn, a conformer in
+chunks), as the frames come, each evaluated once, in one search that goes on; by others from its beginning, ever more
+rarely. At its end it is recognised once more as a whole, normalised by all that was said so far, itself included: these
+are the words that the model gives for the same samples, recognised at once after the same utterances.
 
 Legend: N samples, T frames.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.packed.hearing import PieceFeatures, Statistics
+from roundelay.packed.growing import GrowingScores, whole_only
+from roundelay.packed.hearing import PieceFeatures
 from roundelay.packed.model import Model
+from roundelay.runtime.base import wall_clock
 from roundelay.speech.audio.activity import (
     FRAMES_PER_SECOND,
     Cutting,
@@ -32,7 +34,6 @@ from roundelay.speech.audio.activity import (
 from roundelay.speech.audio.sound import Sound
 from roundelay.speech.audio.speed import Resampler
 from roundelay.speech.data.problems import Unusable, counted
-from roundelay.speech.models.network import FrameNetwork
 from roundelay.speech.search.beam import GrowingSearch
 from roundelay.transcription.transcript import Segment, placed
 
@@ -70,15 +71,67 @@ class Update:
 
 
 @final
+@dataclass
+class Latencies:
+    """Latencies of a stream, measured.
+
+    Attributes:
+        final: audio from the end of the speech to the final words of every utterance (s).
+        computing_final, computing: time that final words, and words so far, took to be found (s).
+    """
+
+    final: list[float] = field(default_factory=list)
+    computing_final: list[float] = field(default_factory=list)
+    computing: list[float] = field(default_factory=list)
+
+    def report(self) -> list[str]:
+        """Sentences for people."""
+        if not self.final:
+            return ["nothing was said."]
+        lines = [
+            f"{counted(len(self.final), 'utterance')}; words were final {np.mean(self.final):.2f} s of audio after "
+            f"they were said, at most {max(self.final):.2f} s",
+            f"computing them took {_mean_and_most(self.computing_final)}",
+        ]
+        if self.computing:
+            lines[1] += f"; words so far, each time, {_mean_and_most(self.computing)}"
+        return lines
+
+
+def _mean_and_most(seconds: Sequence[float]) -> str:
+    return f"{np.mean(seconds):.3f} s, at most {max(seconds):.3f} s"
+
+
+def delays(model: Model) -> str:
+    """A sentence on how far words so far are behind the audio, or why they are not found as it comes."""
+    if needing := _whole_only(model):
+        return (
+            f"{needing} of the whole utterance: words so far are found from its beginning, each time it has grown by a "
+            "quarter. A dnn, or a conformer with model.attention_chunk, finds them as the audio comes"
+        )
+    behind = GrowingScores(model, model.usual).delay
+    return f"words so far are at most {behind:.2f} s of audio behind, and are shown every {EVERY:g} s"
+
+
+def _whole_only(model: Model) -> str:
+    """Subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing does."""
+    if names := whole_only(model):
+        return f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} the end"
+    return "rescoring needs the end" if model.packed.rescored else ""
+
+
+@final
 class Live:
     """Recognises what comes, of one speaker.
 
     Args:
         model: a packed model.
         cutting: options; `pause` ends an utterance.
+        latencies: where to note them.
     """
 
-    def __init__(self, model: Model, cutting: Cutting = USUAL) -> None:
+    def __init__(self, model: Model, cutting: Cutting = USUAL, latencies: Latencies | None = None) -> None:
+        self._latencies = latencies or Latencies()
         self._model, self._cutting, self._rate = model, cutting, model.sample_rate
         self._energies = Energies(self._rate)
         self._level: npt.NDArray[np.float32] = np.zeros(0, np.float32)
@@ -154,22 +207,28 @@ class Live:
 
     def _partial(self) -> Update:
         assert self._start is not None
+        begun = wall_clock()
         words = self._growing.words(self._samples(self._start, self._now), self._past)
+        self._latencies.computing.append(wall_clock() - begun)
         at, start = self._now / FRAMES_PER_SECOND, self._start / FRAMES_PER_SECOND
         return Update(at, at, placed(words, (), start, at), final=False)
 
     def _final(self, end: int, spoken: int) -> Update:
         assert self._start is not None
+        begun = wall_clock()
         features = self._model.features(self._samples(self._start, end))
         self._past.append(features)
         while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
             self._past.popleft()
         found = self._model.of_features(features, self._model.statistics(list(self._past)))
+        self._latencies.computing_final.append(wall_clock() - begun)
         start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
         segment = placed(found.words, found.timed, start, until)
         self._start = None
         self._forget(end)
-        return Update(self._now / FRAMES_PER_SECOND, spoken / FRAMES_PER_SECOND, segment, final=True)
+        update = Update(self._now / FRAMES_PER_SECOND, spoken / FRAMES_PER_SECOND, segment, final=True)
+        self._latencies.final.append(update.latency)
+        return update
 
     def _samples(self, first: int, last: int) -> Samples:
         begin = self._at(self._held_first)
@@ -191,28 +250,25 @@ class Live:
         return frame * self._rate // FRAMES_PER_SECOND
 
 
-def latencies(waited: Sequence[float]) -> str:
-    """A sentence on the latencies of final words."""
-    if not waited:
-        return "nothing was said."
-    return (
-        f"{counted(len(waited), 'utterance')}; words were final {np.mean(waited):.2f} s of audio after they were said, "
-        f"at most {max(waited):.2f} s"
-    )
-
-
-def updates(model: Model, sound: Sound, cutting: Cutting = USUAL, channel: int = 0) -> Iterator[Update]:
+def updates(
+    model: Model,
+    sound: Sound,
+    cutting: Cutting = USUAL,
+    channel: int = 0,
+    latencies: Latencies | None = None,
+) -> Iterator[Update]:
     """Updates from a sound that is open, block by block.
 
     Args:
         channel: from 1; 0 for the mean of all.
+        latencies: where to note them.
 
     Raises:
         Unusable: the sound is damaged, or has no such channel.
     """
     if channel > sound.channels:
         raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
-    resampler, live = Resampler(sound.rate, model.sample_rate), Live(model, cutting)
+    resampler, live = Resampler(sound.rate, model.sample_rate), Live(model, cutting, latencies)
     for block in sound.blocks:
         mono = block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
         yield from live.push(resampler.push(mono))
@@ -230,48 +286,30 @@ class _Growing:
     def __init__(self, model: Model) -> None:
         self._model, self._options = model, model.packed.search.search(False)
         self._graph = model.graph.with_word_cost(self._options.word_cost or 0.0)
-        networks = [hearing.model.module for hearing in model.hearings]
-        frame_networks = [network for network in networks if isinstance(network, FrameNetwork)]
-        self._reach = (
-            max(network.frontend.config.reach for network in frame_networks)
-            if len(frame_networks) == len(networks) and not model.packed.rescored
-            else None
-        )
+        self._as_it_comes = not _whole_only(model)
         self.begin()
 
     def begin(self) -> None:
         """A new utterance."""
         self._search: GrowingSearch | None = None
-        self._known: Statistics | None = None
+        self._scores: GrowingScores | None = None
         self._known_frames = self._done = 0
         self._found: list[str] = []
 
     def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
         """The words so far of all samples (N,) of the utterance so far, after utterances `past`."""
         frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
-        grown = self._known is None or frames >= (2 if self._reach is not None else _GROWTH) * self._known_frames
-        if self._reach is None:
-            if grown:
-                features = self._model.features(samples)
-                self._known, self._known_frames = self._model.statistics([*past, features]), frames
-                self._found = list(self._model.of_features(features, self._known, times=False).words)
-            return self._found
-        if grown:
+        if frames >= (2 if self._as_it_comes else _GROWTH) * self._known_frames:
             features = self._model.features(samples)
-            self._known, self._known_frames, self._done = self._model.statistics([*past, features]), frames, 0
-            self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)
-        return self._go_on(samples)
-
-    def _go_on(self, samples: Samples) -> list[str]:
-        assert self._search is not None
-        assert self._known is not None
-        assert self._reach is not None
-        shift = round(self._model.frame_seconds * self._model.sample_rate)
-        first = max(0, self._done - self._reach)  # what stands left of a frame is known again
-        features = self._model.features(samples[first * shift :])
-        settled = len(features) - self._reach  # frames whose right neighbours are there
-        if settled > self._done - first:
-            scores = self._model.scores(features, self._known)[self._done - first : settled]
+            known, self._known_frames = self._model.statistics([*past, features]), frames
+            if not self._as_it_comes:
+                self._found = list(self._model.of_features(features, known, times=False).words)
+            else:
+                self._scores, self._done = GrowingScores(self._model, known), 0
+                self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)
+        if self._search is not None and self._scores is not None:
+            scores = self._model.columns.searched(self._scores.push(samples[self._done :]))
+            self._done = len(samples)
             self._search.push(np.float32(self._options.scale) * scores)
-            self._done = first + settled
-        return [self._graph.words[word] for word in self._search.words()]
+            self._found = [self._graph.words[word] for word in self._search.words()]
+        return self._found

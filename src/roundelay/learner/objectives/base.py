@@ -40,12 +40,14 @@ class Objective(ABC):
         examples: the things that are counted, in the plural.
         measured: the mean that records, schedules and reports know a run by, in words.
         right: the share that is counted beside it, in words.
+        aligned: whether every frame has a target, from an alignment; else utterances have, from their transcripts.
     """
 
     name: str
     examples: ClassVar[str] = "frames"
     measured: ClassVar[str] = "frame cross-entropy"
     right: ClassVar[str] = "accuracy"
+    aligned: ClassVar[bool] = True
 
     @abstractmethod
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:

@@ -36,6 +36,7 @@ class Ctc(Objective):
     examples: ClassVar[str] = "utterances"
     measured: ClassVar[str] = "CTC loss of an utterance"
     right: ClassVar[str] = "utterances right"
+    aligned: ClassVar[bool] = False
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
         """Mean loss of sequences of scores, N x T of them with C classes each in any shape (..., C), against `targets`

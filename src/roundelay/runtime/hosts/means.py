@@ -90,8 +90,7 @@ class HostMeans:
         self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
-        starts = range(0, len(self._mean), MEAN_PIECE)
-        self._pieces = [slice(at, min(at + MEAN_PIECE, len(self._mean))) for at in reversed(starts)]
+        self._pieces: list[slice] = []  # of the mean under way, from the last to the first
         self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
         self._codec, self._form = codec, FP32  # that of gradients, and that of the mean under way
         self._weights: list[float] = []
@@ -161,6 +160,7 @@ class HostMeans:
             number += 1
             self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
             parity = int(sent[here[0]]) % 2
+            self._pieces = self._pieces_of(int(self._between.elements[parity, here[0]]))
             vectors = [arena.vector(Means.SOURCES[source[parity, rank]], rank) for rank in here]
             mine = [float(weights_of[parity, rank]) for rank in here]
             gradients = not source[parity, here].any()
@@ -189,6 +189,10 @@ class HostMeans:
                         before.send("mean", {"part": self._part}, [_bytes(carried)])
             if after is None:
                 publish(self._between.global_seq, 0, number)
+
+    def _pieces_of(self, elements: int) -> list[slice]:
+        starts = range(0, elements, MEAN_PIECE)
+        return [slice(at, min(at + MEAN_PIECE, elements)) for at in reversed(starts)]
 
     def _room(self, codec: Codec) -> Tensor:
         """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
@@ -275,9 +279,11 @@ class HostMeans:
         if not links:
             return
         codec = [*CODECS.values()][self._between.codec[parity, rank]]
-        vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)
+        elements = int(self._between.elements[parity, rank])
+        vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)[:elements]
         carried = vector if codec.exact else _encoded(codec, vector)
-        facts = {"part": self._part, "rank": rank, "number": number, "weight": sequences.weights[parity, rank]}
+        facts = {"part": self._part, "rank": rank, "number": number, "elements": elements}
+        facts["weight"] = sequences.weights[parity, rank]
         for link in links:
             link.send("mix", facts | {"codec": codec.name})
             link.send("contribution", {"part": self._part}, [_bytes(carried)])
@@ -296,7 +302,8 @@ class HostMeans:
             elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity, codec = number % 2, _known(message.header.get("codec"), link)
-                vector = arena.vector(Means.SOURCES[1 + parity], rank)
+                elements = _at_most(len(self._mean), message.header.get("elements"), link)
+                vector = arena.vector(Means.SOURCES[1 + parity], rank)[:elements]
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
                 self._receive(link, "contribution", room)
                 _decode(codec, room, vector)
@@ -323,6 +330,12 @@ def _known(name: Any, link: Link) -> Codec:
     if not isinstance(name, str) or name not in CODECS:
         raise LinkError(f"{link.peer} sends vectors in the form {name!r}, which is none of ours")
     return CODECS[name]
+
+
+def _at_most(parameters: int, elements: Any, link: Link) -> int:
+    if not isinstance(elements, int) or not 0 <= elements <= parameters:
+        raise LinkError(f"{link.peer} sends a vector of {elements!r} elements, where there are {parameters} parameters")
+    return elements
 
 
 def _encoded(codec: Codec, vector: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.effects import Effect, Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend, Later
@@ -93,8 +94,10 @@ class ArenaBackend(Backend):
         self._means.publish_gradient(gradient.weight, effect.group)
 
     def publish(self, effect: Mean | Mix) -> None:
-        codec, weight = effect.codec, effect.weight if isinstance(effect, Mean) else 1.0
-        vector = arrived(codec, effect.vector, weight, self._vectors.memory)
+        codec, weight, fragment = effect.codec, 1.0, WHOLE
+        if isinstance(effect, Mean):
+            weight, fragment = effect.weight, effect.fragment
+        vector = arrived(codec, effect.vector, weight, self._vectors.memory, fragment)
         if isinstance(effect, Mean):
             self._means.publish(vector, weight, effect.group, codec=codec)
         else:
@@ -103,7 +106,8 @@ class ArenaBackend(Backend):
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
         if isinstance(effect, Mix):
             return self._vectors.reply(self._means.collect_neighbours(effect.weights))
-        return self._vectors.reply(self._means.collect(effect.group))
+        elements = len(effect.vector) if isinstance(effect, Mean) else None
+        return self._vectors.reply(self._means.collect(effect.group), elements)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 

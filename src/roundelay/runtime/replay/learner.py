@@ -169,7 +169,7 @@ class RecordedLearner(Backend):
 
     def publish(self, effect: Mean | Mix) -> GroupMean | int:
         if isinstance(effect, Mean):
-            vector = arrived(effect.codec, effect.vector, effect.weight, self._row.memory)
+            vector = arrived(effect.codec, effect.vector, effect.weight, self._row.memory, effect.fragment)
             return self._stage.means.give(self.rank, effect.group, vector, effect.weight)
         return self._stage.means.publish(self.rank, arrived(effect.codec, effect.vector, 1.0, self._row.memory))
 

@@ -118,7 +118,8 @@ class Prices:
     """A cluster's costs in nanoseconds, for rows of `model_bytes`; what a runtime asks at every event.
 
     A vector in the form of another codec than FP32 has the bytes that the codec makes of as many elements; what a
-    cluster says in seconds, it costs in any form.
+    cluster says in seconds, it costs in any form. One of several fragments has its share of the elements, and costs
+    its share of such seconds.
 
     Every answer is a function of its arguments and of who is alive, so equal simulations cost the same.
 
@@ -154,7 +155,7 @@ class Prices:
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
         self._reaches: dict[tuple[str, str, bool], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
-        self._coded_means: dict[tuple[tuple[int, ...], str], int] = {}
+        self._other_means: dict[tuple[tuple[int, ...], str, int], int] = {}
         self.centre, self.rows = learners, learners + 1
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
@@ -205,9 +206,10 @@ class Prices:
 
     # Exchanges --------------------------------------------------------------------------------------------------------
 
-    def size(self, codec: Codec = FP32) -> float:
-        """Bytes of a row in the form of `codec`."""
-        return self.bytes if codec.exact else codec.bytes_of(round(self.bytes / 4))
+    def size(self, codec: Codec = FP32, fragments: int = 1) -> float:
+        """Bytes of a row, or of one of so many fragments of it, in the form of `codec`."""
+        size = self.bytes / fragments
+        return size if codec.exact else codec.bytes_of(round(size / 4))
 
     def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
         """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
@@ -256,25 +258,27 @@ class Prices:
 
     # Means ------------------------------------------------------------------------------------------------------------
 
-    def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32) -> int:
-        """One mean over the learners in `group`, after the last has arrived; nothing for one."""
-        known = self._means.get(group) if codec.exact else self._coded_means.get((group, codec.name))
+    def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32, fragments: int = 1) -> int:
+        """One mean over the learners in `group`, of a row or of one of its `fragments`, after the last has arrived;
+        nothing for one."""
+        plain = codec.exact and fragments == 1
+        known = self._means.get(group) if plain else self._other_means.get((group, codec.name, fragments))
         if known is None:
-            known = nanoseconds(self._mean(group, self.size(codec)))
-            if codec.exact:
+            known = nanoseconds(self._mean(group, self.size(codec, fragments), fragments))
+            if plain:
                 self._means[group] = known
             else:
-                self._coded_means[group, codec.name] = known
+                self._other_means[group, codec.name, fragments] = known
         return known
 
-    def _mean(self, group: tuple[int, ...], size: float) -> float:
+    def _mean(self, group: tuple[int, ...], size: float, fragments: int) -> float:
         if len(group) < 2:
             return 0.0
         allreduce = self.cluster.allreduce
         if allreduce.inside and len({self.places[rank] for rank in group}) == 1:
-            return measured(allreduce.inside, len(group))
+            return measured(allreduce.inside, len(group)) / fragments
         if allreduce.seconds:
-            return measured(allreduce.seconds, len(group))
+            return measured(allreduce.seconds, len(group)) / fragments
         return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group, size)
 
     def _ring(self, group: tuple[int, ...], size: float) -> float:

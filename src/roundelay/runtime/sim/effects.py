@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
+from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.backend import LATER
 from roundelay.runtime.coding import arrived
@@ -222,22 +223,28 @@ class VirtualEffects:
         role.claims.remove(batch)
 
     def _mean(self, role: LearnerCoroutine, to: To, effect: Mean) -> object:
-        self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None))
+        self._meet(role, effect, effect.vector, effect.weight, (role, to, None, None), effect.fragment)
         return LATER
 
     def _meet(
-        self, role: LearnerCoroutine, effect: GradMean | Mean, vector: Tensor, weight: float, who: Meeting
+        self,
+        role: LearnerCoroutine,
+        effect: GradMean | Mean,
+        vector: Tensor,
+        weight: float,
+        who: Meeting,
+        fragment: VectorFragment = WHOLE,
     ) -> None:
         group, codec = effect.group, effect.codec
         if not (self.lives.all_there and not self.outside) and not all(self._comes(member) for member in group):
             self.end(role)
             return
-        given = arrived(codec, vector, weight, role.me.memory)
+        given = arrived(codec, vector, weight, role.me.memory, fragment)
         complete = self._means.arrive(role.rank, group, given, weight, who)
         if complete is None:
             return
         mean, waiting = complete
-        cost = self._prices.mean_ns(group, codec)
+        cost = self._prices.mean_ns(group, codec, fragment.of)
         for someone in waiting:
             self.clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
 

@@ -21,9 +21,10 @@ from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_wi
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay.speech.corpus.formats.matrices import GivenFeatures, store_matrices
+from roundelay.speech.corpus.formats.recordings import RecordingOptions, read_recordings, standing_splits
 from roundelay.speech.corpus.left_out import check_shares, note_left_out
 from roundelay.speech.corpus.options import Preparation, PrepareOptions, is_open
-from roundelay.speech.corpus.words import CorpusWords, choose_words
+from roundelay.speech.corpus.words import NO_WORDS, CorpusWords, choose_words
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, listing
 from roundelay.speech.features.compute import AudioFolder, compute_features
@@ -42,6 +43,7 @@ from roundelay.speech.prepared import (
 )
 
 CORPUS_G2P_MODEL = "g2p.json.gz"
+USUAL_SPLITS = (TRAIN, "dev", "test")
 GIVEN_FEATURES = "feats"  # the folder of features that were given
 MADE_AUDIO = "lhotse"  # that of audio which the package lhotse has made
 
@@ -72,14 +74,15 @@ class ReadUtterances:
 
 
 def prepare_kaldi(
-    source: Path, lexicon: Path, splits: Mapping[str, str], preparation: Preparation, progress: Progress
+    source: Path, lexicon: Path | None, splits: Mapping[str, str], preparation: Preparation, progress: Progress
 ) -> Corpus:
     """Prepare a corpus of Kaldi data directories.
 
     Args:
         source: the corpus folder; paths in `wav.scp` are relative to it.
-        lexicon: file in CMU's format.
-        splits: name of the split -> data directory, relative to `source`; one is named "train".
+        lexicon: file in CMU's format; None where the corpus is to be recognised alone.
+        splits: name of the split -> data directory, relative to `source`; one is named "train", unless the corpus is
+            to be recognised alone.
         progress: told of the long steps.
 
     Raises:
@@ -94,7 +97,10 @@ def prepare_kaldi(
         features=options.given_features,
         frame_shift_ms=options.frame_shift_ms,
         channel=options.channel,
+        words=not options.unlabelled,
     )
+    if options.unlabelled and not splits:
+        splits = standing_splits(source, USUAL_SPLITS, (source / "wav.scp").is_file())
     if not any((source / directory).is_dir() for directory in splits.values()):
         raise UserError(
             f"{source}: none of the folders {', '.join(splits.values())} is in it; expected Kaldi data directories "
@@ -122,8 +128,44 @@ def prepare_kaldi(
     return prepare_utterances(found, _read_lexicon(lexicon, options, utterances), preparation, progress)
 
 
+def prepare_recordings(
+    source: Path, lexicon: Path | None, splits: Mapping[str, str], preparation: Preparation, progress: Progress
+) -> Corpus:
+    """Prepare folders of recordings of any kind (see recordings).
+
+    Args: as `prepare_kaldi`, but `splits` names folders of recordings.
+
+    Raises:
+        UserError: anything wrong with the input, all problems of a kind together.
+    """
+    options = preparation.options
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder; `--source` must name the folder of recordings.")
+    chosen = splits or standing_splits(source, USUAL_SPLITS, options.unlabelled)
+    if not options.unlabelled and TRAIN not in chosen:
+        raise UserError(
+            f"{source}: no folder named train in it. Say which recordings to train on, `--split train=FOLDER`; or, to "
+            "have them recognised only, give --unlabelled."
+        )
+    reading = RecordingOptions(preparation.data / "converted", options.on_bad, options.channel)
+    read = {split: read_recordings(source / folder, reading, progress) for split, folder in chosen.items()}
+    gone = {split: list(one.left_out) for split, one in read.items()}
+    utterances = dict[str, list[Utterance]]()
+    for split, one in read.items():
+        silent = [] if options.unlabelled else [u for u in one.utterances if not u.words]
+        gone[split] += [LeftOut(u.id, f"{u.id}: no words beside it, neither {u.id}.txt nor in text") for u in silent]
+        utterances[split] = [u for u in one.utterances if u.words or options.unlabelled]
+        if silent and options.on_bad == "error":
+            raise UserError(
+                f"{source}: recordings without words. Write them, leave these out (`--on-bad-audio skip`), or have all "
+                f"recognised only (--unlabelled):\n{listing([one.reason for one in gone[split]])}"
+            )
+    found = ReadUtterances(utterances, gone, [remark for one in read.values() for remark in one.remarks])
+    return prepare_utterances(found, _read_lexicon(lexicon, options, utterances), preparation, progress)
+
+
 def prepare_lhotse(
-    source: Path, lexicon: Path, splits: Mapping[str, str], preparation: Preparation, progress: Progress
+    source: Path, lexicon: Path | None, splits: Mapping[str, str], preparation: Preparation, progress: Progress
 ) -> Corpus:
     """Prepare a corpus of Lhotse manifests.
 
@@ -156,12 +198,14 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
     data, options, splits, given = preparation.data, preparation.options, read.splits, read.given
     gone = {split: list(read.left_out.get(split, ())) for split in splits}
     check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
-    check_splits(splits)
+    check_splits(splits, options.unlabelled)
     if given is not None and options.rate is not None:
         raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
     rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, read.remarks)
-    words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
-    kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
+    words = NO_WORDS
+    if not options.unlabelled:
+        words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
+        kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
@@ -170,7 +214,8 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         store = cut_into_shards(store, together, kept[TRAIN], options.shards, progress)
     else:
         drop_old_shards(store.folder)
-    if (shared := overlaps(kept, store)) and options.on_overlap == "error":
+    shared = [] if options.unlabelled else overlaps(kept, store)
+    if shared and options.on_overlap == "error":
         raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
     tolerant = is_open(options.vocabulary) and options.on_missing_words == "error"
     corpus = Corpus(
@@ -189,6 +234,7 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         guessed=sum(not line.startswith(";;;") for line in words.guesses.splitlines()),
         held_out_words=words.held_out,
         remarks=[*remarks, *shared],
+        unlabelled=options.unlabelled,
     )
     _write_word_lists(data, words)
     write_prepared(corpus)
@@ -211,7 +257,7 @@ def _sound_splits(
     if options.clean_transcripts:
         kept, said = cleaned(kept, lexicon)
         remarks += said
-    if options.on_missing_words != "error":
+    if options.on_missing_words != "error" and not options.unlabelled:
         remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
     return rate, kept, remarks
 
@@ -266,7 +312,10 @@ def change_features(
     """
     corpus = load_corpus(data)
     splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
-    splits[TRAIN] = perturbed(splits[TRAIN], speeds)
+    if speeds:
+        corpus.check_labelled()
+    if not corpus.unlabelled:
+        splits[TRAIN] = perturbed(splits[TRAIN], speeds)
     together = [u for utterances in splits.values() for u in utterances]
     if corpus.absent_shards:
         raise UserError(
@@ -296,6 +345,9 @@ def change_features(
     return changed
 
 
-def _read_lexicon(path: Path, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
+def _read_lexicon(path: Path | None, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
+    """The lexicon; of a corpus that is recognised alone, one without words."""
+    if path is None or options.unlabelled:
+        return NO_WORDS.lexicon
     case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)
     return read_lexicon(path, strip_stress=options.strip_stress, case=case)

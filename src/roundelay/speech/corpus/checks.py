@@ -41,7 +41,9 @@ def one_rate(
             raise UserError(f"--rate {wanted}: give a sampling rate in Hz, 16000 for example.")
         return wanted, kept, [], _resampling(rates, wanted)
     # Of several rates equally frequent the lowest: nothing has to be invented then.
-    rate = min(rates[TRAIN].items(), key=lambda item: (-item[1], item[0]))[0]
+    most = "train" if TRAIN in rates else "the others"
+    deciding = rates[TRAIN] if TRAIN in rates else sum(rates.values(), Counter[int]())
+    rate = min(deciding.items(), key=lambda item: (-item[1], item[0]))[0]
     off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
     if not off:
         return rate, kept, [], []
@@ -57,7 +59,10 @@ def one_rate(
             f"{listing(first, shown=_SHOWN)}"
         )
     left_out = [
-        LeftOut(u.id, f"{u.id}: {u.path}: sampled at {u.sampling_rate} Hz, most of train at {rate} Hz; see `--rate`")
+        LeftOut(
+            u.id,
+            f"{u.id}: {u.path}: sampled at {u.sampling_rate} Hz, most of {most} at {rate} Hz; see `--rate`",
+        )
         for u in off
     ]
     return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []

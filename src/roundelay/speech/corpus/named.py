@@ -28,7 +28,7 @@ def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:
         parts = [part for some in request.splits.values() for part in some]
         brought = download(reader.wanted(parts), source, progress, with_lexicon=lexicon is None)
         lexicon = lexicon or brought
-    if lexicon is None and reader.needs_lexicon:
+    if lexicon is None and reader.needs_lexicon and not request.options.unlabelled:
         brings = "" if reader.free is None else "; --download brings one"
         raise UserError(
             f"prepare {name} needs --lexicon, a pronunciation dictionary in CMU format, packed or not{brings}."
@@ -44,6 +44,7 @@ def _check(reader: Reader, request: Request) -> None:
         "--lexicon": request.lexicon is not None,
         "--split": bool(request.splits),
         "--vocabulary": request.vocabulary is not None,
+        "--unlabelled": request.options.unlabelled,
     }
     if "--source" in reader.takes and request.source is None and not request.download:
         free = "" if reader.free is None else " or --download"
@@ -54,8 +55,25 @@ def _check(reader: Reader, request: Request) -> None:
         if is_given and option not in reader.takes:
             others = ", ".join(other.name for other in READERS.values() if option in other.takes)
             raise UserError(f"prepare {reader.name} has no use for {option}; it is for {others}.")
+    if request.options.unlabelled:
+        _check_unlabelled(request)
     if request.vocabulary_size and request.vocabulary is None:
         raise UserError("--vocabulary-size needs --vocabulary, the text whose most frequent words are taken.")
+
+
+def _check_unlabelled(request: Request) -> None:
+    """Raise a UserError where an option is for training or for words."""
+    options = request.options
+    for option, is_given in (
+        ("--lexicon", request.lexicon is not None),
+        ("--vocabulary", request.vocabulary is not None),
+        ("--on-missing-words", options.on_missing_words != "error"),
+        ("--clean-transcripts", options.clean_transcripts),
+        ("--speed", bool(options.speeds)),
+        ("--shards", options.shards is not None),
+    ):
+        if is_given:
+            raise UserError(f"prepare --unlabelled: leave {option} out: speech that is only recognised needs none.")
 
 
 def _with_vocabulary(reader: Reader, request: Request) -> PrepareOptions:

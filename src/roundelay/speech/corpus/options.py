@@ -37,6 +37,7 @@ class PrepareOptions:
     given_features: bool = False  # take those of feats.scp though there is audio
     frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
     vocabulary: Vocabulary = "lexicon"
+    unlabelled: bool = False  # to be recognised alone: words, speakers and a training split may be missing
     shards: int | None = None  # of the training features; None: as they are, in one file where they are new
 
 

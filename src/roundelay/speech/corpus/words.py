@@ -33,6 +33,10 @@ class CorpusWords:
     held_out_listed: str
 
 
+NO_WORDS = CorpusWords(Lexicon({}), [], "", {}, "")
+"""Of a corpus that is to be recognised alone."""
+
+
 def choose_words(
     splits: Mapping[str, Sequence[Utterance]],
     known: Lexicon,

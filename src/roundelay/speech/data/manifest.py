@@ -69,13 +69,13 @@ _OPTIONAL = {"gender", "language", "speed", "subset"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
-def write_manifest(path: Path, utterances: Sequence[Utterance]) -> None:
-    """Write the utterances in their order, atomically.
+def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool = True) -> None:
+    """Write the utterances in their order, atomically; with `words` False their transcripts may be empty.
 
     Raises:
         UserError: an utterance that `read_manifest` would refuse; all of them are listed.
     """
-    problems = [f"{utterance.id}: {problem}" for utterance in utterances for problem in problems_of(utterance)]
+    problems = [f"{utterance.id}: {problem}" for utterance in utterances for problem in problems_of(utterance, words)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
     if problems:
         raise UserError(f"{path}: these utterances cannot be written:\n{listing(problems)}")
@@ -87,8 +87,9 @@ def write_manifest(path: Path, utterances: Sequence[Utterance]) -> None:
     write_text(path, "".join(line + "\n" for line in lines))
 
 
-def read_manifest(path: Path) -> list[Utterance]:
-    """Read and check a manifest; fields it does not know are ignored, as Lhotse has more of them.
+def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
+    """Read and check a manifest; fields it does not know are ignored, as Lhotse has more of them. With `words` False
+    transcripts may be empty.
 
     Raises:
         UserError: missing file; broken JSON, missing or mistyped fields, impossible times, repeated ids, empty
@@ -111,7 +112,7 @@ def read_manifest(path: Path) -> list[Utterance]:
             continue
         utterance, faults = _parse(line)
         if utterance is not None:
-            faults += problems_of(utterance)
+            faults += problems_of(utterance, words)
             if utterance.id in lines_of:
                 faults.append(f"the id {utterance.id} is already on line {lines_of[utterance.id]}")
             lines_of.setdefault(utterance.id, number)
@@ -154,8 +155,8 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
     return f"`{name}` is {json.dumps(value)[:80]}, not {_WANTED[_TYPES[name][0]]}"
 
 
-def problems_of(utterance: Utterance) -> list[str]:
-    """Problems with the values of one utterance; empty when it is sound."""
+def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
+    """Problems with the values of one utterance; empty when it is sound; without `words` it may lack a transcript."""
     u = utterance
     found = [
         f"`{name}` is {value!r}: it must be one word, without blanks"
@@ -169,7 +170,7 @@ def problems_of(utterance: Utterance) -> list[str]:
         for name in _TYPES
         if isinstance(value := getattr(u, name), str) and _SURROGATE.search(value)
     ]
-    if not u.text.split():
+    if words and not u.text.split():
         found.append(f"{u.id} has an empty transcript")
     found += [
         f"`{name}` is {value}: it must be {wanted}"

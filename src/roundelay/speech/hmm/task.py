@@ -69,6 +69,7 @@ class Task:
 
     @classmethod
     def of(cls, corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> "Task":
+        corpus.check_labelled()
         spoken: dict[str, Spoken] = {}
         failed: dict[str, str] = {}
         lexicon = corpus.alignment_lexicon

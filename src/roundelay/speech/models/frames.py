@@ -228,7 +228,11 @@ def log_likelihoods(
 ) -> NDArray[np.float32]:
     """Scaled likelihoods log p(x_t | s) = log p(s | x_t) - log p(s) + constant, (frames, S), of one utterance."""
     with torch.inference_mode():
-        scores = network(*network.whole(store, utterance))
-        posterior: NDArray[np.float32] = torch.log_softmax(scores.float(), 1).cpu().numpy()
-    scaled: NDArray[np.float32] = np.ascontiguousarray(posterior - prior)
-    return scaled
+        return scaled(network(*network.whole(store, utterance)), prior)
+
+
+def scaled(scores: Tensor, prior: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-likelihoods (B, S), up to a constant a row, of a network's scores (B, S)."""
+    posterior: NDArray[np.float32] = torch.log_softmax(scores.float(), 1).cpu().numpy()
+    likelihoods: NDArray[np.float32] = np.ascontiguousarray(posterior - prior)
+    return likelihoods

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import final
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.models.frames import FrameExamples, OrderName, Split, cut_windows
 from roundelay.speech.models.frontend import Columns, Frontend, FrontendConfig
 from roundelay.speech.models.sequences import Pieces, SequenceExamples, whole_utterance
+from roundelay.speech.models.streamed import Streamed
 from roundelay.speech.models.utterances import LabelledUtterances, UtteranceExamples, whole_utterances
 
 
@@ -27,6 +29,13 @@ class AcousticNetwork(nn.Module, ABC):
     def output_layer(self) -> str:
         """Name of the linear layer whose outputs are the scores."""
         return "output"
+
+    @property
+    def columns(self) -> int:
+        """S: scores of a row."""
+        layer = self.get_submodule(self.output_layer)
+        assert isinstance(layer, nn.Linear)
+        return layer.out_features
 
     @abstractmethod
     def reset(self) -> None:
@@ -52,6 +61,12 @@ class AcousticNetwork(nn.Module, ABC):
     @abstractmethod
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
         """The inputs for all rows of scores of an utterance, in order."""
+
+    def streamed(self, mean: Tensor, std: Tensor) -> Streamed | None:
+        """An evaluation of one utterance as its frames come, of a speaker of this mean (F,) and standard deviation
+        (F,); None: the network needs the whole utterance."""
+        del mean, std
+        return None
 
 
 class NetworkConfig(ABC):
@@ -83,6 +98,24 @@ class FrameNetwork(AcousticNetwork):
         first, frames = store.span(utterance)
         reach = self.frontend.config.reach
         return cut_windows(store, np.arange(first, first + frames), np.arange(-reach, reach + 1))
+
+    def streamed(self, mean: Tensor, std: Tensor) -> Streamed:
+        return _StreamedWindows(self, mean, std)
+
+
+@final
+class _StreamedWindows(Streamed):
+    """A window around each frame, as soon as it is whole."""
+
+    def __init__(self, network: FrameNetwork, mean: Tensor, std: Tensor) -> None:
+        super().__init__(network.frontend.config.reach, 1, network.columns)
+        self._network, self._mean, self._std = network, mean, std
+
+    def _scores(self, features: Tensor) -> Tensor:
+        windows = features.unfold(0, 2 * self._reach + 1, 1).transpose(1, 2)
+        several = self._mean.expand(len(windows), -1), self._std.expand(len(windows), -1)
+        scores: Tensor = self._network(windows, *several)
+        return scores
 
 
 class SequenceNetwork(AcousticNetwork):

@@ -83,6 +83,13 @@ def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utte
     write_text(folder / UTTERANCES_FILE, "".join(_line(told[u.id], u) for u in result.utterances if u.id in told))
 
 
+def write_words(folder: Path, hypotheses: Mapping[str, Sequence[str]], utterances: Sequence[Utterance]) -> None:
+    """Write hyp.trn of utterances without transcripts; files of an earlier score go."""
+    for name in ("ref.trn", GROUPS_FILE, "ref.stm", "wer.txt", "errors.txt", UTTERANCES_FILE):
+        (folder / name).unlink(missing_ok=True)
+    write_trn(folder / "hyp.trn", hypotheses, {u.id: u.speaker for u in utterances})
+
+
 def _line(utterance: Utterance, scored: UtteranceScore) -> str:
     """A line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are right."""
     group = group_of_utterance(utterance)

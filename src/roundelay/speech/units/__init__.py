@@ -2,9 +2,10 @@
 kind is a file beside these, and its class here."""
 
 from roundelay.speech.units.bpe import Bpe
+from roundelay.speech.units.chain import Chain
 from roundelay.speech.units.characters import Characters
 from roundelay.speech.units.phones import Phones
 
-AnyUnits = Phones | Characters | Bpe
+AnyUnits = Phones | Characters | Bpe | Chain
 
-__all__ = ["AnyUnits", "Bpe", "Characters", "Phones"]
+__all__ = ["AnyUnits", "Bpe", "Chain", "Characters", "Phones"]

@@ -1,7 +1,8 @@
-"""Units of a model without hidden Markov models: phones of a lexicon, or characters and longer pieces of words.
+"""Units of a model that needs no alignment: phones of a lexicon, or characters and longer pieces of words.
 
-Column 0 of such a model is a blank, which is no unit. Pieces are joined by merges (bpe.py); a word begins with the mark
-WORD_START, so words can be read off a row of pieces. Characters are pieces without merges.
+Phones may be hidden Markov models (states.py). Column 0 of any other such model is a blank, which is no unit. Pieces
+are joined by merges (bpe.py); a word begins with the mark WORD_START, so words can be read off a row of pieces.
+Characters are pieces without merges.
 
 Legend: U units.
 """
@@ -14,6 +15,7 @@ from itertools import pairwise
 
 from roundelay.core.errors import UserError
 from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.units.states import PhoneStates
 
 BLANK = "<blk>"
 WORD_START = "\u2581"
@@ -28,21 +30,23 @@ class UnitSet:
         names: of the U units, columns 1 to U.
         spelled: units are pieces of written words; else they are phones, and a lexicon has the words.
         merges: of pieces, `LEFT RIGHT`, in the order in which they are made.
+        hmm: the columns, where phones are hidden Markov models; None: there is a blank, and a column for each unit.
     """
 
     names: tuple[str, ...]
     spelled: bool = False
     merges: tuple[str, ...] = ()
+    hmm: PhoneStates | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns, (U + 1,): the blank first."""
-        return (BLANK, *self.names)
+        """Names of all columns, (U + 1,): the blank first; or those of hidden Markov models."""
+        return (BLANK, *self.names) if self.hmm is None else self.hmm.columns(self.names)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Column of each unit."""
-        return {name: column for column, name in enumerate(self.columns)}
+        """Each unit's number, from 1: its column, where there is a blank."""
+        return {name: number for number, name in enumerate((BLANK, *self.names))}
 
     @cached_property
     def _ranks(self) -> dict[tuple[str, str], int]:

@@ -43,22 +43,38 @@ class Service:
         name: of the model.
         options: of transcribing; one channel, in this process.
         host: that is listened on.
+        folder: for recordings while they are recognised; None: the system's.
     """
 
     model: Recogniser
     name: str
     options: Options
     host: str = "127.0.0.1"
+    folder: Path | None = None
 
 
 @final
 class Endpoint:
-    """Answers requests, one recording at a time: a model is not for several threads."""
+    """Answers requests, one recording at a time: a model is not for several threads.
+
+    Attributes:
+        waiting: recordings that have come and are not answered yet.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._one = asyncio.Lock()
-        self._waiting = 0
+        self.waiting = 0
+        self._ending = False
+
+    @property
+    def busy(self) -> bool:
+        """True while a recording is recognised."""
+        return self._one.locked()
+
+    def end(self) -> None:
+        """Finish the recording at hand, and refuse those that wait and those that still come."""
+        self._ending = True
 
     async def answer(self, request: Request) -> Response:
         """The response.
@@ -96,19 +112,21 @@ class Endpoint:
         wanted = form["response_format"].text if "response_format" in form else "json"
         if wanted not in _REPLIES:
             raise Refused(HTTPStatus.BAD_REQUEST, f"response_format {wanted[:40]!r}: there are {', '.join(_REPLIES)}.")
-        if self._waiting >= MOST_WAITING:
+        if self.waiting >= MOST_WAITING:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many recordings are waiting. Try again later.")
-        self._waiting += 1
+        self.waiting += 1
         try:
             async with self._one:
+                if self._ending:
+                    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The server is ending. Ask it again once it is back.")
                 transcript = await asyncio.to_thread(self._recognise, form["file"].value)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
         return _REPLIES[wanted](transcript)
 
     def _recognise(self, data: bytes) -> ChannelTranscript:
         options = replace(self._service.options, channel=0, workers=1)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=self._service.folder) as folder:
             path = Path(folder, "recording")
             path.write_bytes(data)
             (found,) = Transcriber(self._service.model, options).run([Recording("recording", path, "The recording")])

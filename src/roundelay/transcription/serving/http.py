@@ -65,7 +65,7 @@ Refusal = Callable[[Refused], Response]
 async def listen(
     host: str, port: int, limits: Limits, answer: Answer, refusal: Refusal, ready: Callable[[int], None]
 ) -> None:
-    """Serve until it is cancelled.
+    """Serve until it is cancelled; requests that have come are answered first.
 
     Args:
         port: 0 for any that is free.
@@ -75,18 +75,40 @@ async def listen(
         OSError: the address cannot be listened on.
     """
     places = asyncio.Semaphore(limits.connections)
+    reading, answering = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
+
+    async def answered(request: Request) -> Response:
+        answering.add(_this_task())
+        return await answer(request)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reading.add(task := _this_task())
         try:
             async with places:
-                await _conversation(reader, writer, limits, answer, refusal)
+                await _conversation(reader, writer, limits, answered, refusal)
+        except asyncio.CancelledError:
+            pass  # the server ends, and nothing was asked yet
         finally:
+            reading.discard(task)
+            answering.discard(task)
             writer.close()
 
     server = await asyncio.start_server(connected, host, port, limit=_HEAD_BYTES)
-    async with server:
+    try:
         ready(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+        await asyncio.Event().wait()
+    finally:
+        server.close()
+        for task in reading - answering:
+            task.cancel()
+        if reading:
+            await asyncio.wait(set(reading))
+
+
+def _this_task() -> "asyncio.Task[None]":
+    task: asyncio.Task[None] | None = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 async def _conversation(

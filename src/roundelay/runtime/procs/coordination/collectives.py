@@ -93,8 +93,7 @@ class DeviceMeans(Means):
         self._own = gradient
         self._given = self._own
         self._contribution, self._mean = torch.empty_like(gradient), torch.empty_like(gradient)
-        ends = range(len(gradient), 0, -bucket)
-        self._buckets = [slice(max(0, end - bucket), end) for end in ends]
+        self._bucket = bucket
         self._open = False  # is a mean of all under way?
         self._laid = 0  # from this element on, what is given is complete
         self._under_way: list[Work] = []
@@ -118,7 +117,8 @@ class DeviceMeans(Means):
         self.advance()
 
     def _lay_out(self, parity: int, vector: Tensor) -> None:
-        self._given = self._contribution.copy_(vector)
+        self._given = self._contribution
+        self._given[: len(vector)].copy_(vector)
 
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
         self._under_way, self._open = [], bool(group)
@@ -135,7 +135,9 @@ class DeviceMeans(Means):
         if not self._open or not bool((self._sent >= number).all()) or weights.sum() <= 0:
             return
         share = float(weights[self._rank] / weights.sum())
-        for bucket in self._buckets[len(self._under_way) :]:
+        ends = range(self._elements, 0, -self._bucket)
+        for end in ends[len(self._under_way) :]:
+            bucket = slice(max(0, end - self._bucket), end)
             if bucket.start < self._laid:
                 return
             part = self._mean[bucket]

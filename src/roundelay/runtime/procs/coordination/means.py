@@ -23,6 +23,9 @@ what a learner says of its mailbox, it says anew only when that thread has read 
 vectors does not go along a chain, whose partial sums would have to be coded again: every learner's vector goes to every
 host in its own form (`codec`), and each learner sums all of them, with the bits of one host.
 
+A vector may be shorter than P, a fragment: it takes the beginning of a mailbox, and the result the beginning of its
+vector.
+
 All these numbers are published (memory/publish.py); runtime/procs/memory/views says who writes which.
 
 Legend: P parameters.
@@ -73,6 +76,7 @@ class Means:
         self._incoming = [arena.vector("contribution 0", rank), arena.vector("contribution 1", rank)]
         self._readers: list[Sequence[int]] = [(), ()]
         self._mixed: Tensor | None = None
+        self._elements = arena.layout.parameters  # of the vectors in the mean under way
         self._gathers = False  # is the mean under way one of coded vectors, some of them from other hosts?
         self.total = 0.0
         """The sum of the weights in the last mean of a group."""
@@ -83,7 +87,7 @@ class Means:
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
         """Take part with the gradient buffer as it lies: it is not written before this mean is complete."""
-        self._gathers = False
+        self._gathers, self._elements = False, self._arena.layout.parameters
         self._announce(0, weight, (), group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
@@ -92,7 +96,7 @@ class Means:
         there; all of the group are on this host, or the result would overwrite `at`."""
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
-        self._gathers = False
+        self._gathers, self._elements = False, self._arena.layout.parameters
         ready_from, rank = self._between_hosts.ready_from, self._rank
         publish(ready_from, rank, self._arena.layout.parameters)  # nothing yet
         self._announce(0, weight, (), group)
@@ -105,10 +109,10 @@ class Means:
     def publish(
         self, vector: Tensor, weight: float, group: Sequence[int] = (), readers: Sequence[int] = (), codec: Codec = FP32
     ) -> None:
-        """Take part with a copy of `vector` (P,); with weight 0 nobody reads it, so none is made. `readers` are the
-        others who will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the form in which it goes
-        to other hosts."""
-        self._gathers = not codec.exact and not self._far.isdisjoint(group)
+        """Take part with a copy of `vector` (n,), n at most P; with weight 0 nobody reads it, so none is made.
+        `readers` are the others who will read it in a mean of neighbours. `vector` is as it arrives by `codec`, the
+        form in which it goes to other hosts."""
+        self._gathers, self._elements = not codec.exact and not self._far.isdisjoint(group), len(vector)
         if self._gathers:
             readers, group = [member for member in group if member != self._rank], ()
         number = int(self._sent[self._rank]) + 1
@@ -125,10 +129,10 @@ class Means:
     def _lay_out(self, parity: int, vector: Tensor) -> None:
         incoming = self._incoming[parity]
         if vector.device.type == "cpu":
-            for here, part in zip(slices(incoming), slices(vector), strict=True):
+            for here, part in zip(slices(incoming[: len(vector)]), slices(vector), strict=True):
                 here.copy_(part)
         else:
-            pinned(incoming).copy_(vector)
+            pinned(incoming)[: len(vector)].copy_(vector)
 
     def _announce(self, source: int, weight: float, readers: Sequence[int], group: Sequence[int]) -> None:
         number = int(self._sent[self._rank]) + 1
@@ -138,6 +142,8 @@ class Means:
             contributions = self._between_hosts.readers[parity, self._rank]
             contributions[:] = 0
             contributions[list(readers)] = 1
+        if self._far:
+            self._between_hosts.elements[parity, self._rank] = self._elements
         self._sequences.source[parity, self._rank] = source
         self._sequences.weights[parity, self._rank] = weight
         publish(self._sent, self._rank, number)  # last: the others act on it
@@ -146,7 +152,7 @@ class Means:
             publish(global_sent, self._rank, int(global_sent[self._rank]) + 1)
 
     def collect(self, group: Sequence[int]) -> Tensor:
-        """The mean over `group`, (P,), once all have sent.
+        """A vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
 
         Raises:
             MemberLost: somebody in the group died.
@@ -165,7 +171,7 @@ class Means:
         vectors = self._laid_out(group, number)
         shares = [float(self._sequences.weights[number % 2, r]) for r in group]
         self.total = sum(shares)
-        for part in chunks(mean.numel(), list(group).index(self._rank), len(group)):
+        for part in chunks(self._elements, list(group).index(self._rank), len(group)):
             weighted_mean_(mean[part], [v[part] for v in vectors], shares)
         publish(self._acked, self._rank, number)
         self._wait(group, self._acked, "read", number)
@@ -191,7 +197,7 @@ class Means:
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        """The mean of the neighbours in `weights`, (P,), once they have sent.
+        """The mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
 
         Raises:
             MemberLost, TimeoutError: as for `collect`.
@@ -201,7 +207,7 @@ class Means:
         vectors = self._laid_out(ranks, number)
         if self._mixed is None:
             self._mixed = torch.empty_like(vectors[0])
-        for part in chunks(self._mixed.numel()):
+        for part in chunks(self._elements):
             weighted_mean_(self._mixed[part], [v[part] for v in vectors], [weight for _, weight in weights])
         publish(self._acked, self._rank, number)
         return self._mixed

@@ -54,9 +54,9 @@ class Vectors(ABC):
         """`on_ready` is told of what is complete in the arena; the reply, of what is complete where gradients are."""
         return on_ready
 
-    def reply(self, mean: Tensor) -> Tensor:
-        """A mean (P,), where the learner has its row; valid until the next."""
-        return mean
+    def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
+        """A mean (P,), or its first `elements`, where the learner has its row; valid until the next."""
+        return mean[:elements]
 
 
 class InArena(Vectors):
@@ -103,8 +103,8 @@ class MeansInArena(OnDevice):
     def streamed(self, on_ready: OnReady) -> OnReady:
         return GradientStream(self.gradient, pinned(self._gradient_home), on_ready)
 
-    def reply(self, mean: Tensor) -> Tensor:
-        return self._reply.copy_(pinned(mean))
+    def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
+        return self._reply[:elements].copy_(pinned(mean)[:elements])
 
 
 class MeansBetweenDevices(OnDevice):

@@ -58,7 +58,8 @@ def export_kaldi(
         write_data_dir(folder, utterances, out, audio=corpus.audio)
         frames = None if store is None else _write_features(folder, utterances, store, progress)
         written.append(Exported(split, folder, len(utterances), frames))
-    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
+    if not corpus.unlabelled:
+        write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 
@@ -78,7 +79,8 @@ def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> l
         utterances = _spoken(corpus, split)
         write_part(out, split, utterances, corpus.folder)
         written.append(Exported(split, out, len(utterances)))
-    write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
+    if not corpus.unlabelled:
+        write_lexicon(out / PREPARED_LEXICON, corpus.lexicon)
     return written
 
 

@@ -20,14 +20,15 @@ from roundelay.speech.kaldi_io.tables import (
 def write_data_dir(directory: Path, utterances: Sequence[Utterance], root: Path, audio: bool = True) -> None:
     """Write a Kaldi data directory; paths below `root` are written relative to it.
 
-    `segments` is written when an utterance is not exactly one recording. Without `audio` there is no `wav.scp`, and
-    utterances are where they say they are; `export` writes their features.
+    `segments` is written when an utterance is not exactly one recording, `text` when there are words. Without `audio`
+    there is no `wav.scp`, and utterances are where they say they are; `export` writes their features.
 
     Raises:
         UserError: the utterances do not fit Kaldi's format (a path that looks like a pipe, two genders of one speaker,
             ...), all are listed; audio is missing (its length decides about `segments`); the disk is full.
     """
-    problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u)]
+    words = any(u.words for u in utterances)
+    problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u, words)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
     paths: dict[str, str] = {}
     genders: dict[str, str | None] = {}
@@ -60,7 +61,7 @@ def write_data_dir(directory: Path, utterances: Sequence[Utterance], root: Path,
     )
     tables: dict[str, Mapping[str, str]] = {
         "wav.scp": paths,
-        "text": {u.id: u.text for u in ordered},
+        "text": {u.id: u.text for u in ordered} if words else {},
         "utt2spk": {u.id: u.speaker for u in ordered},
         "spk2utt": {speaker: " ".join(names) for speaker, names in of_speaker.items()},
         "segments": {} if whole else {u.id: _segment(u) for u in ordered},

@@ -10,8 +10,10 @@ from roundelay.speech.corpus.readers.fsdd import FSDD
 from roundelay.speech.corpus.readers.kaldi import KALDI
 from roundelay.speech.corpus.readers.lhotse import LHOTSE
 from roundelay.speech.corpus.readers.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
+from roundelay.speech.corpus.readers.recordings import RECORDINGS
 from roundelay.speech.corpus.readers.switchboard import SWITCHBOARD
 
 READERS: Mapping[str, Reader] = {
-    reader.name: reader for reader in (LIBRISPEECH, MINI_LIBRISPEECH, FSDD, AN4, SWITCHBOARD, KALDI, LHOTSE, DEMO)
+    reader.name: reader
+    for reader in (LIBRISPEECH, MINI_LIBRISPEECH, FSDD, AN4, SWITCHBOARD, KALDI, LHOTSE, RECORDINGS, DEMO)
 }

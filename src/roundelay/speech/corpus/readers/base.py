@@ -12,10 +12,10 @@ from roundelay.speech.corpus.free import Wanted
 from roundelay.speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
 from roundelay.speech.prepared import Corpus
 
-Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary"]
+Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary", "--unlabelled"]
 """Options of the command that mean something for some corpora only."""
-Prepare = Callable[[Path, Path, Mapping[str, str], Preparation, Progress], Corpus]
-"""Reads a corpus: its folder, lexicon and the part of each split."""
+Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress], Corpus]
+"""Reads a corpus: its folder, its lexicon (None where it is to be recognised alone) and the part of each split."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,30 @@ class Reader:
 
     @classmethod
     def of_format(
-        cls, name: str, about: str, prepare: Prepare, usual: Mapping[str, str] = MappingProxyType({})
+        cls,
+        name: str,
+        about: str,
+        prepare: Prepare,
+        usual: Mapping[str, str] = MappingProxyType({}),
+        *,
+        unlabelled: bool = False,
     ) -> "Reader":
         """The reader of users' own corpora in a format.
 
         Args:
             usual: name of the split -> part of the corpus, where the user does not say.
+            unlabelled: whether transcripts may be missing where speech is to be recognised alone.
         """
 
         def prepare_own(request: Request, progress: Progress) -> Corpus:
-            splits = {split: parts[-1] for split, parts in request.splits.items()} or usual
+            alone = request.options.unlabelled
+            splits = {split: parts[-1] for split, parts in request.splits.items()} or ({} if alone else usual)
             preparation = Preparation(request.data, request.data.name, options=request.options)
-            return prepare(request.folder, request.dictionary, splits, preparation, progress)
+            return prepare(request.folder, None if alone else request.dictionary, splits, preparation, progress)
 
         takes: frozenset[Takes] = frozenset({"--source", "--lexicon", "--split", "--vocabulary"})
+        if unlabelled:
+            takes |= {"--unlabelled"}
         return cls(name, about, prepare_own, takes, needs_lexicon=True)
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:

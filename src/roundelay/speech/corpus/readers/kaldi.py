@@ -5,4 +5,6 @@ from roundelay.speech.corpus.readers.base import Reader
 
 STANDARD = {split: split for split in ("train", "dev", "test")}
 
-KALDI = Reader.of_format("kaldi", "A corpus of your own in Kaldi data directories.", prepare_kaldi, STANDARD)
+KALDI = Reader.of_format(
+    "kaldi", "A corpus of your own in Kaldi data directories.", prepare_kaldi, STANDARD, unlabelled=True
+)

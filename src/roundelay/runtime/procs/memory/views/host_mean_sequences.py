@@ -9,7 +9,7 @@ from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 @dataclass(frozen=True)
 class HostMeanSequences(View):
-    """A learner writes its own items of `readers` and `codec`, and publishes those of `ready_from` and
+    """A learner writes its own items of `readers`, `codec` and `elements`, and publishes those of `ready_from` and
     `global_sent_seq`; the threads publish `global_seq` and `forwarded_seq`."""
 
     PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
@@ -22,6 +22,7 @@ class HostMeanSequences(View):
     """For even and odd numbers: 1 where the second learner will read the mailbox of the first."""
     codec: Integers = table(2, L)
     """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in CODECS."""
+    elements: Integers = table(2, L)  # For even and odd numbers: elements of the vector in a learner's mailbox
     ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
 
     def begin_part(self) -> None:

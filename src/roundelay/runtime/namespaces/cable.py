@@ -22,7 +22,7 @@ from contextlib import suppress
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 CLONE_NEWNET = 0x40000000
 FRAME = 2048
-KEPT = 100_000  # frames
+MOST_FRAMES = 100_000  # frames
 
 
 def tap(process: int, name: str) -> int:
@@ -53,7 +53,7 @@ class Cable:
                 frame = os.read(end, FRAME)
             except OSError:  # nothing more, or the interface is down
                 return
-            if not self.lost and len(self.under_way) < KEPT:
+            if not self.lost and len(self.under_way) < MOST_FRAMES:
                 self.under_way.append((arrives, self.other[end], frame))
 
     def give(self) -> float | None:

@@ -1,8 +1,8 @@
 """Several hosts on one machine: network namespaces with addresses of their own, joined by a switch.
 
-Namespaces have no names: each belongs to a keeper, a process that notices the end of the test, of a killed one too, and
-then kills everybody in it; with the last of them the kernel forgets it. Root is not needed where users may make
-namespaces of their own.
+Namespaces have no names: each has an init process that notices the end of whoever made it, killed or not, and then
+kills all processes in it; with the last of them the kernel frees it. Root is not needed where users may make namespaces
+of their own. It needs Debian's iproute2 and util-linux.
 
     with Hosts(2) as hosts:
         hosts.rate("100mbit")
@@ -29,7 +29,7 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 BURST = "256kb"  # more than the largest packet that a network card is handed
 
 
-KEEPER = """
+INIT = """
 import os, signal, sys
 print("ready", flush=True)
 sys.stdin.read()
@@ -48,18 +48,18 @@ while left:
 
 
 class NoNamespaces(Exception):
-    """This machine does not let us make hosts, and why."""
+    """Hosts cannot be made on this machine; says why."""
 
 
 class _Namespace:
-    """A network and a mount namespace, and the process that keeps them."""
+    """A network and a mount namespace, and its init process."""
 
     def __init__(self, inside: Sequence[str] = ()) -> None:
         """`inside`: a command prefix that enters the user namespace it is to belong to."""
         own_user = () if inside or os.geteuid() == 0 else ("--user", "--map-root-user")
         self._user = bool(inside or own_user)
-        command = [*inside, "unshare", *own_user, "--net", "--mount", sys.executable, "-S", "-c", KEEPER]
-        self._row_host = subprocess.Popen(  # it ends with its standard input, that is with us
+        command = [*inside, "unshare", *own_user, "--net", "--mount", sys.executable, "-S", "-c", INIT]
+        self._init = subprocess.Popen(  # it ends with its standard input, that is with us
             command,
             env=_environment(),
             stdin=subprocess.PIPE,
@@ -67,13 +67,13 @@ class _Namespace:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._row_host.stdout is not None
-        if self._row_host.stdout.readline() != b"ready\n":
-            assert self._row_host.stderr is not None
-            said = self._row_host.stderr.read().decode().strip()
+        assert self._init.stdout is not None
+        if self._init.stdout.readline() != b"ready\n":
+            assert self._init.stderr is not None
+            said = self._init.stderr.read().decode().strip()
             self.close()
             raise NoNamespaces(said or "unshare failed")
-        self.process = self._row_host.pid
+        self.process = self._init.pid
 
     @property
     def enter(self) -> list[str]:
@@ -102,16 +102,16 @@ class _Namespace:
         return False
 
     def processes(self) -> list[int]:
-        """Everybody in it but its keeper."""
+        """All processes in it but its init process."""
         everybody = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
         return [process for process in everybody if process != self.process and self.has(process)]
 
     def close(self) -> None:
-        """Kill everybody in it. Safe to call twice."""
-        for pipe in (self._row_host.stdin, self._row_host.stdout, self._row_host.stderr):
+        """Kill all processes in it. Safe to call twice."""
+        for pipe in (self._init.stdin, self._init.stdout, self._init.stderr):
             assert pipe is not None
             pipe.close()
-        self._row_host.wait()
+        self._init.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -119,7 +119,7 @@ def _environment() -> dict[str, str]:
 
 
 class Hosts:
-    """So many hosts, 10.77.0.1 and so on, on one switch; a context manager.
+    """Hosts, 10.77.0.1 and so on, on one switch; a context manager.
 
     Args:
         delays: one way, in seconds, by host; hosts named here hang on a cable of ours instead of the kernel's.
@@ -232,7 +232,7 @@ class Hosts:
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         """Start a command on a host, in a session of its own; it is killed with the host.
 
-        It is on the host when this returns: a keeper that looked before it had entered would not find it.
+        It is on the host when this returns: an init process that looked before it had entered would not find it.
         """
         environment = {**_environment(), **options.pop("env", {})}
         process = subprocess.Popen(

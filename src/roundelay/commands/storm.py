@@ -1,0 +1,127 @@
+"""A training under random faults: storm."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.arguments import count, non_negative, positive, whole
+from roundelay.commands.base import Command
+from roundelay.terminal import Bar, console, print_table
+
+if TYPE_CHECKING:
+    from roundelay.storm.both import StormResult
+
+
+def add(command: Command) -> None:
+    """Its options."""
+    sub = command("storm", _storm, "train on several hosts of one machine with and without random faults")
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe; its corpus is ready")
+    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example schedule.max_epochs=5")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of both runs and the page")
+    sub.add_argument(
+        "--strategy", default="", metavar="NAME[:TOPOLOGY][,KEY=VALUE...]", help="the strategy (default: the recipe's)"
+    )
+    sub.add_argument("--hosts", type=count, default=2, help="network namespaces that stand for hosts (default: 2)")
+    sub.add_argument("--learners", type=count, default=1, help="on each host (default: 1)")
+    sub.add_argument(
+        "--every", type=positive, default=60.0, metavar="SECONDS", help="mean time between faults (default: 60)"
+    )
+    sub.add_argument(
+        "--lasting",
+        type=positive,
+        default=3.0,
+        metavar="SECONDS",
+        help="mean time that a fault lasts, and after which a command that ended is given again (default: 3)",
+    )
+    sub.add_argument(
+        "--faults",
+        nargs="+",
+        default=["kill", "crash", "stop", "cut", "slow"],
+        metavar="KIND",
+        help="of kill (a learner), crash (a host), stop (a learner, for a while), cut (a host off the network), slow "
+        "(a link) (default: all); crash and cut spare the first host, which leads",
+    )
+    sub.add_argument(
+        "--most", type=whole, default=0, metavar="N", help="no more faults than so many (default: 0, no limit)"
+    )
+    sub.add_argument("--seed", type=whole, default=0, help="of the schedule of faults (default: 0)")
+    sub.add_argument(
+        "--pace",
+        type=non_negative,
+        default=0.0,
+        metavar="SECONDS",
+        help="every gradient takes so much longer: for more learners than cores (default: 0)",
+    )
+    sub.add_argument("--link", default="10gbit", metavar="RATE", help="of every host, as tc takes it (default: 10gbit)")
+    sub.add_argument("--decode", action="store_true", help="decode both models, and print their word error rates")
+
+
+def _storm(options: argparse.Namespace) -> None:
+    from roundelay.recipes.known import check_recipe, check_strategy
+
+    check_recipe(options.recipe, options.overrides)
+    if options.strategy:
+        check_strategy(options.strategy)
+    from roundelay.storm.both import STORM, UNDISTURBED, StormOptions, run_storm
+    from roundelay.storm.faults import checked_kinds
+    from roundelay.storm.page import write_page
+
+    chosen = StormOptions(
+        recipe=options.recipe,
+        out=options.out,
+        overrides=tuple(options.overrides),
+        strategy=options.strategy,
+        hosts=options.hosts,
+        learners=options.learners,
+        every=options.every,
+        lasting=options.lasting,
+        kinds=checked_kinds(options.faults),
+        seed=options.seed,
+        most=options.most,
+        pace=options.pace,
+        link=options.link,
+    )
+    found = run_storm(chosen, Bar())
+    if options.decode:
+        from roundelay.api.recognition import decode
+
+        for name in (UNDISTURBED, STORM):
+            decode(options.out / name, progress=Bar())
+        found = run_storm(chosen, Bar())  # nothing is run again; the results have word errors now
+    _print(found)
+    page = write_page(found, chosen, options.out / "storm.html")
+    console.print(f"the page, with a film of it: {page}", markup=False)
+
+
+def _print(found: "StormResult") -> None:
+    from roundelay.storm.story import middle_and_worst
+
+    rows = []
+    for name, story, results in zip(
+        ("undisturbed", "storm"), (found.undisturbed, found.storm), found.results, strict=True
+    ):
+        loss = results.frame_cross_entropy.get("dev")
+        wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
+        speed = f"{story.frames_per_second:,.0f}"
+        row = [name, f"{story.seconds:.0f}", speed, f"{len(story.struck)}", f"{story.starts}"]
+        rows.append((*row, "" if loss is None else f"{loss:.4f}", wer))
+    print_table(["", "seconds", "frames/s", "faults", "starts", "dev loss", "WER"], rows)
+    counts: dict[str, list[float | None]] = {}
+    victims: dict[str, list[float | None]] = {}
+    for one in found.storm.recoveries():
+        counts.setdefault(one.struck.kind, []).append(one.others)
+        victims.setdefault(one.struck.kind, []).append(one.victim)
+    lines = []
+    for kind, others in counts.items():
+        cells = [
+            "" if pair is None else f"{pair[0]:.1f} (at most {pair[1]:.1f})"
+            for pair in (middle_and_worst(others), middle_and_worst(victims[kind]))
+        ]
+        lines.append((kind, f"{len(others)}", *cells))
+    if lines:
+        print_table(["fault", "times", "s until others go on", "s until all are back"], lines)
+    console.print(
+        f"{100 * found.share:.1f} % of the minibatches that count a second without faults"
+        + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
+        markup=False,
+    )

@@ -1,0 +1,1 @@
+"""Hosts made of network namespaces on one machine, and the cables between them: where trainings meet faults."""

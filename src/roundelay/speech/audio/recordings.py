@@ -1,0 +1,56 @@
+"""Recordings in a folder, known by their endings, and names for recordings."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+
+KINDS = frozenset(
+    "wav flac mp3 ogg oga opus m4a mp4 aac aif aiff au caf sph w64 wma webm mkv mov amr 3gp wv".split()  # noqa: SIM905
+)
+"""Endings by which a folder's recordings are known."""
+
+
+def recordings_below(folder: Path) -> list[Path]:
+    """All recordings in a folder and in those below it, sorted.
+
+    Raises:
+        UserError: there is none.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
+    if not paths:
+        raise UserError(
+            f"{folder}: no recording in this folder; they are known by their endings: .wav, .flac, .mp3 ..."
+        )
+    return paths
+
+
+def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
+    """Recordings by unique names: with the folder in front where it takes that, then with a number behind.
+
+    Args:
+        found: names that users know, and the files; each file counts once.
+    """
+    unique = dict.fromkeys(found)
+    stems: dict[str, int] = {}
+    for name, _ in unique:
+        stems[one_word(name)] = stems.get(one_word(name), 0) + 1
+    result: dict[str, Path] = {}
+    for name, path in unique:
+        word = one_word(name)
+        if stems[word] > 1 and path.parent.name not in ("", ".."):
+            word = f"{one_word(path.parent.name)}/{word}"
+        number, candidate = 1, word
+        while candidate in result:
+            number += 1
+            candidate = f"{word}.{number}"
+        result[candidate] = path
+    return result
+
+
+def one_word(name: str) -> str:
+    """A name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind it stands a channel), and
+    never `.`, `..` or `;;`."""
+    word = re.sub(r"[^\w.+=~%#,-]", "_", name).lstrip(".;")
+    return word or "recording"

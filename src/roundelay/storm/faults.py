@@ -1,0 +1,72 @@
+"""Faults of hosts and learners: kinds, and random schedules of them.
+
+Faults come as a Poisson process: the times between them are independent and exponential, of a given mean. Which kind,
+which host, and how long one lasts are drawn too, all from one seed, so that a schedule can be had again; what a fault
+meets when it comes depends on the machine.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
+
+FAULTS = {
+    "kill": "a learner is killed",
+    "crash": "all of a host is killed, and its command is given again a while later",
+    "stop": "a learner is stopped for a while",
+    "cut": "a host is off the network for a while",
+    "slow": "a host's link is slow for a while",
+}
+SPARES_THE_FIRST = ("crash", "cut")
+"""Kinds that would end the run where they meet the first host, which leads it."""
+LASTS_AT_MOST = 5.0
+"""Times the mean that a fault lasts at most."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that is to come.
+
+    Attributes:
+        at: seconds after training has begun.
+        host: from 0.
+        seconds: that it lasts; of `crash`, until the command is given again.
+        choice: from 0 to 1: which of the host's learners, where one is meant.
+    """
+
+    at: float
+    kind: str
+    host: int
+    seconds: float
+    choice: float
+
+
+def schedule(seed: int, hosts: int, every: float, lasting: float, kinds: Sequence[str]) -> Iterator[Fault]:
+    """Faults in order, without end.
+
+    Args:
+        every: mean seconds between two.
+        lasting: mean seconds that one lasts.
+        kinds: of FAULTS, all equally probable.
+    """
+    drawn, at = stream(seed, "storm"), 0.0
+    while True:
+        at += float(drawn.exponential(every))
+        kind = kinds[int(drawn.integers(len(kinds)))]
+        host = int(drawn.integers(1 if kind in SPARES_THE_FIRST else 0, hosts))
+        seconds = min(float(drawn.exponential(lasting)), LASTS_AT_MOST * lasting)
+        yield Fault(at, kind, host, seconds, float(drawn.random()))
+
+
+def checked_kinds(names: Sequence[str]) -> tuple[str, ...]:
+    """Kinds of faults by name.
+
+    Raises:
+        UserError: there is no such kind, or none is named.
+    """
+    if unknown := [name for name in names if name not in FAULTS]:
+        raise UserError(f"there is no fault {unknown[0]!r}: choose from {', '.join(FAULTS)}.")
+    if not names:
+        raise UserError("name one kind of fault or more: " + ", ".join(FAULTS))
+    return tuple(dict.fromkeys(names))

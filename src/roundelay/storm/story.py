@@ -1,0 +1,133 @@
+"""A training seen from outside while it runs, and the numbers that follow. Seconds count from its first command."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, final
+
+from roundelay.core.records import known
+
+
+@final
+@dataclass(frozen=True)
+class Struck:
+    """A fault that has happened.
+
+    Attributes:
+        at: when it began (s).
+        until: when what was done was undone (s); of a killed learner, `at`.
+    """
+
+    at: float
+    kind: str
+    host: int
+    until: float
+
+
+@final
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from a fault until others, and until its victim, went on.
+
+    Attributes:
+        others: until the next minibatches of any learner were counted; None: none were any more.
+        victim: until all learners lived again, where one was lost; None: none was lost, or it did not come back.
+    """
+
+    struck: Struck
+    others: float | None
+    victim: float | None
+
+
+@final
+@dataclass
+class Story:
+    """A training, as it was seen.
+
+    Attributes:
+        progress: seconds, and frames trained and counted by then; fewer than before where a run went back to a
+            checkpoint.
+        living: seconds, and the learners that lived from then on.
+        learners: of the run.
+        starts: times that the first host's command was given.
+        seconds: until all hosts had ended.
+        left: processes that outlived the run.
+    """
+
+    learners: int
+    progress: list[tuple[float, int]] = field(default_factory=list)
+    living: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)
+    struck: list[Struck] = field(default_factory=list)
+    starts: int = 1
+    seconds: float = 0.0
+    left: int = 0
+
+    def see_frames(self, at: float, frames: int) -> None:
+        """So many frames are trained and counted."""
+        if not self.progress or self.progress[-1][1] != frames:
+            self.progress.append((at, frames))
+
+    def see_living(self, at: float, ranks: Sequence[int]) -> None:
+        """These learners live."""
+        if not self.living or self.living[-1][1] != tuple(ranks):
+            self.living.append((at, tuple(ranks)))
+
+    @property
+    def frames_per_second(self) -> float:
+        """Frames that counted in the end, a second from the first to the last minibatches seen; 0 if too few were."""
+        if len(self.progress) < 2:
+            return 0.0
+        (first, begun), (last, frames) = self.progress[0], self.progress[-1]
+        return (frames - begun) / max(last - first, 1e-9)
+
+    def since_training(self) -> "Story":
+        """The same, with seconds counted from the first minibatches that were seen."""
+        begun = self.progress[0][0] if self.progress else 0.0
+        return dataclasses.replace(
+            self,
+            progress=[(at - begun, frames) for at, frames in self.progress],
+            living=[(max(0.0, at - begun), ranks) for at, ranks in self.living],
+            struck=[dataclasses.replace(one, at=one.at - begun, until=one.until - begun) for one in self.struck],
+            seconds=self.seconds - begun,
+        )
+
+    def recoveries(self) -> list[Recovery]:
+        """Recoveries from all faults, in order."""
+        return [Recovery(one, self._others(one), self._victim(one)) for one in self.struck]
+
+    def _others(self, one: Struck) -> float | None:
+        grew = (at for (_, before), (at, after) in pairwise(self.progress) if after > before and at > one.at)
+        return next((at - one.at for at in grew), None)
+
+    def _victim(self, one: Struck) -> float | None:
+        """A loss is held to be of the last fault before it that can lose a learner."""
+        if one.kind == "slow":
+            return None
+        later = min((o.at for o in self.struck if o.at > one.at and o.kind != "slow"), default=math.inf)
+        after = [(at, len(ranks)) for at, ranks in self.living if at > one.at]
+        lost = next((number for number, (_, count) in enumerate(after) if count < self.learners), None)
+        if lost is None or after[lost][0] > later:
+            return None
+        return next((at - one.at for at, count in after[lost:] if count >= self.learners), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain mapping."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Story":
+        """The inverse of `to_json`."""
+        fields = known(cls, value)
+        fields["progress"] = [(at, frames) for at, frames in fields["progress"]]
+        fields["living"] = [(at, tuple(ranks)) for at, ranks in fields["living"]]
+        fields["struck"] = [Struck(**known(Struck, one)) for one in fields["struck"]]
+        return cls(**fields)
+
+
+def middle_and_worst(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Median and largest of the values that are there; None if none is."""
+    there = [value for value in values if value is not None]
+    return (statistics.median(there), max(there)) if there else None
