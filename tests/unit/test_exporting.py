@@ -14,7 +14,7 @@ from torch import nn
 from roundelay.core.errors import UserError
 from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import ScannedLstm
-from roundelay.exporting.sherpa import sherpa_ctc
+from roundelay.exporting.sherpa import search_graph, sherpa_ctc
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
 from roundelay.exporting.writing import (
     DESCRIPTION,
@@ -27,11 +27,17 @@ from roundelay.exporting.writing import (
     write,
 )
 from roundelay.packed.folder import PackedModel, PackedNetwork, PackedSearch
+from roundelay.speech.decode.graphs.ctc import build_ctc_graph
+from roundelay.speech.decode.graphs.graph import Graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.search import decode
 from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.parts import FeatureConfig, only_fbank
+from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.models.network import AcousticNetwork
+from roundelay.speech.search.fst import from_arrays
 from roundelay.speech.trained import AcousticModel
 from roundelay.speech.units.base import UnitSet
 from support.toy_models import tiny, toy
@@ -181,6 +187,24 @@ def test_for_sherpa_an_utterance_is_normalised_by_itself(one_thread: None) -> No
         expected = scores(features, features.mean(0), features.std(0, correction=0))
     assert rows.tolist() == [len(expected)] == [17]
     torch.testing.assert_close(found[0], expected)
+
+
+@pytest.mark.parametrize(("scale", "word_cost", "blank_cost"), [(1.0, 0.0, 0.0), (2.0, 0.5, 0.0), (0.7, 0.3, 1.5)])
+def test_for_sherpa_the_graph_has_all_costs(scale: float, word_cost: float, blank_cost: float) -> None:
+    """Log-probabilities as they are find in it what scaled and charged ones find in ours, at a cost `scale` less."""
+    columns = ("<blk>", "A", "B", "C")
+    lexicon = Lexicon({"AB": (("A", "B"),), "BA": (("B", "A"),), "C": (("C",), ("C", "A"))})
+    model = estimate([["AB", "C"], ["BA", "BA", "C"], ["C"]], lexicon.words)
+    graph = build_ctc_graph(lexicon, model, columns, "<blk>")
+    search = PackedSearch(scale, word_cost, 50.0, 7000, 6.0, 0.5, blank_cost)
+    whole = Graph(from_arrays(search_graph(graph, search)), graph.words, graph.num_pdfs, graph.info)
+    charged = np.array([blank_cost, 0, 0, 0], np.float32)
+    for seed in range(20):
+        scores = np.log(np.random.default_rng(seed).dirichlet(np.ones(4) * 0.5, 9)).clip(-20).astype(np.float32)
+        expected = decode(graph.with_word_cost(word_cost), np.float32(scale) * (scores - charged), 100.0)
+        found = decode(whole, scores, 100.0)
+        assert found.words == expected.words
+        assert found.cost == pytest.approx(expected.cost / scale, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,20 @@ from roundelay import __version__
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.core.files import atomic_write, json_text, write_json
+from roundelay.core.files import atomic_write, json_text, write_json, write_text
 from roundelay.core.streams import stream
 from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import with_scanned_lstms
-from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, sherpa_ctc, tokens
+from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
 from roundelay.packed.folder import PackedModel, is_packed, read_packed
+from roundelay.speech.decode.graphs.graph import load_graph
+from roundelay.speech.search.fst import write_arrays
 from roundelay.speech.trained import AcousticModel, load_model
 
 Kind = Literal["onnx", "torch", "sherpa"]
 FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2", "sherpa": "model.onnx"}
-DESCRIPTION, TOKENS = "about.json", "tokens.txt"
+DESCRIPTION, TOKENS, GRAPH, WORDS = "about.json", "tokens.txt", "HLG.fst", "words.txt"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
 IN_WORDS = (
@@ -70,8 +72,8 @@ class Exported:
 
 def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
-    about.json, which says what its inputs are; for sherpa-onnx tokens.txt too. The networks of a combination become one
-    model, with their weights.
+    about.json, which says what its inputs are. For sherpa-onnx tokens.txt too, and of a packed model its graph. The
+    networks of a combination become one model, with their weights.
 
     Raises:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
@@ -79,6 +81,8 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """
     if to != "torch":
         need("export", f"export {to}")
+    if to == "sherpa" and is_packed(Path(source)):
+        need("speech", "export sherpa of a packed model")
     name, folder = str(source), Path(source)
     packed = read_packed(folder) if is_packed(folder) else None
     folders = [folder] if packed is None else [folder / one.folder for one in packed.networks]
@@ -109,9 +113,17 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         )
     write_json(file.with_name(DESCRIPTION), about)
     if to == "sherpa":
-        with atomic_write(file.with_name(TOKENS)) as open_file:
-            open_file.write(tokens(model).encode())
+        write_text(file.with_name(TOKENS), tokens(model))
+    if to == "sherpa" and packed is not None:
+        _write_graph(folder, packed, file.parent)
     return Exported(file, difference)
+
+
+def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
+    graph = load_graph(folder)
+    with atomic_write(out / GRAPH) as file:
+        write_arrays(file, search_graph(graph, packed.search))
+    write_text(out / WORDS, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:
