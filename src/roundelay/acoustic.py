@@ -90,13 +90,8 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
     check_hosts(strategy, training.on_death, training.record)
     if isinstance(strategy, HAdPsgd):
-        if "node_size" not in {**training.options, **parse_strategy(training.strategy)[1]}:
-            strategy = dataclasses.replace(strategy, node_size=len(place.ranks))
-        if place.ranks[0] % strategy.node_size:
-            raise UserError(
-                f"{strategy.name}.node_size is {strategy.node_size}, but a host begins with learner {place.ranks[0]}: "
-                "a node must be on one host. Give a node_size that divides the learners of every host."
-            )
+        chosen = "node_size" in {**training.options, **parse_strategy(training.strategy)[1]}
+        strategy = strategy.on_host(place.ranks, chosen)
     return strategy
 
 

@@ -50,6 +50,7 @@ ORDERS = (
     "dpsgd:ring,order=consensus",
     "dpsgd:random-ring,order=consensus",
     "dpsgd:exponential,order=consensus",
+    "dpsgd:ring,order=consensus,mixing=0.5",
     "delay-by-one",
     "delayed-gradient",
     "adpsgd:fixed-ring",
@@ -66,6 +67,7 @@ ORDERS = (
     "slowmo",
     "diloco",
     "diloco,rate=0.7",
+    "gossip-diloco",
     "diloco,period=20,fragments=4,delay=4",
     "diloco,period=20,fragments=4,delay=4,mix=0.5",
     "easgd",
@@ -289,12 +291,15 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
     if strategy.order != "consensus" or learners == 1:
         return 2.0
     if strategy.topology == "random-ring":  # in mean square, no direction being special: E |(T - s) d|^2 < |d|^2
-        ring = ring_matrix(learners)
+        ring = strategy.mixing * ring_matrix(learners) + (1 - strategy.mixing) * np.eye(learners)
         once, twice = ((np.trace(power) - 1) / (learners - 1) for power in (ring, ring @ ring))
         return float(once + (once**2 + 1 - twice) ** 0.5)
     turns = len(doublings(learners)) if strategy.topology == "exponential" else 1
     edges = tuple((int(i), int(j)) for i, j in strategy.edges)
-    mixes = [mixing_matrix(strategy.topology, edges, learners, 0, k) for k in range(turns)]
+    share, alone = strategy.mixing, np.eye(learners)
+    mixes = [
+        share * mixing_matrix(strategy.topology, edges, learners, 0, k) + (1 - share) * alone for k in range(turns)
+    ]
 
     def turn(s: float) -> NDArray[np.float64]:
         product = np.eye(learners)

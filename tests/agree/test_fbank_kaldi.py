@@ -8,7 +8,7 @@ import soundfile
 import torch
 
 from roundelay.core.streams import stream
-from roundelay.speech.features.fbank import FbankConfig, fbank
+from roundelay.speech.features.fbank import FbankConfig, fbank, mel_filters
 from support.corpora import an4, speechlike
 
 TOLERANCE = 1e-3
@@ -79,3 +79,17 @@ def test_recorded_speech() -> None:
     for path in sorted((an4() / "flac").rglob("*.flac"))[::97]:
         wave, rate = soundfile.read(path, dtype="float32")
         assert_agree(wave, rate)
+
+
+@pytest.mark.parametrize("warp", [0.8, 0.93, 1.0, 1.1, 1.25])
+@pytest.mark.parametrize("rate", [8000, 16000])
+@pytest.mark.parametrize("config", [DEFAULT, FbankConfig(num_bins=23, low_freq=60, high_freq=-100)])
+def test_warped_filters(config: FbankConfig, rate: int, warp: float) -> None:
+    """Kaldi's --vtln-warp, at its usual --vtln-low and --vtln-high."""
+    frames, mel = knf.FrameExtractionOptions(), knf.MelBanksOptions()
+    frames.samp_freq, mel.num_bins = rate, config.num_bins
+    mel.low_freq, mel.high_freq = config.low_freq, config.high_freq
+    theirs = np.array(knf.MelBanks(mel, frames, warp).get_matrix())
+    points = 256 if rate == 8000 else 512
+    ours = mel_filters(config, rate, points, warp).numpy().T
+    np.testing.assert_allclose(ours, theirs[:, : ours.shape[1]], rtol=0, atol=1e-4)

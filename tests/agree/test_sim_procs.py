@@ -69,7 +69,11 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
     assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
 
 
-@pytest.mark.parametrize("strategy", [*map(Together, CODECS), DiLoCo(period=3, codec="int4")], ids=str)
+@pytest.mark.parametrize(
+    "strategy",
+    [*map(Together, CODECS), DiLoCo(period=3, codec="int4"), DiLoCo(period=3, codec="int8", fragments=2)],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "task", [BlobTask("cpu"), Quadratic(parameters=CHUNK + 1027)], ids=["module on a device", "quadratic"]
 )

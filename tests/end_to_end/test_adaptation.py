@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from roundelay.cli import main
+from roundelay.commands.adaptations import command_of_features
 from roundelay.speech.features.external import Matrices
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.prepared import load_corpus
@@ -149,3 +150,11 @@ def test_models_of_another_alignment_are_refused(there: Path, capsys: pytest.Cap
     assert main(run) == 2
     assert "differs in alignment" in " ".join(capsys.readouterr().err.split())
     assert not Path("later").exists()
+
+
+def test_the_next_command_keeps_copies_at_other_speeds(there: Path) -> None:
+    shutil.copytree("data", "copies")
+    without = command_of_features(Path("copies"), Path("adaptation/features.yaml"))
+    assert without == "roundelay features copies --features adaptation/features.yaml"
+    assert main(["features", "copies", "--speed", "0.9", "1.1"]) == 0
+    assert command_of_features(Path("copies"), Path("adaptation/features.yaml")) == f"{without} --speed 0.9 1.1"

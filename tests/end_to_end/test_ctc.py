@@ -234,6 +234,23 @@ def test_recordings_transcribed_without_times_of_words(
     assert found.text in capsys.readouterr().out
 
 
+def test_a_packed_model_is_trained_on(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Units need no alignment."""
+    out = tmp_path / "model"
+    finetune = ["finetune", str(model), "--data", str(folder / "data"), "--out", str(out), "--epochs", "2"]
+    assert main(finetune) == 0
+    before, after = map(
+        float, re.findall(r"loss ([\d.]+) before, ([\d.]+) after", " ".join(capsys.readouterr().out.split()))[0]
+    )
+    assert after < before
+    assert load_packed(out).hearings[0].model.units == load_packed(model).hearings[0].model.units
+    assert main(["verify", str(out)]) == 0
+    errors = evaluated(out, folder, tmp_path)
+    assert set(errors) == set(evaluated(model, folder, tmp_path))
+
+
 def test_what_cannot_be_packed(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = ["pack", "--out", str(tmp_path / "model"), str(exp)]
     assert main([*pack, "--set", "decode.graph=hmm"]) == 2

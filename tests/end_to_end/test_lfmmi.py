@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from roundelay.packed.model import load_model as load_packed
+from roundelay.speech.audio.reading import audio_path
+from roundelay.speech.prepared import load_corpus
 from roundelay.speech.trained import load_model
 from support.beeps import RECIPE, WORDS
 
@@ -53,15 +54,21 @@ def test_a_recorded_run_repeats_to_the_bit(exp: Path) -> None:
     assert main(["replay", str(exp)]) == 0
 
 
-def test_a_packed_model_finds_the_words_of_decode(exp: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_packed_model_finds_the_words_of_decode(
+    exp: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["decode", str(exp), "--out", str(tmp_path / "out")]) == 0
     pack = ["pack", str(exp), "--decoded", str(tmp_path / "out"), "--out", str(tmp_path / "model")]
     assert main(pack) == 0
-    assert load_packed(tmp_path / "model").packed.networks
     evaluate = ["evaluate", str(tmp_path / "model"), "--data", str(folder / "data"), "--split", "test"]
     assert main([*evaluate, "--workers", "1", "--out", str(tmp_path / "evaluated")]) == 0
     found = (tmp_path / "evaluated/test/hyp.trn").read_bytes()
     assert found == (tmp_path / "out/decode/test/hyp.trn").read_bytes()
+    corpus = load_corpus(folder / "data")
+    utterance = corpus.splits["test"][0]
+    capsys.readouterr()
+    assert main(["transcribe", str(tmp_path / "model"), str(audio_path(utterance, corpus.folder))]) == 0
+    assert utterance.text in capsys.readouterr().out
 
 
 def test_biphones_of_one_state_and_a_cross_entropy(exp: Path, tmp_path: Path) -> None:

@@ -194,6 +194,15 @@ def test_the_command(
     assert main([*call[:2], "-", "--stream", "--format", "json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines if line["final"]] == expected
+    chunked = main([*call, "--chunk", "6"])
+    if model.folder.name == "model-conformer":  # the one that was trained for that
+        assert chunked == 0
+        assert "at most 0.12 s of audio behind" in " ".join(capsys.readouterr().err.split())
+    else:
+        assert chunked == 2
+        assert "Chunks of 6 frames" in " ".join(capsys.readouterr().err.split())
+    assert main([*call[:-1], "--chunk", "6"]) == 2
+    assert "give --stream" in capsys.readouterr().err
     assert main([*call, "--out", "x"]) == 2
     assert "leave --out out" in capsys.readouterr().err
     assert main([*call, "--format", "srt"]) == 2

@@ -1,6 +1,7 @@
 """Speech without transcripts: prepared, decoded, evaluated; word errors where there are references, and only there."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_speech_without_words_is_prepared_and_decoded(
     assert not Path("out/decode/test/ref.trn").exists()
     assert not Path("out/decode/test/wer.txt").exists()
     assert main(["verify", "new"]) == 0
+    assert main(["inspect", "new"]) == 0
     assert main(["export", "kaldi", "new", "--out", "exported"]) == 0
     assert not Path("exported/test/text").exists()
 
@@ -95,6 +97,17 @@ def test_recordings_in_a_folder_are_decoded(home: Path, bare: Path, capsys: pyte
         Path(f"talks/ann/{number}.txt").write_text(f"{text}\n")
     assert main(["decode", exp, "--data", "talks", "--out", "out"]) == 0
     assert "[ 1 / 5" in told(capsys)
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg here")
+def test_recordings_of_other_kinds_are_converted(home: Path, bare: Path) -> None:
+    Path("talks").mkdir()
+    soundfile.write("talks/one.wav", say(["GO", "STAY"], stream(5, "other kinds")), RATE)
+    subprocess.run(["ffmpeg", "-v", "error", "-i", "talks/one.wav", "talks/one.m4a"], check=True)
+    Path("talks/one.wav").unlink()
+    assert main(["decode", str(home / "exp/unlabelled"), "--data", "talks", "--out", "out"]) == 0
+    assert list(read_trn(Path("out/decode/talks/hyp.trn")).values()) == [["GO", "STAY"]]
+    assert [path.name for path in Path("out/data/converted").iterdir()] == ["one.wav"]
 
 
 def test_a_long_recording_is_cut_at_pauses(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:

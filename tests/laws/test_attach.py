@@ -1,6 +1,8 @@
-"""Laws of `roundelay.attach` for two learners. All run in one start of two processes, support/attached_laws.py."""
+"""Laws of `roundelay.attach` for two learners, on one host or on two. All run in one start of two processes,
+support/attached_laws.py."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from roundelay.strategies import STRATEGIES
 from support import attached_laws
+from support.attached_hosts import run_hosts
 from support.attached_laws import LEARNERS, OPTIMIZERS, SIZES, STEPS, alone, close, mlp
 from support.launched import reports, run_learners
 
@@ -17,14 +20,37 @@ GPU = pytest.param(
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=["here", "mapped", "elsewhere", GPU])
+@cache
+def run(kind: str) -> Found:
+    """Two learners of one host, or one of each of two `hosts`."""
+    if kind == "hosts":
+        said, complained = run_hosts((1, 1), str(attached_laws.__file__), kind)
+    else:
+        done = run_learners(LEARNERS, str(attached_laws.__file__), kind)
+        said, complained = done.stdout, done.stderr
+    assert "rank 1 began with other weights or buffers than rank 0" in complained
+    assert "trains on the same minibatches" not in complained
+    return reports(said)
+
+
+@pytest.fixture(scope="module", params=["here", "hosts", "mapped", "elsewhere", GPU])
 def found(request: pytest.FixtureRequest) -> Found:
-    """Of modules where the rows are, of modules on devices that map each other's rows or do not, for which a processor
-    stands in, and of modules on a GPU."""
-    done = run_learners(LEARNERS, str(attached_laws.__file__), request.param)
-    assert "rank 1 began with other weights or buffers than rank 0" in done.stderr
-    assert "trains on the same minibatches" not in done.stderr
-    return reports(done.stdout)
+    """Of modules where the rows are, on one host or on two, of modules on devices that map each other's rows or do not,
+    for which a processor stands in, and of modules on a GPU."""
+    return run(request.param)
+
+
+def test_two_hosts_are_one_bit_for_bit() -> None:
+    """Wherever the result does not depend on timing."""
+    one, two = run("here"), run("hosts")
+    assert set(one) <= set(two)
+    timed = [name for name, strategy in STRATEGIES.items() if not strategy.traits.synchronous]
+    exact = [law for law in one if not set(law.split()) & {*timed, "buffers"}]
+    assert len(exact) > 20
+    for law in exact:
+        for rank in range(LEARNERS):
+            mine, theirs = ({**found[law][rank], "rows": ""} for found in (one, two))
+            assert mine == theirs, (law, rank)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -48,14 +74,15 @@ def test_a_forward_without_a_step_is_no_step(found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "sgd"])
-def test_every_strategy_runs_and_learners_agree(found: Found, name: str) -> None:
+def test_every_strategy_runs_and_learners_agree(found: Found, name: str, request: pytest.FixtureRequest) -> None:
     law = found[f"every {name}"]
     start = attached_laws.values(mlp(norm=True))
     for what in ("between", "values", "statistics"):
         assert law[0][what] == law[1][what], what
     assert torch.tensor(law[0]["values"]).isfinite().all()
     assert start != law[0]["between"] != law[0]["values"]
-    together = STRATEGIES[name].traits.synchronous or name == "hadpsgd"
+    one_host = request.node.callspec.params["found"] != "hosts"  # else each is a node of hadpsgd's
+    together = STRATEGIES[name].traits.synchronous or (name == "hadpsgd" and one_host)
     steps = [2 * max(STEPS)] * LEARNERS if together else [2 * own for own in STEPS]
     assert law[0]["steps"] == law[1]["steps"] == steps
 
@@ -67,7 +94,7 @@ def test_rows_are_where_they_cost_least(found: Found, request: pytest.FixtureReq
         if name == "sgd":
             continue
         where = found[f"every {name}"][0]["rows"]
-        if kind == "here":
+        if kind in ("here", "hosts"):
             assert where == "on the host"
         elif strategy.traits.synchronous and strategy.traits.model == "mean":
             assert where == "on a device of its own"

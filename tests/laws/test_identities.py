@@ -82,6 +82,19 @@ def test_diloco_is_the_model_that_bmuf_with_nesterov_broadcasts(
     same(simulated(f"diloco {setting}", paper, local).rows, bmuf.memory["block_broadcast"])
 
 
+@given(PAPERS, LOCAL, st.integers(1, 4), tenths(0, 9), st.sampled_from(["reset", "keep", "average"]))
+@some
+def test_gossip_diloco_of_everybody_is_diloco(
+    paper: Paper, local: Sgd, period: int, momentum: float, local_momentum: str
+) -> None:
+    setting = f"period={period} momentum={momentum} local_momentum={local_momentum}"
+    found, expected = (
+        simulated(f"{name} {setting}", paper, local) for name in ("gossip-diloco partners=null", "diloco")
+    )
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.memory["outer_momentum"], expected.memory["outer_momentum"])
+
+
 @given(UNEVEN, LOCAL, st.integers(2, 4), tenths(0, 9), st.sampled_from(["reset", "keep", "average"]))
 @some
 def test_the_last_fragment_of_streaming_diloco_is_diloco(
@@ -278,17 +291,17 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
     return learners, tree + more
 
 
-@given(graphs(), st.integers(1, 6), st.sampled_from(["atc", "cta", "consensus"]), st.integers(0, 99))
+@given(graphs(), st.integers(1, 6), st.sampled_from(["atc", "cta", "consensus"]), st.integers(0, 99), tenths(1, 10))
 @some
 def test_without_gradients_dpsgd_is_a_power_of_its_matrix(
-    graph: tuple[int, list[tuple[int, int]]], rounds: int, order: str, seed: int
+    graph: tuple[int, list[tuple[int, int]]], rounds: int, order: str, seed: int, mixing: float
 ) -> None:
     learners, edges = graph
     paper = Paper(learners, rounds, rate=0.0)
     rows = torch.randn(learners, 7, generator=torch.Generator().manual_seed(seed))
     text = str([list(edge) for edge in edges]).replace(" ", "")
-    end = simulated(f"dpsgd:graph order={order} edges={text}", paper, scattered=rows)
-    matrix = torch.from_numpy(metropolis_matrix(learners, edges))
+    end = simulated(f"dpsgd:graph order={order} mixing={mixing} edges={text}", paper, scattered=rows)
+    matrix = mixing * torch.from_numpy(metropolis_matrix(learners, edges)) + (1 - mixing) * torch.eye(learners)
     same(end.rows, (torch.linalg.matrix_power(matrix, rounds) @ rows.double()).float())
 
 

@@ -26,6 +26,7 @@ CLOSED = {  # of learners 4 and 8, worked out by hand; docs/stability.md has the
     "dpsgd:ring,order=cta": (2, 2),
     "dpsgd:ring,order=consensus": (2 / 3, 2 / 3),  # 1 + the smallest eigenvalue of T
     "dpsgd:complete,order=consensus": (1, 1),
+    "dpsgd:ring,order=consensus,mixing=0.5": (4 / 3, 4 / 3),
     "delay-by-one": (1, 1),
     "delayed-gradient": (1, 1),
     "gossip-pga": (2, 2),

@@ -330,10 +330,29 @@ def test_learners_of_a_run_with_a_secret_meet_by_it() -> None:
         read_world({**TORCHRUN, "ROUNDELAY_SECRET": "short"})
 
 
+def test_the_environment_says_which_host_this_is() -> None:
+    """Also where a launcher knows of processes only: with a secret, each of them is a host then."""
+    secret = {"ROUNDELAY_SECRET": "sixteen letters!"}
+    pods = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}
+    for given in ({**TORCHRUN, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **secret}, {**pods, **secret}):
+        world = read_world(given, listen="127.0.0.1")
+        assert world.place is not None
+        assert (world.here, world.place.ranks, world.place.listen) == ((1,), (1,), ("127.0.0.1", 0))
+        assert world.secret == world.place.secret == b"sixteen letters!"
+    assert read_world(pods).here == (0, 1), "without a secret nobody is elsewhere"
+    first = read_world({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", **secret}, "127.0.0.1")
+    assert first.place is not None
+    assert (first.here, first.place.conducts, first.place.listen) == ((0, 1), True, ("127.0.0.1", 29500))
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"LOCAL_WORLD_SIZE": "1"}, r"rank 1: of 2 learners .* 1 are on this host .* works on one host"),
+        ({"LOCAL_WORLD_SIZE": "1"}, r"rank 1 of 2 is learner 1 of 1 on its host"),
+        (
+            {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+            r"rank 1: several hosts need a secret .* `head -c 32 ",
+        ),
         ({"RANK": None}, "WORLD_SIZE is set but RANK is not"),
         ({"RANK": "one"}, "RANK is 'one'"),
         ({"RANK": "2"}, "ranks go from 0 to"),

@@ -268,7 +268,8 @@ def test_a_scaler_skips_what_overflows(strategy: str, fused: bool, unscale: bool
     plain, model = network(), network()
     expected = scaled(plain, torch.optim.AdamW(plain.parameters(), lr=0.01, fused=fused), unscale)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
-    with roundelay.attach(model, optimizer, strategy, **({"period": 3} if strategy == "bmuf" else {})):
+    options: dict[str, Any] = {"period": 3} if strategy == "bmuf" else {}
+    with roundelay.attach(model, optimizer, strategy, **options):
         assert scaled(model, optimizer, unscale) == expected
     assert len(set(expected)) > 2
     for a, b in zip(plain.parameters(), model.parameters(), strict=True):

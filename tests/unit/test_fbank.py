@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.features.fbank import LOG_FLOOR, FbankConfig, fbank, mel_filters, povey_window
+from roundelay.speech.features.fbank import LOG_FLOOR, FbankConfig, fbank, mel_filters, povey_window, warped_frequencies
 from support.corpora import speechlike
 
 
@@ -71,3 +71,27 @@ def test_window_is_symmetric_and_vanishes_at_the_ends() -> None:
 def test_bands_that_cannot_be(config: FbankConfig, rate: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         fbank(torch.zeros(16000), rate, config)
+
+
+def test_a_warp_moves_what_is_heard() -> None:
+    """A tone at f / warp is heard at warp w where one at f is without: in the same bands, but for the ends."""
+    time = torch.arange(16000) / 16000
+    for hertz in (500.0, 1500.0, 3000.0):
+        plain = fbank((2 * math.pi * hertz * time).cos(), 16000)[10]
+        for warp in (0.9, 1.15):
+            moved = fbank((2 * math.pi * hertz / warp * time).cos(), 16000, warp=warp)[10]
+            assert int(moved.argmax()) == int(plain.argmax())
+
+
+def test_warped_frequencies_by_hand() -> None:
+    """From 20 to 8000 Hz at warp 1.25 the bends are at 125 and 7500 Hz, moved to 100 and 6000."""
+    hertz = np.array([20.0, 72.5, 125.0, 1000.0, 7500.0, 7750.0, 8000.0])
+    found = warped_frequencies(hertz, 20.0, 8000.0, 8000.0, 1.25)
+    np.testing.assert_allclose(found, [20, 60, 100, 800, 6000, 7000, 8000])
+    np.testing.assert_allclose(warped_frequencies(hertz, 20.0, 8000.0, 8000.0, 1.0), hertz)
+
+
+@pytest.mark.parametrize("config", [FbankConfig(low_freq=130), FbankConfig(high_freq=7000)])
+def test_a_range_without_room_for_a_warp_is_refused(config: FbankConfig) -> None:
+    with pytest.raises(UserError, match=r"A warp of 1\.2 bends at 120 and 7500 Hz"):
+        fbank(torch.zeros(16000), 16000, config, warp=1.2)

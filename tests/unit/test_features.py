@@ -244,11 +244,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
     """Note the samples of every utterance whose features are computed; at a number of them, an interrupt."""
     seen: list[int] = []
 
-    def noted(wave: torch.Tensor, rate: int, config: FbankConfig) -> torch.Tensor:
+    def noted(wave: torch.Tensor, rate: int, config: FbankConfig, warp: float) -> torch.Tensor:
         if len(seen) == stop_after:
             raise KeyboardInterrupt
         seen.append(len(wave))
-        return fbank(wave, rate, config)
+        return fbank(wave, rate, config, warp)
 
     monkeypatch.setattr(parts, "fbank", noted)
     return seen

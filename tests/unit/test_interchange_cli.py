@@ -58,6 +58,11 @@ def test_other_features_for_a_prepared_corpus(data: Path, capsys: pytest.Capture
     corpus = load_corpus(data)
     assert [u.id for u in corpus.splits["train"][::3]] == ["s1-a", "sp0.9-s1-a", "sp1.1-s1-a"]
     assert len(corpus.splits["dev"]) == 1
+    assert main(["features", str(data), "--bins", "30", "--warp", "1.1", "--speed", "0.9"]) == 0
+    corpus = load_corpus(data)
+    assert [u.id for u in corpus.splits["train"][::3]] == ["s1-a", "sp0.9-s1-a", "vtln1.1-s1-a"]
+    assert main(["features", str(data), "--bins", "30", "--warp", "1.1", "--warp-of", "few"]) == 2
+    assert "does not say who is a woman or a man" in " ".join(capsys.readouterr().err.split())
     assert corpus.transcripts("train") == ["YES", "NO GO", "GO"]
     assert corpus.features().array.shape[1] == 30
     path = data.parent / "features.yaml"

@@ -61,6 +61,22 @@ def test_everything_of_a_run(run: str, capsys: pytest.CaptureFixture[str]) -> No
         assert part in text, part
 
 
+def test_groups(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a file of speakers or utterances, and by the gender that a run knows."""
+    (tmp_path / "spk2region").write_text("s1 north\ns2 south\n")
+    text = said(capsys, run, "--by", str(tmp_path / "spk2region"))
+    assert [line.split()[:2] for line in text.splitlines()[1:]] == [["north", "%WER"], ["south", "%WER"]]
+    assert "nobody's gender is known" in said(capsys, run, "--by", "gender", code=2)
+    folder = Path(run, "decode", "test")
+    write_groups(folder / "groups.json", {name: Group(name[:2], gender="f") for name in REFS})
+    assert [line.split()[0] for line in said(capsys, run, "--by", "gender").splitlines()[1:]] == ["women"]
+    (tmp_path / "spk2region").write_text("s8 north\ns9\n")
+    assert "s9 has nothing beside it" in said(capsys, run, "--by", str(tmp_path / "spk2region"), code=2)
+    (tmp_path / "spk2region").write_text("s8 north\n")
+    message = " ".join(said(capsys, run, "--by", str(tmp_path / "spk2region"), code=2).split())
+    assert "names none of the utterances of" in message
+
+
 def test_mapping_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--ref", put(tmp_path, REFS, "ref.trn"), "--hyp", put(tmp_path, HYPS, "hyp.trn")]
     assert "[ 1 / 7, 0 ins, 0 del, 1 sub ]" in said(capsys, *files, "--glm", GLM)

@@ -6,7 +6,15 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
-from roundelay.speech.scoring.alignment.groups import Group, by_speaker, by_subset, group_of, sclite_table
+from roundelay.speech.scoring.alignment.groups import (
+    Group,
+    by_gender,
+    by_map,
+    by_speaker,
+    by_subset,
+    group_of,
+    sclite_table,
+)
 from roundelay.speech.scoring.normalise import read_groups, write_groups
 from roundelay.speech.scoring.output import OutputOptions, describe, frequent_errors
 
@@ -37,6 +45,33 @@ def test_no_subsets_and_some(result: Score) -> None:
     some = by_subset(result, {"s1-u1": Group("s1", "swb")})
     assert [len(part.utterances) for part in some.values()] == [1, 2]
     assert list(some) == ["swb", "no subset"]
+
+
+def test_women_and_men(result: Score) -> None:
+    known = {name: Group(group.speaker, gender="Female") for name, group in GROUPS.items() if group.speaker == "s1"}
+    found = by_gender(result, known | {"s2-u1": Group("s2", gender="m")})
+    assert {name: part.errors for name, part in found.items()} == {
+        "women": ErrorCounts(1, 0, 0, 5),
+        "men": ErrorCounts(0, 2, 1, 5),
+    }
+    assert [(name, len(part.utterances)) for name, part in by_gender(result, known).items()] == [
+        ("women", 2),
+        ("not said", 1),
+    ]
+    assert by_gender(result, GROUPS) == {}
+
+
+def test_groups_of_a_map(result: Score) -> None:
+    """An utterance by its whole name or the part behind its speaker's, before its speaker; names in any case."""
+    assert list(by_map(result, GROUPS, {"S1": "north", "s2": "south"})) == ["north", "south"]
+    found = by_map(result, GROUPS, {"s1": "north", "s1-u2": "south", "u9": "east"})
+    assert {name: [u.id for u in part.utterances] for name, part in found.items()} == {
+        "north": ["s1-u1"],
+        "south": ["s1-u2"],
+        "not said": ["s2-u1"],
+    }
+    assert list(by_map(result, GROUPS, {"u2": "late"})) == ["late", "not said"]
+    assert by_map(result, GROUPS, {"s3": "west"}) == {}
 
 
 @pytest.mark.parametrize(("name", "speaker"), [("s1-u1", "s1"), ("s1_u1", "s1"), ("alone", "alone"), ("-x", "-x")])

@@ -124,6 +124,27 @@ def test_one_chunk_for_all_is_the_whole_utterance() -> None:
     torch.testing.assert_close(at_once(made, features), at_once(whole, features), rtol=1e-5, atol=1e-5)
 
 
+def test_dynamic_networks_are_evaluated_in_chunks_of_any_size() -> None:
+    """What was streamed in chunks of another size is what is evaluated at once in these; the past is as long."""
+    made, features = conformer(), utterance(40)
+    for frames in (3, 12, 5):
+        other = made.in_chunks(frames)
+        streamed = other.streamed(MEAN, STD)
+        assert streamed is not None
+        assert streamed.delay == frames + 2
+        found = torch.cat([streamed.push(features), streamed.push(features[:0], last=True)])
+        torch.testing.assert_close(found, at_once(other, features), rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(found, at_once(made, features), rtol=1e-3, atol=1e-3)
+        assert isinstance(other, Conformer)
+        assert 12 <= other.config.rows_before < 12 + frames
+    torch.testing.assert_close(at_once(made.in_chunks(6), features), at_once(made, features), rtol=0, atol=0)
+    for name in ("dnn", UNITS + "conformer-chunks"):
+        with pytest.raises(
+            UserError, match=r"Chunks of 12 frames: .* not trained for them.*model\.dynamic_chunks=true"
+        ):
+            network(name).in_chunks(12)
+
+
 def test_training_draws_chunks() -> None:
     """Half of the minibatches see whole sequences, the others chunks of a frame to a second."""
     made = conformer()

@@ -183,6 +183,21 @@ def test_learners_beyond_the_cores_share_them() -> None:
     assert cost.gradient_ns(0, 1, 0) == 1_000_000_000
 
 
+@given(st.lists(st.integers(0, 6), max_size=9))
+def test_who_dies_or_comes_changes_what_all_on_its_machine_pay(changed: list[int]) -> None:
+    """As if all were told anew who is there."""
+    machines = (Node(3, cores=1, slowdown={"3": 2.0}), Node(2, count=2, cores=1))
+    cluster = VirtualCluster(nodes=machines, compute=Compute(seconds=1.0, seconds_per_frame=0.1))
+    cost, alive = prices(cluster), [True] * 7
+    for rank in changed:
+        alive[rank] = not alive[rank]
+        cost.change_alive(rank, alive[rank])
+    anew = prices(cluster)
+    anew.set_alive(alive)
+    found, expected = ([one.gradient_ns(rank, 10, 0) for rank in range(7)] for one in (cost, anew))
+    assert found == expected
+
+
 def test_speed_divides_and_slowdown_follows_the_given_numbers() -> None:
     node = Node(4, speed=2.0, slowdown={"4": 1.6, "8": 2.0})
     assert [node.slowed(n) for n in (1, 4, 6, 8, 12)] == pytest.approx([1.0, 1.6, 1.8, 2.0, 2.4])

@@ -17,6 +17,15 @@ Legend: C elements of a chunk.
 
 from torch import Tensor
 
+PAPER_RATE = 0.7
+"""Of DiLoCo's outer step, with outer momentum 0.9 and a minibatch for each learner."""
+
+
+def settle_outer(momentum: float, rate: float | None, shortfall: float) -> float:
+    """DiLoCo's outer rate: as given, or the one with which the anchor moves as far as one learner does in as many
+    examples, if the mean of all models moves `shortfall` as far, but at most the paper's."""
+    return min(PAPER_RATE, (1 - momentum) / shortfall) if rate is None else rate
+
 
 def slow_momentum_(
     anchor: Tensor, momentum: Tensor, mean: Tensor, learning_rate: float, beta: float, alpha: float

@@ -23,14 +23,17 @@ from roundelay.attached.parameters import device_of
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
+from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.base import staleness_summary
+from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import read_world
-from roundelay.strategies import make_strategy
+from roundelay.runtime.launch.world import World, read_world
+from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
+from roundelay.strategies.hadpsgd import HAdPsgd
 
 log = logging.getLogger("roundelay")
 
@@ -42,9 +45,11 @@ def attach(
     *,
     seed: int = 0,
     patience: float = 300.0,
+    hosts: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Session":
-    """Train `module` together with the other learners of this host. `optimizer.step()` is the session's from now on.
+    """Train `module` together with the other learners, of this host or of several. `optimizer.step()` is the session's
+    from now on.
 
     All learners (started by `torchrun` or `roundelay launch`; one, if by neither) call this in the same order. They
     begin from rank 0's parameters and buffers.
@@ -57,6 +62,8 @@ def attach(
         strategy: a name, as `roundelay train --strategy` takes, or a Strategy.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
+        hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
+            `encrypt`, `exchange_share`), and `listen`, the address at which this host listens.
         options: of the strategy, as `period=20`.
 
     Raises:
@@ -66,13 +73,18 @@ def attach(
     if isinstance(strategy, Strategy):
         if options:
             raise UserError(f"options {', '.join(options)} are given beside a Strategy: give them to the Strategy.")
-        chosen = strategy
+        chosen, sized = strategy, True
     else:
-        chosen = make_strategy(strategy, options)
+        chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
     if not patience > 0:
         raise UserError(f"patience is {patience}: give seconds above 0.")
     several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
-    return Session(module, [unwrapped(one) for one in several], chosen, seed, patience)
+    between = dict(hosts or {})
+    world = read_world(listen=between.pop("listen", None))
+    if world.place is not None and isinstance(chosen, HAdPsgd):
+        chosen = chosen.on_host(world.here, sized)
+    terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"))
+    return Session(module, [unwrapped(one) for one in several], world, terms)
 
 
 class Session:
@@ -91,14 +103,10 @@ class Session:
         SystemExit     143, at the end of a step: the process was sent SIGTERM; see `stopping`
     """
 
-    def __init__(
-        self, module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy, seed: int, patience: float
-    ) -> None:
-        self.module, self.strategy, self.optimizers = module, strategy, tuple(optimizers)
-        world = read_world()
+    def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer], world: World, terms: AttachTerms) -> None:
+        self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
         device = device_of(module, world.rank)
         self._buffers = Buffers(module)
-        terms = AttachTerms(strategy, seed, patience)
         self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners

@@ -45,8 +45,15 @@ def _adapt(options: argparse.Namespace) -> None:
         )
     again = " (there already, from the same corpus and configuration)" if found.again else ""
     data = recipe.corpus if options.corpus is None else options.corpus
-    console.print(
-        f"adaptation is ready in {found.folder}{again}\n"
-        f"next: roundelay features {data} --features {found.folder / FEATURES_FILE}",
-        markup=False,
-    )
+    following = command_of_features(data, found.folder / FEATURES_FILE)
+    console.print(f"adaptation is ready in {found.folder}{again}\nnext: {following}", markup=False)
+
+
+def command_of_features(data: Path, features: Path) -> str:
+    """The command that gives a prepared corpus the features of a file. It names the corpus's copies at other speeds:
+    those that are not named are taken away."""
+    from roundelay.speech.prepared import load_corpus
+
+    speeds = sorted({u.speed for u in load_corpus(data).utterances} - {1.0})
+    copies = f" --speed {' '.join(f'{speed:g}' for speed in speeds)}" if speeds else ""
+    return f"roundelay features {data} --features {features}{copies}"

@@ -12,13 +12,14 @@ from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
     from roundelay.speech.features.parts import FeatureConfig
+    from roundelay.speech.features.warps import Warps
     from roundelay.speech.prepared import Corpus
 
 
 def add(command: Command) -> None:
     """Their options."""
     _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
-    sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds")
+    sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds or warps")
     sub.add_argument("data", type=Path, help="the prepared corpus")
     sub.add_argument(
         "--on-bad-audio",
@@ -71,6 +72,7 @@ def _prepare(options: argparse.Namespace) -> None:
         workers=options.workers,
         features=_feature_options(options),
         speeds=tuple(options.speed),
+        warps=_warps(options),
         allow_pipes=options.allow_pipes,
         pipe_seconds=options.pipe_seconds,
         given_features=options.use_feats,
@@ -118,6 +120,12 @@ def _show_prepared(corpus: "Corpus", data: Path) -> None:
     console.print(f"{corpus.name} is ready in {data}", markup=False)
 
 
+def _warps(options: argparse.Namespace) -> "Warps":
+    from roundelay.speech.features.warps import Warps, group_of
+
+    return Warps(tuple(options.warp), group_of(options.warp_of))
+
+
 def _features(options: argparse.Namespace) -> None:
     from roundelay.speech.corpus.build import change_features
 
@@ -126,6 +134,7 @@ def _features(options: argparse.Namespace) -> None:
         _feature_options(options),
         Bar(),
         speeds=options.speed,
+        warps=_warps(options),
         workers=options.workers,
         on_bad=options.on_bad_audio,
     )
@@ -328,5 +337,21 @@ def _add_feature_options(sub: argparse.ArgumentParser) -> None:
         default=[],
         metavar="S",
         help="add copies of the training utterances played at these speeds, for example 0.9 1.1",
+    )
+    sub.add_argument(
+        "--warp",
+        type=positive,
+        nargs="+",
+        default=[],
+        metavar="W",
+        help="add copies with the frequencies of the filterbanks warped, as a vocal tract of another length would; "
+        "above 1 a shorter one, for example 1.1",
+    )
+    sub.add_argument(
+        "--warp-of",
+        default="all",
+        metavar="GROUP",
+        help="whose utterances --warp copies: all, women, men, few (women or men, whoever says less), or a file that "
+        "lists speakers (default: all)",
     )
     sub.add_argument("--workers", type=count, help="processes (default: as many as are worth starting)")

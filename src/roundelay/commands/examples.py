@@ -57,6 +57,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay pack models/an4 --words names.txt --out models/an4-names",
         "roundelay pack models/an4 --set decode.text=commands.txt decode.order=3 --out models/commands",
     ),
+    "finetune": (
+        "roundelay finetune models/an4 --data recordings/mine --out models/mine",
+        "roundelay finetune models/an4 --data recordings/mine --words names.txt --out models/mine",
+    ),
     "evaluate": (
         "roundelay evaluate models/an4 --data data/mine --out results",
         "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
@@ -71,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "serve": ("roundelay serve models/an4", "roundelay serve models/an4 --port 9000 --max-minutes 10"),
     "score": (
         "roundelay score exp/demo/four --interval --per-speaker",
+        "roundelay score exp/demo/four --by gender",
         "roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table",
         "roundelay score --stm ref.stm --ctm hyp.ctm --glm words.glm",
     ),

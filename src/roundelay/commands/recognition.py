@@ -147,6 +147,7 @@ def _score(options: argparse.Namespace) -> None:
         unit=options.over,
         per_speaker=options.per_speaker,
         subsets=options.subsets,
+        by=options.by,
         table=options.table,
         confusions=options.confusions,
         errors=options.errors,
@@ -183,6 +184,13 @@ def _add_score(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
     sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
     sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
+    sub.add_argument(
+        "--by",
+        default="",
+        metavar="gender|FILE",
+        help="word errors of women and men, or of the groups that a file gives utterances or speakers: lines of `NAME "
+        "GROUP`, as in spk2gender and utt2lang",
+    )
     sub.add_argument("--table", action="store_true", help="the table that sclite prints")
     sub.add_argument(
         "--confusions",

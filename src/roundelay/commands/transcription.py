@@ -52,6 +52,12 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
     )
+    sub.add_argument(
+        "--chunk",
+        type=count,
+        metavar="FRAMES",
+        help="with --stream: frames that a conformer of dynamic_chunks evaluates together (default: as it was trained)",
+    )
     sub = command("serve", _serve, "serve a packed model: a page for a browser, and an HTTP endpoint for clients")
     sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
     sub.add_argument(
@@ -127,6 +133,8 @@ def _transcribe(options: argparse.Namespace) -> int:
         return 0
     if options.rate is not None:
         raise UserError("--rate is of bare samples that come: give --stream.")
+    if options.chunk is not None:
+        raise UserError("--chunk is for words while somebody speaks: give --stream.")
     from roundelay.transcription.inputs import STANDARD_INPUT, recordings, spooled
 
     with ExitStack() as stack:
@@ -180,6 +188,7 @@ def _stream(options: argparse.Namespace) -> None:
     if options.rate is not None and name != STANDARD_INPUT:
         raise UserError("--rate is of bare samples on standard input: give - for FILE.")
 
+    from roundelay.packed.growing import in_chunks
     from roundelay.packed.model import load_model
     from roundelay.speech.audio.activity import Cutting
     from roundelay.speech.audio.arriving import Pipe, arriving
@@ -189,6 +198,8 @@ def _stream(options: argparse.Namespace) -> None:
     from roundelay.transcription.live import Latencies, delays, updates
 
     model = load_model(options.model)
+    if options.chunk is not None:
+        model = in_chunks(model, options.chunk)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
     complain(delays(model))
     latencies = Latencies()

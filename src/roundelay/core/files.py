@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,11 +104,15 @@ def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what `atomic_write` left in `folder` where it was killed; not what a living process is writing."""
+    """Remove what `atomic_write` left in `folder` where it was killed, and folders named alike; not what a living
+    process is writing."""
     for path in folder.glob(".*.part"):
         writer = path.name.split(".")[-2]
         if writer.isdigit() and (int(writer) == os.getpid() or not Path("/proc", writer).exists()):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

@@ -27,13 +27,13 @@ from roundelay.exporting.lstm import with_scanned_lstms
 from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
 from roundelay.packed.folder import PackedModel, is_packed, read_packed
-from roundelay.speech.decode.graphs.graph import load_graph
+from roundelay.speech.decode.graphs.graph import FST_FILE, WORDS_FILE, load_graph
 from roundelay.speech.search.fst import write_arrays
 from roundelay.speech.trained import AcousticModel, load_model
 
 Kind = Literal["onnx", "torch", "sherpa"]
 FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2", "sherpa": "model.onnx"}
-DESCRIPTION, TOKENS, GRAPH, WORDS = "about.json", "tokens.txt", "HLG.fst", "words.txt"
+DESCRIPTION, TOKENS = "about.json", "tokens.txt"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
 IN_WORDS = (
@@ -121,9 +121,9 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
 
 def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
     graph = load_graph(folder)
-    with atomic_write(out / GRAPH) as file:
+    with atomic_write(out / FST_FILE) as file:
         write_arrays(file, search_graph(graph, packed.search))
-    write_text(out / WORDS, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
+    write_text(out / WORDS_FILE, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:

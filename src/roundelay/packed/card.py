@@ -40,6 +40,7 @@ class Card:
         runs: of each, name, weight, network, strategy, learners, epochs and the commit it was trained by.
         word_errors: by split; counts, and percent.
         search: settings, and the split they were chosen on.
+        finetuned: of each training on, utterances, seconds, epochs and rate.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Card:
     vocabulary: Vocabulary
     search: Mapping[str, float]
     word_errors: Mapping[str, Mapping[str, Any]]
+    finetuned: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
@@ -70,6 +72,7 @@ class Card:
             "",
             f"Trained on {c['name']}: {c['hours']:g} hours, {c['utterances']:,.0f} utterances of {c['speakers']:,.0f} "
             "speakers.",
+            *(f"Then on {one['seconds']:g} s of speech, {one['utterances']:,} utterances." for one in self.finetuned),
             "",
             f"Licence: {self.licence or 'none was stated; ask whoever made this model.'}",
             "",
@@ -95,6 +98,8 @@ class Card:
 
     def _errors(self) -> list[str]:
         """The table of word errors."""
+        if not self.word_errors and self.finetuned:
+            return ["It was trained on since it was tested: its word errors are not known."]
         if not self.word_errors:
             return ["Its words are others than those it was tested with: its word errors are not known."]
         return [
@@ -115,7 +120,7 @@ def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabul
         commit(),
         licence or own.licence,
         own.sampling_rate,
-        {"name": own.name, **numbers([u for u in own.splits[TRAIN] if u.speed == 1])},
+        {"name": own.name, **numbers([u for u in own.splits[TRAIN] if not u.copied])},
         [_run(exp, recipe.model.name, weight / total) for exp, recipe, weight in runs],
         words,
         {

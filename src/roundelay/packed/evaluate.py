@@ -18,19 +18,18 @@ from roundelay.packed.speech_data import SpeechData
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.prepared import has_words
-from roundelay.speech.scoring.alignment.groups import Group, by_speaker, by_subset
+from roundelay.speech.scoring.alignment.groups import GENDERS, Group, by_gender, by_speaker
 from roundelay.speech.scoring.formats.ctm import write_ctm
 from roundelay.speech.scoring.score import Score, score
 from roundelay.speech.scoring.summary import (
     Summary,
+    group_of_utterance,
     place_of,
     summarise,
     summarise_subsets,
     write_score,
     write_words,
 )
-
-GENDERS = {"f": "women", "m": "men"}
 
 
 @dataclass(frozen=True)
@@ -153,8 +152,7 @@ def _scored(
 
 def _by_gender(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
     """Summaries of women and of men, where there are both."""
-    of = {u.id: Group(u.speaker, GENDERS.get((u.gender or "")[:1].lower())) for u in utterances}
-    parts = by_subset(result, of)
+    parts = by_gender(result, {u.id: group_of_utterance(u) for u in utterances})
     return {name: summarise(part) for name, part in parts.items()} if set(GENDERS.values()) <= set(parts) else {}
 
 

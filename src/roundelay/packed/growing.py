@@ -3,6 +3,7 @@
 Legend: N samples, B rows of scores, S columns.
 """
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -59,6 +60,19 @@ class GrowingScores:
         found: Float32 = np.sum([some[:rows] for some in self._ready], axis=0, dtype=np.float32)
         self._ready = [some[rows:] for some in self._ready]
         return found
+
+
+def in_chunks(model: Model, frames: int) -> Model:
+    """The model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
+
+    Raises:
+        UserError: a network was not trained for that.
+    """
+    hearings = []
+    for hearing in model.hearings:
+        network = replace(hearing.model, module=hearing.model.module.in_chunks(frames))
+        hearings.append(replace(hearing, model=network))
+    return replace(model, hearings=tuple(hearings))
 
 
 def whole_only(model: Model) -> list[str]:

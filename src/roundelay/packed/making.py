@@ -13,7 +13,7 @@ import numpy.typing as npt
 from roundelay import __version__
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, unwritable, write_json, write_text
+from roundelay.core.files import read_json, sweep, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.packed.card import Card, Vocabulary, card_of
 from roundelay.packed.decoded import DecodedRuns, Run, decoded_for
@@ -225,7 +225,9 @@ def new_folder(out: Path) -> Iterator[Path]:
     refuse_existing(out)
     folder = out.with_name(f".{out.name}.{getpid()}.part")
     try:
-        folder.mkdir(parents=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        sweep(out.parent)
+        folder.mkdir()
         yield folder
         folder.rename(out)
     except OSError as error:

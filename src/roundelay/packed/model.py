@@ -124,8 +124,8 @@ class Model:
         """Everything needed to find the times of words; None where the model gives none."""
         if not isinstance(self.columns, TiedStates):
             return None
-        probability = self.packed.search.silence_probability
-        return Pronouncing(self.lexicon, self.columns.tying, probability, self.frame_seconds)
+        tying, probability = self.columns.tying, self.packed.search.silence_probability
+        return Pronouncing(self.lexicon.in_phones(tying.phones), tying, probability, self.frame_seconds)
 
     @cached_property
     def _decoder(self) -> Decoders:

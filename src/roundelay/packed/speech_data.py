@@ -10,7 +10,7 @@ from roundelay.speech.audio.recordings import one_word
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.formats.recordings import RecordingOptions, has_recordings, read_recordings
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.prepared import CORPUS, TRAIN, load_corpus
+from roundelay.speech.prepared import CORPUS, TRAIN, has_words, load_corpus
 
 WAV = "wav.scp"
 
@@ -59,6 +59,23 @@ def read_speech(
         )
     read = read_data_dir_with(data, source or root_of(data), KaldiOptions(words=False), progress)
     return SpeechData(Path(), {data.resolve().name: read.utterances})
+
+
+def read_training_speech(
+    data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
+) -> SpeechData:
+    """The speech in a folder that a model is to learn from: `read_speech`, but of a prepared corpus that names no
+    splits the training split, or all where it has none.
+
+    Raises:
+        UserError: as `read_speech`; some utterances have words, and others not.
+    """
+    if not splits and (data / CORPUS).is_file():
+        there = load_corpus(data).splits
+        splits = [TRAIN] if TRAIN in there else list(there)
+    found = read_speech(data, splits, source, progress, recordings)
+    has_words(data.name, [u for some in found.splits.values() for u in some])
+    return found
 
 
 def _of_corpus(data: Path, splits: Sequence[str]) -> SpeechData:

@@ -143,5 +143,5 @@ def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | 
 
 
 def pronouncing(graph: Path, tying: Tying, config: Decoding) -> Pronouncing:
-    lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0])
+    lexicon = read_lexicon(graph / LEXICON_FILE, tying.phones[0]).in_phones(tying.phones)
     return Pronouncing(lexicon, tying, config.silence_probability, FRAME_SECONDS)

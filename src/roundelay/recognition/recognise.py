@@ -182,10 +182,15 @@ def _check_asked(
         expected(config.rescore)  # before a graph is made, which may take long
     kind = config.graph
     if not kind.tied_states and scores is None and not recipe.unaligned:
+        way = "train with training.objective=lfmmi"
+        if kind.name == "ctc":
+            way = (
+                "give log-probabilities of units and a blank that another model computed: --scores FILE; or train with "
+                "training.objective=ctc"
+            )
         raise UserError(
             f"{exp}: its model gives log-likelihoods of tied states, which are decoded with decode.graph=hmm. For "
-            f"decode.graph={kind.name}, give log-probabilities of units and a blank that another model computed: "
-            "--scores FILE; or train with training.objective=ctc."
+            f"decode.graph={kind.name}, {way}."
         )
     more = [name for name in ("nbest", "lattice", "rescore") if getattr(config, name)]
     if isinstance(kind, CtcGraph) and kind.search != "words" and more:

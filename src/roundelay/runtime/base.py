@@ -215,12 +215,19 @@ class Counts:
 
     def copy(self) -> "Counts":
         """A copy that later counting does not change."""
-        return Counts(**{name: array.copy() for name, array in vars(self).items()})
+        return Counts(
+            **{
+                # a table of zeros takes no memory before it is written, and that of exchanges has L^2 of them
+                name: array.copy() if array.any() else np.zeros(array.shape, array.dtype)
+                for name, array in vars(self).items()
+            }
+        )
 
     def clear(self) -> None:
         """Start counting again."""
         for array in vars(self).values():
-            array[...] = 0
+            if array.any():
+                array[...] = 0
 
     @property
     def statistics(self) -> Statistics:

@@ -5,6 +5,7 @@ Legend: P parameters, L learners.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import final
 
@@ -70,6 +71,12 @@ class LearnerTables:
     scalars: NDArray[np.float64]
 
 
+@cache
+def everyone(learners: int) -> tuple[int, ...]:
+    """All ranks. Learners of one process share them: ten thousand lists of ten thousand fill 3 GB."""
+    return tuple(range(learners))
+
+
 class LearnerState(Me):
     """Implements `core.state.Me` over a row, wherever the row lives.
 
@@ -96,7 +103,7 @@ class LearnerState(Me):
     ) -> None:
         row, memory = vectors.row, vectors.memory
         self.rank, self.learners, self.seed = place.rank, place.learners, place.seed
-        self.everyone, self.centre = tuple(range(place.learners)), place.learners
+        self.everyone, self.centre = everyone(place.learners), place.learners
         self._optimizer, self.minibatches_a_round = optimizer, place.minibatches_a_round
         self.row, self.gradient_buffer, self.counts = row, vectors.gradient, tables.counts
         self.living, self._count_steps = self.everyone, True

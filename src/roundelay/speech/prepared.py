@@ -84,7 +84,7 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """Transcripts of a split, each once: copies of an utterance at other speeds say nothing new. Those of absent
+        """Transcripts of a split, each once: copies of an utterance say nothing new. Those of absent
         shards are among them.
 
         Raises:
@@ -93,7 +93,7 @@ class Corpus:
         self.check_labelled()
         if split == TRAIN and self.absent_shards:
             return list(self.train_transcripts)
-        return [u.text for u in self.splits[split] if u.speed == 1]
+        return [u.text for u in self.splits[split] if not u.copied]
 
     def check_labelled(self) -> None:
         """Raise a UserError if the corpus is for recognition alone."""
@@ -197,7 +197,7 @@ def load_corpus(folder: Path) -> Corpus:
         fields["held_out_words"] = read_lexicon(folder / HELD_OUT_LEXICON, silence).pronunciations
     if absent := absent_shards(folder / fields["feature_folder"]):
         gone = set(FeatureStore.open(folder / fields["feature_folder"]).absent)
-        fields["train_transcripts"] = tuple(u.text for u in splits[TRAIN] if u.speed == 1)
+        fields["train_transcripts"] = tuple(u.text for u in splits[TRAIN] if not u.copied)
         splits[TRAIN] = [u for u in splits[TRAIN] if u.id not in gone]
         fields["absent_shards"] = tuple(absent)
     lexicon = Lexicon({}, silence) if unlabelled else read_lexicon(folder / lexicon_name, silence)

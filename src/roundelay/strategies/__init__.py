@@ -16,6 +16,7 @@ from roundelay.strategies.delayed_gradient import DelayedGradient
 from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.dpsgd import DPsgd
 from roundelay.strategies.easgd import Easgd, EasgdSync
+from roundelay.strategies.gossip_diloco import GossipDiLoCo
 from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
 from roundelay.strategies.sgd import SerialSgd
@@ -37,6 +38,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         EasgdSync,
         DPsgd,
         GossipPga,
+        GossipDiLoCo,
         AdPsgd,
         HAdPsgd,
         DelayByOne,

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
-from roundelay.algorithms.outer_momentum import outer_nesterov_
+from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
 from roundelay.core.effects import Begin, Draw, Grad, Mean, Wait
@@ -49,8 +49,6 @@ from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, at_least, positive, share
 from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
 
-PAPER_RATE = 0.7
-"""Of the outer step, with outer momentum 0.9 and a minibatch for each learner."""
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
 """Vectors: W, v, room for g, and e."""
 LOCAL = "outer_local"
@@ -139,9 +137,7 @@ class DiLoCo(Periodic):
 
     def settled(self, me: Setting) -> tuple[float, float]:
         """Momentum and rate of the outer step."""
-        if self.rate is not None:
-            return self.momentum, self.rate
-        return self.momentum, min(PAPER_RATE, (1 - self.momentum) / self.shortfall(me))
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         plain = PlainSetting(learners, minibatches_a_round)

@@ -11,6 +11,10 @@ The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD i
 only up to 1 + the smallest eigenvalue of T: 2/3 on the ring with one third each (docs/stability.md). The price is that
 nothing hides the exchange; choose `order: consensus` where the network is slow and the rate is small.
 
+With `mixing` g below 1, T is (1 - g) I + g T: learners give in to their neighbours by that share only, and go on
+disagreeing. It is the factor of DSGD-AC (Wang and Johansson 2026, arXiv 2602.02899) as its authors' code has it
+(Decent-DP, `set_adaptive_factor`); there a schedule of the caller's moves it, here it is constant.
+
 Topologies: ring and random-ring (one third to each neighbour and oneself, halves with two learners; the latter
 relabelled every round), complete (everybody), exponential (one peer: half to the learner 1, 2, 4, ... places ahead by
 turns), graph (any connected undirected `edges`, with Metropolis weights).
@@ -19,7 +23,7 @@ Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: everybod
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Literal, get_args
 
@@ -94,6 +98,7 @@ class DPsgd(Gossip):
     """Synchronous decentralized SGD."""
 
     order: Order = "atc"
+    mixing: float = 1.0
 
     name: ClassVar[str] = "dpsgd"
     traits: ClassVar[Traits] = Traits(
@@ -104,10 +109,20 @@ class DPsgd(Gossip):
         super().__post_init__()
         if self.order not in get_args(Order):
             raise UserError(f"dpsgd has no order {self.order!r}: choose one of {', '.join(get_args(Order))}.")
+        if not 0 < self.mixing <= 1:
+            raise UserError(f"dpsgd.mixing is {self.mixing}: choose a number above 0 and up to 1.")
 
     @property
     def label(self) -> str:
-        return f"{super().label} {self.order}"
+        return f"{super().label} {self.order}" + f" mixing {self.mixing:g}" * (self.mixing < 1)
+
+    def mix(self, me: Me, round_: int) -> Mix:
+        whole = super().mix(me, round_)
+        if self.mixing == 1:
+            return whole
+        own = 1 - self.mixing
+        weights = tuple((rank, self.mixing * weight + own * (rank == me.rank)) for rank, weight in whole.weights)
+        return replace(whole, weights=weights)
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():
@@ -153,13 +168,23 @@ def _mixing(
 def _sparse(
     topology: Topology, edges: Edges, learners: int, seed: int, round_: int
 ) -> list[tuple[Weights, tuple[int, ...]]]:
-    if topology == "random-ring" and learners > 1:  # L x L numbers a round would be most of the work with many learners
-        rings = random_ring_neighbours(learners, seed, round_)
-        return [(_equally({rank, *around}), tuple(sorted({*around} - {rank}))) for rank, around in enumerate(rings)]
+    # L x L numbers would be most of the work, and of the memory, with many learners
+    if topology == "random-ring" and learners > 1:
+        return [_on_a_ring(rank, around) for rank, around in enumerate(random_ring_neighbours(learners, seed, round_))]
+    if topology == "ring":
+        return [_on_a_ring(rank, ((rank - 1) % learners, (rank + 1) % learners)) for rank in range(learners)]
+    if topology == "exponential" and learners > 1:
+        ahead = doublings(learners)[round_]
+        return [(_equally({rank, (rank + ahead) % learners}), ((rank - ahead) % learners,)) for rank in range(learners)]
     matrix = mixing_matrix(topology, edges, learners, seed, round_)
     return [(sparse_row(matrix, rank), readers(matrix, rank)) for rank in range(learners)]
 
 
-def _equally(around: Set[int]) -> Weights:
+def _on_a_ring(rank: int, around: tuple[int, int]) -> tuple[Weights, tuple[int, ...]]:
     """A row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
+    return _equally({rank, *around}), tuple(sorted({*around} - {rank}))
+
+
+def _equally(around: Set[int]) -> Weights:
+    """The same weight for all."""
     return tuple((rank, 1 / len(around)) for rank in sorted(around))

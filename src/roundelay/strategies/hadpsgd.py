@@ -19,11 +19,13 @@ Sent: inside a node, one gradient and one model (8 P bytes) a learner and step; 
 exchange. Waits: everybody for its node, every step; nobody for another node.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Begin, Draw, Exchange, GradMean, Mean, Wait
+from roundelay.core.errors import UserError
 from roundelay.core.state import Me, Snapshot
 from roundelay.strategies.adpsgd import Asynchronous
 from roundelay.strategies.base import Traits, at_least
@@ -57,6 +59,20 @@ class HAdPsgd(Asynchronous):
     @property
     def node_learners(self) -> int:
         return self.node_size
+
+    def on_host(self, ranks: Sequence[int], chosen: bool) -> "HAdPsgd":
+        """The strategy where a host of several has these `ranks`: the host is a node, unless the size was `chosen`.
+
+        Raises:
+            UserError: a node would be on two hosts.
+        """
+        found = self if chosen else replace(self, node_size=len(ranks))
+        if ranks[0] % found.node_size:
+            raise UserError(
+                f"{self.name}.node_size is {found.node_size}, but a host begins with learner {ranks[0]}: a node must "
+                "be on one host. Give a node_size that divides the learners of every host."
+            )
+        return found
 
     def nodes(self, ranks: tuple[int, ...]) -> Nodes:
         """The members of each node among the living `ranks`; a node without any is left out."""

@@ -51,8 +51,8 @@ class PlainSetting:
 
 
 @dataclass(frozen=True)
-class Periodic(Strategy):
-    """The loop; a strategy adds what happens at the end of a block."""
+class Blocks(Strategy):
+    """The loop: train alone for `period` steps, then do something together, which a strategy adds."""
 
     period: int = 5
     local_momentum: LocalMomentum = "keep"
@@ -82,6 +82,31 @@ class Periodic(Strategy):
             await self._end_block(me, frames)
         self.finish(me)
 
+    @abstractmethod
+    async def _end_block(self, me: Me, frames: float) -> None:
+        """After a block, in which this learner has trained so many frames, leave in the row where to go on."""
+
+    def shortfall(self, me: Setting) -> float:
+        """Distance that the mean of all models moves in a round under a constant gradient, as a share of what one
+        learner moves in the steps that the round stands for.
+
+        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
+        they share one minibatch; less where local momentum starts from zero in every block.
+        """
+        resets = self.local_momentum == "reset" and me.learners > 1
+        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
+
+    def start(self, me: Me) -> None:
+        """Before the first block of a segment."""
+
+    def finish(self, me: Me) -> None:
+        """After the last block of a segment: leave in the row the model to evaluate."""
+
+
+@dataclass(frozen=True)
+class Periodic(Blocks):
+    """Blocks that end with the mean of all models; a strategy adds what becomes of it."""
+
     async def _end_block(self, me: Me, frames: float) -> None:
         self.end_block(me, await self.given(me, frames))
         await self._settle_momentum(me, frames)
@@ -103,23 +128,7 @@ class Periodic(Strategy):
         """The mean that a block ends with: of all models, by the frames each was trained with."""
         return Mean(me.everyone, me.x, frames)
 
-    def shortfall(self, me: Setting) -> float:
-        """Distance that the mean of all models moves in a round under a constant gradient, as a share of what one
-        learner moves in the steps that the round stands for.
-
-        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
-        they share one minibatch; less where local momentum starts from zero in every block.
-        """
-        resets = self.local_momentum == "reset" and me.learners > 1
-        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
-
-    def start(self, me: Me) -> None:
-        """Before the first block of a segment."""
-
     @abstractmethod
     def end_block(self, me: Me, mean: Tensor) -> None:
         """Given the mean (P,) of all models (of what was `given`), which is the same on all learners, leave in the row
         where to go on."""
-
-    def finish(self, me: Me) -> None:
-        """After the last block of a segment: leave in the row the model to evaluate."""

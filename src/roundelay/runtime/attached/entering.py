@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.inputs import InputTables
-from roundelay.runtime.attached.meetings import MeetingTables
-from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
+from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
-from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
@@ -49,6 +48,7 @@ class AttachTerms:
     signature: str = ""  # of the module: names, shapes and types
     frozen: int = 0  # a fingerprint of the parameters that are not trained
     tensors: int = 0  # trainable parameters of the module are in so many
+    hosts: HostOptions = HostOptions()  # between hosts, where there are several
 
 
 class Entrance:
@@ -58,11 +58,19 @@ class Entrance:
         initial: where training begins, (P,) float32; rank 0's counts.
         shown: what is shown to the others at the start, (n,) uint8; as many on each learner.
         device: of the module; None: the memory of the host.
+        session: its number; learners attach in the same order everywhere.
     """
 
     def __init__(
-        self, world: World, terms: AttachTerms, initial: Tensor, shown: Tensor, device: torch.device | None
+        self,
+        world: World,
+        terms: AttachTerms,
+        initial: Tensor,
+        shown: Tensor,
+        device: torch.device | None,
+        session: int,
     ) -> None:
+        self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
         self._facts: dict[str, Any] = {
@@ -75,25 +83,39 @@ class Entrance:
         }
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
+        self.host_process: HostProcess | None = None
+        """Speaks to other hosts, if this learner has started it."""
+        self.wakes: dict[int, str] = {}
+        """By rank of this host, the path of the pipe that wakes what carries a learner's exchanges to other hosts."""
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
-        """The memory that all learners share. In the body, rank 0 goes on to `share` it.
+        """The memory that all learners of this host share. In the body, the first of them goes on to `share` it.
 
         Raises:
-            UserError: the learners do not agree, or this one cannot open rank 0's memory.
+            UserError: the learners do not agree, or this one cannot open the first one's memory.
         """
-        layout = self._layout()
-        if self.rank == 0:
-            self._kept = self._keep(layout, rendezvous.collect())
+        layout, leads = self._layout(), self.rank == self._first
+        if leads:
+            others = rendezvous.collect()
+            self._kept = self._keep(layout, others)
             self._file, handles = create_file(layout), None if self._kept is None else self._kept[0]
         else:
             facts, self._file = rendezvous.enter({**self._facts, **self._whereabouts})
         try:
-            if self.rank:
+            if not leads:
                 self._check(facts)
                 handles = facts.get("rows")
-            yield self._access(layout, self._on_devices(layout, handles), patience)
+                self.wakes = {int(rank): path for rank, path in facts["wakes"].items()}
+            access = self._access(layout, self._on_devices(layout, handles), patience)
+            if leads:
+                self._fill(access)
+                self._meet_other_hosts([os.getpid(), *(int(other["process"]) for other in others)])
+            yield access
+        except BaseException:
+            if self.host_process is not None:
+                self.host_process.drop()
+            raise
         finally:
             os.close(self._file)  # it is mapped, and on its way to the others
 
@@ -101,18 +123,42 @@ class Entrance:
         try:
             return ArenaAccess(f"/proc/self/fd/{self._file}", layout, self.rank, patience, on_devices)
         except (OSError, ValueError) as error:
-            raise UserError(f"rank {self.rank}: rank 0's memory cannot be opened ({error}).") from error
+            raise UserError(f"rank {self.rank}: rank {self._first}'s memory cannot be opened ({error}).") from error
 
-    def share(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> None:
-        """By rank 0: write the rows, and tell the others where they are."""
+    def _fill(self, access: ArenaAccess) -> None:
+        """Write what all learners of this host begin with, and the centre."""
         for row in access.rows:
-            write(row, self._initial)
+            if row.rank in self._here or row.rank == self.learners:
+                write(row, self._initial)
         access.arena.view(PassTables).held[:] = NONE
-        for rank in range(self.learners):
+        for rank in self._here:
             access.arena.shown(rank).copy_(self._shown)
-        for rank in range(1, self.learners):
+
+    def _meet_other_hosts(self, processes: Sequence[int]) -> None:
+        """Have a process speak to other hosts, if there are any. Then the rows here are rank 0's."""
+        if self._place is None:
+            return
+        request = SessionRequest(
+            self._session,
+            self._place,
+            self.strategy,
+            self._terms.hosts,
+            {**self._facts, "session": self._session},
+            self._terms.patience_seconds,
+            self._initial.numel(),
+            self._shown.numel(),
+            self._terms.tensors,
+            tuple(processes),
+        )
+        speaker = host_process()
+        self.wakes = speaker.take_part(request, self._file)
+        self.host_process = speaker
+
+    def share(self, rendezvous: LocalRendezvous) -> None:
+        """By the first learner of this host: tell the others of it where the rows are."""
+        for rank in self._here[1:]:
             handles = None if self._kept is None else self._kept[rank]
-            rendezvous.tell(rank, {**self._facts, "rows": handles}, self._file)
+            rendezvous.tell(rank, {**self._facts, "rows": handles, "wakes": self.wakes}, self._file)
 
     def agrees(self, access: ArenaAccess) -> bool:
         """True if this learner came with rank 0's weights and buffers. To be asked before the others may train: from
@@ -127,7 +173,7 @@ class Entrance:
             self._facts["parameters"],
             self.strategy.memory,
             self.strategy.traits.model == "centre",
-            views=(Attendance, PassTables, MeetingTables, VoteTables, InputTables),
+            views=ATTACHED_VIEWS if self._place is None else HOSTS_VIEWS,
             shown_bytes=self._facts["shown"],
             tensors=self._terms.tensors,
         )
@@ -145,6 +191,8 @@ class Entrance:
         Args:
             others: what the other learners have said, by rank from 1.
         """
+        if self._place is not None:  # what goes to other hosts goes from the arena
+            return None
         if self._device is None or not others or self.strategy.traits.synchronous:
             return None
         every = [self._whereabouts, *others]
@@ -176,8 +224,8 @@ class Entrance:
         for name, value in self._facts.items():
             if theirs.get(name) != value:
                 raise UserError(
-                    f"rank {self.rank} attaches with {name} {value}, rank 0 with {theirs.get(name)}: all learners must "
-                    "run the same script with the same options, and attach in the same order."
+                    f"rank {self.rank} attaches with {name} {value}, rank {self._first} with {theirs.get(name)}: all "
+                    "learners must run the same script with the same options, and attach in the same order."
                 )
 
 

@@ -23,6 +23,10 @@ class ExternalWork(LearnerWork):
         self._drawn: Minibatch | Later | None = LATER
         self._examples: float | None = None
 
+    @property
+    def weighs_first(self) -> bool:
+        return False
+
     def hand_out(self, batch: Minibatch | None) -> None:
         """The answer to the next Draw, once."""
         self._drawn = batch

@@ -4,7 +4,8 @@ The strategy's coroutine is the same. It runs until it asks for a gradient; then
 answers. A Draw is answered when the loop begins a minibatch, not before: so a segment can end after any of them.
 
 There is no parent. Learners find each other at a rendezvous (local_rendezvous.py), notice deaths by themselves
-(membership.py), and end a segment together: `meet`. Between two meetings each takes as many steps as it likes. Where a
+(membership.py), and end a segment together: `meet`. Where they are on several hosts, a process of each host speaks to
+the others (surroundings.py). Between two meetings each takes as many steps as it likes. Where a
 strategy takes them together, those who come to a meeting early take part with empty minibatches until the last has
 come: an empty minibatch weighs next to nothing (1e-30) in means, and its own step leaves the row and the optimizer
 alone.
@@ -25,14 +26,14 @@ from torch import Tensor
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
-from roundelay.core.flat import chunks
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows, write
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
-from roundelay.runtime.attached.votes import Vote
+from roundelay.runtime.attached.votes import Vote, VoteTables
 from roundelay.runtime.base import Counts
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
@@ -40,7 +41,7 @@ from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend
-from roundelay.runtime.procs.coordination.means import Means, MemberLost
+from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
@@ -92,16 +93,20 @@ class AttachedLearner:
         self._gone, self._segment = False, 1
         self._membership: Membership | None = None
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
-        entrance = Entrance(world, terms, initial, shown, device)
-        with LocalRendezvous(world, next(_sessions), terms.patience_seconds) as rendezvous:
+        session = next(_sessions)
+        entrance = Entrance(world, terms, initial, shown, device, session)
+        with LocalRendezvous(world, session, terms.patience_seconds) as rendezvous:
             with entrance.open(rendezvous, self._patience) as access:
+                self._around: Surroundings = OneHost(access, terms.strategy)
+                if world.place is not None:
+                    self._around = SeveralHosts(access, terms.strategy, world.here, entrance.wakes[self.rank])
                 self._build(access, optimizer, update, device)
                 reap = partial(passes.give_back, self.arena)
                 self._membership = Membership(self.arena, self.rank, self._patience, reap)
                 self._membership.enter()
-                if self.rank == 0:
-                    entrance.share(access, rendezvous)
-            self._row_host = entrance.row_host
+                if self.rank == world.here[0]:
+                    entrance.share(rendezvous)
+            self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             self._membership.gather(self.me.everyone, rendezvous.check)
@@ -115,9 +120,9 @@ class AttachedLearner:
         """The engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the loop
         looks at the point between steps as well."""
         self.arena, traits = access.arena, self.strategy.traits
-        self._rows, self._deferred = access.rows, Deferred()
+        self._deferred = Deferred()
         self._vectors = vectors = make_vectors(access, device, traits, between_devices=False)
-        self._means = Means(self.arena, self.rank, self._patience)
+        self._means = self._around.means()
         self._update = VotedUpdate(access, self._terms, self._means, vectors.gradient, update, self._asked)
         snapshot = torch.empty_like(vectors.row.vector, device=device or vectors.row.vector.device)
         if device is not None and not vectors.resident:
@@ -134,7 +139,7 @@ class AttachedLearner:
         )
         self._work = ExternalWork(vectors.gradient)
         backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = Engine(self.me, backend, self._deferred)
+        self._engine = Engine(self.me, backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
 
@@ -168,6 +173,7 @@ class AttachedLearner:
     def _look(self) -> None:
         if self._membership is not None and not self.left:
             self._membership.look()
+            self._around.check()
 
     def begin_step(self) -> Tensor:
         """Draw a minibatch, if that is not done; the point (P,) at which its gradient is to be taken.
@@ -240,11 +246,12 @@ class AttachedLearner:
         self._finish()
         self._vectors.move_out()
         members.meet("all learners to end the segment", synchronous)
+        self._around.conduct(int(arena.view(Attendance).met[self.rank]))
         read()
-        for table in (arena.sequences.sent_seq, arena.sequences.acked_seq, arena.queue.rounds):
+        sequences, cast = arena.sequences, arena.view(VoteTables).cast
+        for table in (sequences.sent_seq, sequences.acked_seq, arena.queue.rounds, cast):
             table[self.rank] = 0
-        if self.rank == members.living[0]:
-            arena.view(Attendance).present[:] = arena.liveness.alive
+        self._around.note_present(members)
         members.meet("all learners to begin a segment", synchronous)
         self._segment += 1
         present = arena.view(Attendance).present
@@ -272,6 +279,7 @@ class AttachedLearner:
                 self._wait_for_news(comrades, int(rounds[mine]))
         self._work.hand_out(None)
         self._go_on()
+        self._engine.finish_asked()
 
     def _comrades(self) -> Sequence[int]:
         """Those who take as many steps as this learner in a segment."""
@@ -298,17 +306,13 @@ class AttachedLearner:
 
     def consensus_into(self, out: Tensor) -> None:
         """While `meet` reads: the model to evaluate, (P,): the centre, or the mean of all holders' rows."""
-        rows = self.arena.rows()
-        if self.strategy.traits.model == "centre":
-            out.copy_(rows[-1].vector)
-            return
-        holders = self.strategy.holders(self.living)
-        for part in chunks(out.numel()):
-            out[part] = torch.stack([rows[rank].vector[part].cpu() for rank in holders]).mean(0)
+        self._look()
+        self._around.consensus_into(out, self._members)
 
     def shown_by_all(self) -> list[Tensor]:
         """While `meet` reads: what the living have shown, by rank."""
-        return [self.arena.shown(rank) for rank in self.living]
+        self._look()
+        return [self.arena.shown(rank) for rank in self._around.taking_part(self._members)]
 
     # State, and the end -----------------------------------------------------------------------------------------------
 
@@ -320,7 +324,7 @@ class AttachedLearner:
             "steps": self.me.steps,
         }
         if self.strategy.traits.model == "centre":
-            found["centre"] = _copy(self.arena.rows()[-1].vector)
+            found["centre"] = _copy(self._around.centre())
         return found
 
     def load(self, state: dict[str, Any]) -> None:
@@ -329,17 +333,17 @@ class AttachedLearner:
         for name, vector in self.me.memory.items():
             vector.copy_(state["memory"][name])
         self.arena.optimizer.steps[self.rank] = state["steps"]
-        if "centre" in state and self.rank == self.living[0]:
-            write(self._rows[-1], state["centre"])
+        if "centre" in state and (centre := self._around.centre_to_load(self._members)) is not None:
+            write(centre, state["centre"])
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
         if self.left:
             raise UserError(f"rank {self.rank}: the sampler of a closed session was asked for minibatches.")
-        index = passes.draw(self.arena, self.rank, key, pieces)
+        index = self._around.draw(key, pieces)
         if index is None:  # unless somebody has died who had drawn one
             self._members.look(closely=True)
-            index = passes.draw(self.arena, self.rank, key, pieces)
+            index = self._around.draw(key, pieces)
         return index
 
     @property
@@ -364,12 +368,14 @@ class AttachedLearner:
             return
         self._final, self._gone = (self.counts, self.steps), True
         self._members.leave(manner)
+        if self._host_process is not None:
+            self._host_process.leave()
         self.arena.close()
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
         del self.me, self.arena, self.inputs, self._patience
-        del self._rows, self._vectors, self._means, self._work, self._deferred, self._engine, self._update
+        del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:

@@ -26,13 +26,14 @@ from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 DEATH_CHECK_SECONDS = 0.1
 """Interval at which a learner that waits looks whether the others live."""
-DIED, CLOSED, ENDED, FAILED = range(4)
+DIED, CLOSED, ENDED, FAILED, HOST_LOST = range(5)
 """Manners in which a learner leaves."""
 MANNERS = {
     DIED: "it was killed, or left before session.close()",
     CLOSED: "it has left by session.close()",
     ENDED: "it was asked to end (SIGTERM)",
     FAILED: "it could not go on, and says why itself",
+    HOST_LOST: "its host is lost: it has ended there, or the link to it is cut",
 }
 LONG_SECONDS = 30.0
 """A learner that has waited so long in a meeting says so, once."""
@@ -52,6 +53,23 @@ class Attendance(View):
     """The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
 
 
+def _life_byte(arena: Arena, rank: int) -> int:
+    return arena.layout.rows + 1 + rank  # behind the locks of rows and queue
+
+
+def life_lock(arena: Arena, rank: int, patience: Patience) -> ByteLock:
+    """Held by learner `rank` for as long as it lives. For a learner of another host, the process that speaks to that
+    host holds it, and says by `alive` alone whether the learner lives."""
+    return ByteLock(arena.descriptor, _life_byte(arena, rank), f"the life of learner {rank}", patience)
+
+
+def breathes(arena: Arena, rank: int) -> bool:
+    """Does anybody but this process hold the lock of that life?"""
+    question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _life_byte(arena, rank), 1, 0)
+    answer = fcntl.fcntl(arena.descriptor, fcntl.F_OFD_GETLK, question)
+    return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
+
+
 class Membership:
     """One learner's view of who lives. The table `alive` is what everybody acts on; whoever sees a death first writes
     it there.
@@ -65,8 +83,7 @@ class Membership:
         self._liveness, self._alive = arena.liveness, arena.liveness.alive
         self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
         self.meetings = Meetings(arena.view(MeetingTables), rank)
-        self._first_byte = arena.layout.rows + 1  # behind the locks of rows and queue
-        self._life = ByteLock(arena.descriptor, self._first_byte + rank, f"the life of learner {rank}", patience)
+        self._life = life_lock(arena, rank, patience)
         self._next_look = 0.0
         _here.add(self)
 
@@ -100,17 +117,12 @@ class Membership:
             return
         self._next_look = now + DEATH_CHECK_SECONDS
         for rank in self.living:
-            if rank != self.rank and not self._breathes(rank):
+            if rank != self.rank and not breathes(self._arena, rank):
                 lock = self._arena.queue_lock
                 with lock:
                     if self._alive[rank]:
                         self._liveness.mark([rank], False)
                         self._reap(rank)
-
-    def _breathes(self, rank: int) -> bool:
-        question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first_byte + rank, 1, 0)
-        answer = fcntl.fcntl(self._arena.descriptor, fcntl.F_OFD_GETLK, question)
-        return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
         """At the start: until all of `ranks` have entered. `look_outside` may know that somebody will not.
@@ -125,6 +137,9 @@ class Membership:
             return [rank for rank in ranks if not self._met[rank]]
 
         def come() -> bool:
+            for rank in missing():
+                if self._left[rank] == HOST_LOST:
+                    raise self.died(rank, "before all learners had attached")
             if missing():
                 look_outside()
             return not missing()

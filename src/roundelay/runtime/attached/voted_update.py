@@ -13,7 +13,7 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.votes import Vote
-from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.means import PAUSES, Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
 
 EMPTY_WEIGHT = 1e-30
@@ -40,7 +40,7 @@ class VotedUpdate:
         asked: Callable[[], Effect[object] | None],
     ) -> None:
         self._arena, self._rank, self._terms, self._means = access.arena, access.rank, terms, means
-        self._buffer, self._update, self._asked = buffer, update, asked
+        self._buffer, self._update, self._asked, self._patience = buffer, update, asked, access.patience
         self._everyone = tuple(range(access.arena.layout.learners))
         self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
 
@@ -70,6 +70,12 @@ class VotedUpdate:
         round_ = self._round - late
         if not round_:  # of the segment before
             return self._update(gradient.vector, False, (True,) * self._terms.tensors)
+        self._patience.until(
+            lambda: not votes.missing(self._arena, group, round_),
+            f"the votes of round {round_}",
+            PAUSES,
+            lambda: votes.missing(self._arena, group, round_),
+        )
         together = votes.count(self._arena, group, round_, self._terms.tensors)
         self._check_changes(group, round_)
         return not together.skip and self._update(gradient.vector, False, together.given)

@@ -5,7 +5,8 @@
     skip       this learner's gradient overflowed (torch.amp.GradScaler): all skip the update, as one process would
     changed    a fingerprint of parameters that its loop changed by hand since the last step, or 0
 
-A learner writes these before it takes part in the mean of a round, the others read them when the mean is complete. A
+A learner writes these before it takes part in the mean of a round, the others read them when the mean is complete, and
+they know that it has: what learners of other hosts have said comes by another way than the mean. A
 mean that is begun in one round may be used in the next, while somebody else already writes for the one after that: so
 there are four slots, used in turn.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 VOTE_SLOTS = 4
@@ -32,11 +34,15 @@ class Vote:
 
 @dataclass(frozen=True)
 class VoteTables(View):
-    """A learner writes its own items of the slot of a round before it takes part in the mean of that round."""
+    """A learner writes its own items of the slot of a round before it takes part in the mean of that round, and
+    publishes that it has."""
+
+    PUBLISHED = ("cast",)
 
     given: Integers = table(VOTE_SLOTS, L, lambda of: max(1, -(-of.tensors // 64)))  # A bit for each parameter tensor
     skip: Integers = table(VOTE_SLOTS, L)  # 1: its gradient overflowed
     changed: Integers = table(VOTE_SLOTS, L)  # A fingerprint of what its loop changed, or 0
+    cast: Integers = table(L)  # The last round of this segment that a learner has voted in
 
 
 def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
@@ -47,6 +53,13 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
     words[:] = 0
     words[: len(packed)] = packed
     tables.skip[slot, rank], tables.changed[slot, rank] = vote.skip, vote.changed
+    publish(tables.cast, rank, round_)
+
+
+def missing(arena: Arena, ranks: Sequence[int], round_: int) -> list[int]:
+    """Those of `ranks` who have not voted in that round yet, as far as this host has heard."""
+    cast_ = arena.view(VoteTables).cast
+    return [rank for rank in ranks if cast_[rank] < round_]
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:

@@ -188,7 +188,7 @@ class HostMeans:
                     if before is not None:
                         before.send("mean", {"part": self._part}, [_bytes(carried)])
             if after is None:
-                publish(self._between.global_seq, 0, number)
+                self._complete(number, weights)
 
     def _pieces_of(self, elements: int) -> list[slice]:
         starts = range(0, elements, MEAN_PIECE)
@@ -245,7 +245,12 @@ class HostMeans:
                 _decode(form, carried, mean)
                 if before is not None:
                     before.send("mean", {"part": self._part}, [_bytes(carried)])
-            publish(self._between.global_seq, 0, number)
+            self._complete(number, self._weights)
+
+    def _complete(self, number: int, weights: Sequence[float]) -> None:
+        """Mean `number` is in its place."""
+        self._between.total[number % 2] = sum(weights)
+        publish(self._between.global_seq, 0, number)
 
     # Mixes of neighbours ----------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Rendezvous of the learners of one host that somebody else has started: a Unix socket, at the start only.
 
-Learners that share memory run on one host, so none of them needs to listen on a network. Rank 0 listens at an abstract
-Unix socket (no file is left behind) until all have attached; the others connect, say who they are, and are given rank
-0's facts and a descriptor of the arena. The name of the socket is derived from what only the learners of a job have in
-common: the key that `roundelay launch` gives them, or the address and port of `torchrun`, and the run's secret where
-there is one. The kernel says whose process is at the other end, and only processes of the same user are believed.
-Nobody opens a path because somebody else said so.
+Learners that share memory run on one host, so none of them needs to listen on a network. The first of them, rank 0
+where there is one host, listens at an abstract Unix socket (no file is left behind) until all have attached; the others
+connect, say who they are, and are given its facts and a descriptor of the arena. The name of the socket is derived from
+what only the learners of a job have in common: the key that `roundelay launch` gives them, or the address and port of
+`torchrun`, and the run's secret where there is one. The kernel says whose process is at the other end, and only
+processes of the same user are believed. Nobody opens a path because somebody else said so.
 
 A message is its length in 8 bytes, and JSON.
 """
@@ -51,76 +51,81 @@ class LocalRendezvous:
 
     def __init__(self, world: World, number: int, patience_seconds: float) -> None:
         self._world, self._seconds = world, patience_seconds
+        self._first, self._others = world.here[0], world.here[1:]
         self._name = _socket_name(world, number)
         self._connections: dict[int, socket.socket] = {}
 
     def collect(self) -> list[Fact]:
-        """By rank 0: what the other learners say when they have come, by rank from 1."""
+        """By the first: what the other learners say when they have come, by rank."""
         facts: dict[int, Fact] = {}
-        if self._world.learners == 1:
+        if not self._others:
             return []
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             try:
                 listener.bind(self._name)
             except OSError as error:
                 raise UserError(
-                    f"rank 0: another learner on this host says that it is rank 0 of {self._where} ({error.strerror}). "
-                    "Wait for the end of the other job, or choose another MASTER_PORT."
+                    f"rank {self._first}: another learner on this host says that it is rank {self._first} of "
+                    f"{self._where} ({error.strerror}). Wait for the end of the other job, or choose another "
+                    "MASTER_PORT."
                 ) from error
             listener.listen(self._world.learners)
             deadline = time.monotonic() + self._seconds
-            while missing := [rank for rank in range(1, self._world.learners) if rank not in facts]:
+            while missing := [rank for rank in self._others if rank not in facts]:
                 self._wait(listener, deadline, f"ranks {missing} did not come")
                 connection, _ = listener.accept()
                 rank, fact = self._welcome(connection)
                 if rank in facts:
                     connection.close()
-                    raise UserError(f"rank 0: two learners say that they are rank {rank}: start each rank once.")
-                if rank:
+                    raise UserError(
+                        f"rank {self._first}: two learners say that they are rank {rank}: start each rank once."
+                    )
+                if rank >= 0:
                     facts[rank], self._connections[rank] = fact, connection
         return [facts[rank] for rank in sorted(facts)]
 
     def _welcome(self, connection: socket.socket) -> tuple[int, Fact]:
-        """Rank and facts of a learner that has connected; 0 if it is none."""
+        """Rank and facts of a learner that has connected; -1 if it is none."""
         try:
             if peer_user(connection) == os.geteuid():
-                fact, descriptors = _receive(connection)
-                _close(descriptors)
+                fact, descriptors = receive_fact(connection)
+                close_all(descriptors)
                 rank = fact.pop("rank", None)
-                if type(rank) is int and 0 < rank < self._world.learners:
+                if type(rank) is int and rank in self._others:
                     return rank, fact
         except (OSError, EOFError, ValueError):
             pass
         connection.close()
-        return 0, {}
+        return -1, {}
 
     def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
-        """By rank 0: answer learner `rank`."""
+        """By the first: answer learner `rank`."""
         try:
-            _send(self._connections[rank], fact, descriptor)
+            send_fact(self._connections[rank], fact, descriptor)
         except OSError as error:
             raise self._ended(rank) from error
 
     def enter(self, fact: Fact) -> tuple[Fact, int]:
-        """By the others: say who this is; rank 0's facts, and a descriptor."""
-        deadline = time.monotonic() + self._seconds
-        connection = self._connections[0] = self._connect(deadline)
+        """By the others: say who this is; the first one's facts, and a descriptor."""
+        first = self._first
+        deadline = time.monotonic() + self._seconds * (1 if self._world.place is None else 2)  # it waits for others
+        connection = self._connections[first] = self._connect(deadline)
         if (user := peer_user(connection)) != os.geteuid():
             raise UserError(
                 f"rank {self._world.rank}: a process of user {user}, not of this one, is at the meeting point of "
                 f"{self._where}. Choose another MASTER_PORT, and set ROUNDELAY_SECRET on all learners."
             )
         try:
-            _send(connection, {"rank": self._world.rank, **fact})
-            self._wait(connection, deadline, "rank 0 said nothing")
-            answer, descriptors = _receive(connection)
+            send_fact(connection, {"rank": self._world.rank, **fact})
+            self._wait(connection, deadline, f"rank {first} said nothing")
+            answer, descriptors = receive_fact(connection)
         except (EOFError, ConnectionError) as error:
-            raise self._ended(0) from error
+            raise self._ended(first) from error
         except (OSError, ValueError) as error:
-            raise self._nobody(f"what rank 0 says cannot be understood ({error})") from error
+            raise self._nobody(f"what rank {first} says cannot be understood ({error})") from error
         if len(descriptors) != 1:
-            _close(descriptors)
-            raise self._nobody("rank 0 gave no descriptor of its memory")
+            close_all(descriptors)
+            raise self._nobody(f"rank {first} gave no descriptor of its memory")
         return answer, descriptors[0]
 
     def _connect(self, deadline: float) -> socket.socket:
@@ -138,7 +143,7 @@ class LocalRendezvous:
     def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
         """Until there is something to read, or to accept."""
         while not select.select([socket_], [], [], SOCKET_LOOK_SECONDS)[0]:
-            if self._world.rank == 0:
+            if self._world.rank == self._first:
                 self.check()
             self._look(deadline, otherwise)
 
@@ -175,7 +180,7 @@ class LocalRendezvous:
         return f"{world.address}:{world.port}" if world.address else "roundelay launch"
 
     def _nobody(self, why: str) -> UserError:
-        hint = "Is rank 0 running"
+        hint = f"Is rank {self._first} running"
         if self._world.address:
             hint += ", and do all learners have the same MASTER_ADDR, MASTER_PORT and ROUNDELAY_SECRET"
         return UserError(
@@ -198,20 +203,23 @@ class LocalRendezvous:
 
 
 def _socket_name(world: World, number: int) -> str:
-    job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners} {number}"
+    host = "" if world.place is None else f" {world.here[0]}"
+    job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners}{host} {number}"
     key = hashlib.blake2b(world.secret).digest()
     return "\0roundelay-" + hashlib.blake2b(job.encode(), key=key, digest_size=16).hexdigest()
 
 
-def _send(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
+def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
+    """Send a message over a Unix socket, with descriptors beside it."""
     connection.settimeout(MESSAGE_SECONDS)
     body = json.dumps(fact).encode()
     socket.send_fds(connection, [LENGTH.pack(len(body))], list(descriptors))
     connection.sendall(body)
 
 
-def _receive(connection: socket.socket) -> tuple[Fact, list[int]]:
-    """
+def receive_fact(connection: socket.socket) -> tuple[Fact, list[int]]:
+    """A message over a Unix socket, and the descriptors beside it.
+
     Raises:
         EOFError: the other has gone.
         OSError, ValueError: it says something else, or nothing more.
@@ -229,7 +237,7 @@ def _receive(connection: socket.socket) -> tuple[Fact, list[int]]:
         if not isinstance(fact, dict):
             raise ValueError("a message that is no object")
     except BaseException:
-        _close(descriptors)
+        close_all(descriptors)
         raise
     return fact, descriptors
 
@@ -244,6 +252,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(found)
 
 
-def _close(descriptors: list[int]) -> None:
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -36,6 +36,12 @@ class World:
     ended_file: str = ""
     attempt: str = ""  # of this launch, where the launcher starts learners again at the same address
     secret: bytes = field(default=b"", repr=False)  # known to the learners of this job only; may be empty
+    place: "HostPlace | None" = None  # of this host among several; None: there is one
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Ranks of this host."""
+        return tuple(range(self.learners)) if self.place is None else self.place.ranks
 
     def ended(self) -> dict[int, int]:
         """Exit status by rank of learners that the launcher knows to have ended."""
@@ -123,26 +129,28 @@ class _Variables:
             raise UserError(f"{JOB} is no key of `roundelay launch`: unset it.") from None
 
 
-def read_world(environment: Mapping[str, str] = os.environ) -> World:
+def read_world(environment: Mapping[str, str] = os.environ, listen: str | None = None) -> World:
     """The world that `torchrun`, `roundelay launch`, or nobody has made.
 
+    Where fewer learners are on this host than in the world, there are several hosts. Where nothing is said of that
+    (LOCAL_WORLD_SIZE), there are if there is a secret for them and MASTER_ADDR is no loopback address: then each
+    process is a host.
+
+    Args:
+        listen: for the first learner of one of several hosts; as for `read_place`.
+
     Raises:
-        UserError: a variable is missing or no number, or the learners are on several hosts.
+        UserError: a variable is missing or no number, or several hosts have no secret.
     """
     given = _Variables(environment)
     if given.text("WORLD_SIZE") is None:
         return World()
     rank, learners = given.rank_and_learners()
-    if given.text("LOCAL_WORLD_SIZE") is not None and given.number("LOCAL_WORLD_SIZE") != learners:
-        raise UserError(
-            f"rank {rank}: of {learners} learners (WORLD_SIZE) {given.text('LOCAL_WORLD_SIZE')} are on this host "
-            "(LOCAL_WORLD_SIZE): attach works on one host, whose learners share memory. Start all of them there, "
-            "for example by `roundelay launch -n N script.py`."
-        )
     if learners == 1:
         return World()
+    place = read_place(listen, environment) if _several_hosts(given, learners) else None
     if key := given.job_key():
-        return World(rank, learners, ended_file=environment.get(ENDED_VARIABLE, ""), secret=key)
+        return World(rank, learners, ended_file=environment.get(ENDED_VARIABLE, ""), secret=key, place=place)
     address = given.text("MASTER_ADDR")
     if not address:
         raise UserError(
@@ -150,9 +158,16 @@ def read_world(environment: Mapping[str, str] = os.environ) -> World:
             "do learners meet?"
         )
     secret = _read_secret(environment, rank) if has_secret(environment) else b""
-    return World(
-        rank, learners, address, given.number("MASTER_PORT"), given.hosted, attempt=given.attempt, secret=secret
-    )
+    return World(rank, learners, address, given.number("MASTER_PORT"), given.hosted, "", given.attempt, secret, place)
+
+
+def _several_hosts(given: _Variables, learners: int) -> bool:
+    """Are the learners on several hosts?"""
+    if given.text("LOCAL_WORLD_SIZE") is not None:
+        return given.number("LOCAL_WORLD_SIZE") != learners
+    address = given.text("MASTER_ADDR") or ""
+    near = address in ("", "localhost", "::1") or address.startswith("127.")
+    return given.text("LOCAL_RANK") is None and not near and has_secret(given.environment)
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:

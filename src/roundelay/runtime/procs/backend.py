@@ -37,6 +37,11 @@ class LearnerWork(ABC):
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
         """As `Backend.gradient`."""
 
+    @property
+    def weighs_first(self) -> bool:
+        """Is the weight of a gradient known before it is computed?"""
+        return True
+
 
 class ArenaBackend(Backend):
     """Performs what the engine of one learner asks for.
@@ -76,8 +81,8 @@ class ArenaBackend(Backend):
 
     def announce(self, effect: GradMean) -> OnReady | None:
         """A mean over several hosts or between devices begins while the gradient is computed, but for one that is
-        coded, which is when all of it is there."""
-        if not effect.codec.exact:
+        coded or whose weight is not known yet, which is when all of it is there."""
+        if not effect.codec.exact or not self._work.weighs_first:
             return None
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
         return None if on_ready is None else self._vectors.streamed(on_ready)

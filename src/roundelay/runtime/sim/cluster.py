@@ -352,13 +352,16 @@ class VirtualCluster:
 
     def alive_at(self, rank: int, now_ns: int) -> bool:
         """Is learner `rank` there at this virtual nanosecond?"""
-        mine = [(at, joins) for at, who, joins in self._lives if who == rank]
+        mine = self._lives_of.get(rank, [])
         before = [joins for at, joins in mine if at <= now_ns]
         return before[-1] if before else not (mine and mine[0][1])
 
     @cached_property
-    def _lives(self) -> list[tuple[int, int, bool]]:
-        return self.lives()
+    def _lives_of(self) -> dict[int, list[tuple[int, bool]]]:
+        found: dict[int, list[tuple[int, bool]]] = {}
+        for at, rank, joins in self.lives():
+            found.setdefault(rank, []).append((at, joins))
+        return found
 
 
 def load_cluster(path: Path) -> VirtualCluster:

@@ -144,9 +144,12 @@ class Prices:
         self.bytes = cluster.model_bytes or model_bytes
         self.places = [*cluster.placement(), cluster.centre_node]  # the centre's row comes after all learners
         self._machines = cluster.machines()
-        self._spells = [_spells(rank, cluster.stragglers, stragglers) for rank in range(learners)]
+        self._spells = _spells(learners, cluster.stragglers, stragglers)
         self._update = nanoseconds(cluster.compute.update)
         self._living: list[int] = []  # learners of every node
+        self._ranks: list[list[int]] = [[] for _ in self._machines]  # of every node, dead ones too
+        for rank in range(learners):
+            self._ranks[self.places[rank]].append(rank)
         self._crowd, self._fixed, self._per_frame = [1.0] * learners, [0.0] * learners, [0.0] * learners
         self._varied = bool(cluster.compute.sigma or cluster.compute.trace)
         self._block = [-1] * learners
@@ -161,15 +164,22 @@ class Prices:
 
     def set_alive(self, alive: Sequence[bool]) -> None:
         """Set which learners live, and so who shares its node with whom, from now on."""
-        living = [0] * len(self._machines)
-        for rank, lives in enumerate(alive):
-            living[self.places[rank]] += bool(lives)
-        compute, self._living = self.cluster.compute, living
-        for rank in range(self.learners):
-            node, there = self._machines[self.places[rank]], living[self.places[rank]]
-            crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
-            self._crowd[rank], self._fixed[rank] = crowd, compute.fixed * crowd
-            self._per_frame[rank] = compute.seconds_per_frame * node.slowed(there) * crowd
+        self._living = [sum(bool(alive[rank]) for rank in ranks) for ranks in self._ranks]
+        for place in range(len(self._machines)):
+            self._share_node(place)
+
+    def change_alive(self, rank: int, lives: bool) -> None:
+        """Learner `rank` has died, or, if it `lives`, has come."""
+        self._living[self.places[rank]] += 1 if lives else -1
+        self._share_node(self.places[rank])
+
+    def _share_node(self, place: int) -> None:
+        """Set the costs of gradients on a node, which follow from how many share it."""
+        node, there, compute = self._machines[place], self._living[place], self.cluster.compute
+        crowd = (1.0 if node.cores is None else max(1.0, there / node.cores)) / node.speed
+        fixed, per_frame = compute.fixed * crowd, compute.seconds_per_frame * node.slowed(there) * crowd
+        for rank in self._ranks[place]:
+            self._crowd[rank], self._fixed[rank], self._per_frame[rank] = crowd, fixed, per_frame
 
     # Gradients --------------------------------------------------------------------------------------------------------
 
@@ -340,12 +350,16 @@ def _bus(link: VirtualLink, messages: int, size: float) -> float:
 
 
 def _spells(
-    rank: int, handicaps: Iterable[Handicap], stragglers: Iterable[Straggler]
-) -> list[tuple[float, float, float, float]]:
-    """Times in which learner `rank` is slow, and how: (from ns, to ns, factor, seconds)."""
-    always = [(0.0, math.inf, s.factor, s.seconds) for s in stragglers if s.rank == rank]
-    spells = [(h.window[0] * 1e9, h.window[1] * 1e9, h.factor, h.seconds) for h in handicaps if h.rank == rank]
-    return [spell for spell in (*always, *spells) if spell[2] != 1 or spell[3]]
+    learners: int, handicaps: Iterable[Handicap], stragglers: Iterable[Straggler]
+) -> list[list[tuple[float, float, float, float]]]:
+    """Times in which each learner is slow, and how: (from ns, to ns, factor, seconds)."""
+    found: list[list[tuple[float, float, float, float]]] = [[] for _ in range(learners)]
+    always = [(s.rank, (0.0, math.inf, s.factor, s.seconds)) for s in stragglers]
+    spells = [(h.rank, (h.window[0] * 1e9, h.window[1] * 1e9, h.factor, h.seconds)) for h in handicaps]
+    for rank, spell in (*always, *spells):
+        if rank < learners and (spell[2] != 1 or spell[3]):
+            found[rank].append(spell)
+    return found
 
 
 def nanoseconds(seconds: float) -> int:

@@ -189,7 +189,7 @@ class SimRuntime(Runtime):
         return LearnerCoroutine(me, self.cluster.strategy.learn(me).send)
 
     def _glance(self) -> Glance:
-        now, alive = self._effects.clock.now_ns / 1e9, len(self._lives.living)
+        now, alive = self._effects.clock.now_ns / 1e9, self._lives.number
         if self._timed:
             frames, steps, stale = (sum(getattr(me, n) for me in self._timed) for n in TimedLearner.SUMS)
             return Glance(frames, 0.0, stale / max(1, steps), alive, now, steps=steps)
@@ -205,7 +205,7 @@ class SimRuntime(Runtime):
     def _schedule_lives(self) -> None:
         """Schedule deaths and joins from now on; those that the cluster says of earlier have happened."""
         now, lives = self._effects.clock.now_ns, self._lives
-        if not lives.living or (self.cluster.strategy.traits.synchronous and not lives.all_there):
+        if not lives.number or (self.cluster.strategy.traits.synchronous and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)
         for rank in lives.late(now):
             self._copy_row(rank, lives.neighbour(rank))
@@ -221,7 +221,7 @@ class SimRuntime(Runtime):
         lives.set(rank, False)
         self._lost.append(Lost(rank, lives.reason(now)))
         role = self._effects.roles.get(rank)
-        if not lives.living or (role is not None and self.cluster.strategy.traits.synchronous):
+        if not lives.number or (role is not None and self.cluster.strategy.traits.synchronous):
             raise lives.died(rank, now)
         if role is not None:
             self._effects.end(role)

@@ -11,6 +11,8 @@ class Lives:
     def __init__(self, cluster: VirtualCluster, prices: Prices, now_ns: int) -> None:
         self._cluster, self._prices = cluster, prices
         self.alive = [cluster.alive_at(rank, now_ns) for rank in range(cluster.learners)]
+        self.number = sum(self.alive)
+        """Learners that live."""
         self.all_there = all(self.alive)
         prices.set_alive(self.alive)
 
@@ -21,9 +23,12 @@ class Lives:
 
     def set(self, rank: int, there: bool) -> None:
         """Learner `rank` has come, or died."""
+        if self.alive[rank] == there:
+            return
         self.alive[rank] = there
-        self.all_there = all(self.alive)
-        self._prices.set_alive(self.alive)
+        self.number += 1 if there else -1
+        self.all_there = self.number == len(self.alive)
+        self._prices.change_alive(rank, there)
 
     def late(self, now_ns: int) -> list[int]:
         """Learners that should be there by now and are not: they were still copying a row."""

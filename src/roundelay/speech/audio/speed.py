@@ -40,7 +40,7 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
         for speed in speeds
         if speed != 1
         for u in utterances
-        if u.speed == 1
+        if not u.copied
     ]
     return [*utterances, *copies]
 

@@ -31,6 +31,7 @@ from roundelay.speech.features.compute import AudioFolder, compute_features
 from roundelay.speech.features.cutting import cut_into_shards, drop_old_shards
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.store import FeatureStore
+from roundelay.speech.features.warps import NO_WARPS, Warps, warped
 from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
 from roundelay.speech.prepared import (
     GUESSED_LEXICON,
@@ -205,7 +206,9 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
     words = NO_WORDS
     if not options.unlabelled:
         words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
-        kept[TRAIN] = perturbed(words.train, options.speeds if given is None else ())
+        kept[TRAIN] = list(words.train)
+        if given is None:
+            kept[TRAIN] = warped(perturbed(words.train, options.speeds), options.warps)
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
@@ -302,20 +305,21 @@ def change_features(
     progress: Progress,
     *,
     speeds: Sequence[float] = (),
+    warps: Warps = NO_WARPS,
     workers: int | None = None,
     on_bad: BadPolicy = "error",
 ) -> Corpus:
-    """Give a prepared corpus other features, and its training split copies at other speeds (those it had go).
+    """Give a prepared corpus other features, and its training split copies at other speeds and warps (those it had go).
 
     Raises:
         UserError: it is not prepared; anything wrong with the features' sources.
     """
     corpus = load_corpus(data)
-    splits = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
-    if speeds:
+    splits = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
+    if speeds or warps.factors:
         corpus.check_labelled()
     if not corpus.unlabelled:
-        splits[TRAIN] = perturbed(splits[TRAIN], speeds)
+        splits[TRAIN] = warped(perturbed(splits[TRAIN], speeds), warps)
     together = [u for utterances in splits.values() for u in utterances]
     if corpus.absent_shards:
         raise UserError(

@@ -127,7 +127,7 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
     """Speakers, and recordings by their features, that are in the training split and in another one."""
     remarks = shared_speakers(splits)
-    heard = _sketches([u for u in splits[TRAIN] if u.speed == 1], store)
+    heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
     for split, utterances in splits.items():
         if split == TRAIN:
             continue
@@ -139,7 +139,7 @@ def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> 
 def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
     """Remarks on speakers of the training split who are in another one."""
     remarks = []
-    speakers = {u.speaker for u in splits[TRAIN] if u.speed == 1}
+    speakers = {u.speaker for u in splits[TRAIN] if not u.copied}
     for split, utterances in splits.items():
         if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
             of = len({u.speaker for u in utterances})

@@ -70,6 +70,7 @@ def _check_unlabelled(request: Request) -> None:
         ("--on-missing-words", options.on_missing_words != "error"),
         ("--clean-transcripts", options.clean_transcripts),
         ("--speed", bool(options.speeds)),
+        ("--warp", bool(options.warps.factors)),
         ("--shards", options.shards is not None),
     ):
         if is_given:

@@ -7,6 +7,7 @@ from typing import Literal, final
 
 from roundelay.speech.data.problems import BadPolicy
 from roundelay.speech.features.parts import FeatureConfig
+from roundelay.speech.features.warps import NO_WARPS, Warps
 from roundelay.speech.lexicon.lexicon import LexiconCase, MissingWordPolicy
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
@@ -25,6 +26,7 @@ class PrepareOptions:
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
     speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
+    warps: Warps = NO_WARPS  # copies of training utterances that are added, with frequencies warped
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
     lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one

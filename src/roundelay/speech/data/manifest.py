@@ -35,11 +35,19 @@ class Utterance:
     language: str | None = None
     speed: float = 1.0  # that the recording is played at: the utterance lasts duration / speed
     subset: str | None = None  # part of the corpus that is scored apart: swb, callhm; clean, other
+    warp: float = 1.0  # of the frequencies of its filterbanks: above 1, a shorter vocal tract than the speaker's
 
     @property
     def words(self) -> list[str]:
         """The transcript, word by word."""
         return self.text.split()
+
+    @property
+    def copied(self) -> str:
+        """Kind of copy that it is of a recording, in words; empty where it is the recording itself."""
+        if self.speed != 1:
+            return f"a copy at speed {self.speed:g}"
+        return f"a copy at warp {self.warp:g}" if self.warp != 1 else ""
 
     @property
     def start_sample(self) -> int:
@@ -62,10 +70,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "language": (str, type(None)),
     "speed": (float, int),
     "subset": (str, type(None)),
+    "warp": (float, int),
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language", "speed", "subset"}
+_OPTIONAL = {"gender", "language", "speed", "subset", "warp"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
@@ -81,8 +90,9 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
         raise UserError(f"{path}: these utterances cannot be written:\n{listing(problems)}")
     records = [dataclasses.asdict(u) for u in utterances]
     for record in records:
-        if record["speed"] == 1:
-            del record["speed"]
+        for name in ("speed", "warp"):
+            if record[name] == 1:
+                del record[name]
     lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records]
     write_text(path, "".join(line + "\n" for line in lines))
 
@@ -181,6 +191,7 @@ def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
             ("sampling_rate", u.sampling_rate, 0 < u.sampling_rate < _MOST, "more than 0 Hz"),
             ("num_samples", u.num_samples, 0 < u.num_samples < _MOST, "more than 0"),
             ("speed", u.speed, 0.5 <= u.speed <= 2, "0.5 to 2"),
+            ("warp", u.warp, 0.5 <= u.warp <= 2, "0.5 to 2"),
         )
         if not sound
     ]

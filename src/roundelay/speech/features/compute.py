@@ -333,6 +333,8 @@ def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureCo
         place = [u.path, *files[u.path], u.start, u.num_samples, u.channel, u.sampling_rate, u.speaker, u.speed]
         if u.sampling_rate != rate:
             place.append(rate)
+        if u.warp != 1:
+            place.append(f"warp {u.warp}")
         keys[u.id] = _digest([common, *place])
     return keys
 

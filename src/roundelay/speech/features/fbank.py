@@ -6,18 +6,26 @@ Per frame: subtract the mean, x[i] -= 0.97 x[i-1] (the first sample from itself)
 triangular filters evenly spaced on the mel scale 1127 ln(1 + f / 700), logarithm with single precision's epsilon as the
 floor. Samples are scaled to 16-bit integers first, as Kaldi reads them. Frames lie wholly inside the signal ("snip
 edges"): T = 1 + (N - L) // shift, none for a signal shorter than a frame.
+
+A warp (vocal tract length normalisation, Lee and Rose 1998, as Kaldi's --vtln-warp) moves the corners of the filters
+from f to f / warp: what was heard at f / warp is found where f was. Near both ends of the range, below VTLN_LOW and
+above VTLN_HIGH, straight lines lead back to the ends, which stay.
 """
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 
 INT16_SCALE = 32768.0
 LOG_FLOOR = float(torch.finfo(torch.float32).eps)
+VTLN_LOW, VTLN_HIGH = 100.0, -500.0
+"""Frequencies at which a warp bends, Hz, the second from half the sampling rate: Kaldi's --vtln-low and --vtln-high."""
 _FRAMES_AT_ONCE = 256  # their samples and spectra stay in the cache of a core
 
 
@@ -46,23 +54,26 @@ class FbankConfig:
         return 0 if num_samples < length else 1 + (num_samples - length) // self.frame_shift(sampling_rate)
 
 
-def fbank(wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig()) -> torch.Tensor:
+def fbank(
+    wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig(), warp: float = 1.0
+) -> torch.Tensor:
     """Log mel energies.
 
     Args:
         wave: (N,) float, between -1 and 1; on any device.
         sampling_rate: Hz.
         config: see FbankConfig.
+        warp: of frequencies; above 1, formants are found higher, as those of a shorter vocal tract are.
 
     Returns:
         (T, F) float32, T = config.num_frames(N, sampling_rate).
 
     Raises:
-        UserError: the bands do not fit below half the sampling rate.
+        UserError: the bands do not fit below half the sampling rate, or leave no room for the warp.
     """
     length, shift = config.frame_length(sampling_rate), config.frame_shift(sampling_rate)
     points = 1 << (length - 1).bit_length()
-    filters = mel_filters(config, sampling_rate, points).to(wave.device)
+    filters = mel_filters(config, sampling_rate, points, warp).to(wave.device)
     window = povey_window(length).to(wave.device)
     if len(wave) < length:
         return wave.new_zeros((0, config.num_bins), dtype=torch.float32)
@@ -139,11 +150,12 @@ def povey_window(length: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=8)
-def mel_filters(config: FbankConfig, sampling_rate: int, points: int) -> torch.Tensor:
+def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: float = 1.0) -> torch.Tensor:
     """(P/2, F): triangles on the mel scale, 1 at their centres.
 
     Raises:
-        UserError: the band edges are out of order, or a filter is so narrow that it holds no point of the spectrum.
+        UserError: the band edges are out of order or leave no room for the warp, or a filter is so narrow that it holds
+            no point of the spectrum.
     """
     nyquist = sampling_rate / 2
     low, high = config.low_freq, config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
@@ -158,6 +170,9 @@ def mel_filters(config: FbankConfig, sampling_rate: int, points: int) -> torch.T
 
     edges = mel(torch.tensor([low, high], dtype=torch.float64))
     corners = torch.linspace(float(edges[0]), float(edges[1]), config.num_bins + 2, dtype=torch.float64)
+    if warp != 1:
+        hertz = 700.0 * np.expm1(corners.numpy() / 1127.0)
+        corners = mel(torch.from_numpy(warped_frequencies(hertz, low, high, nyquist, warp)))
     left, centre, right = corners[:-2], corners[1:-1], corners[2:]
     at = mel(torch.arange(points // 2, dtype=torch.float64) * (sampling_rate / points))[:, None]
     filters = torch.minimum((at - left) / (centre - left), (right - at) / (right - centre)).clamp_min(0.0)
@@ -168,3 +183,23 @@ def mel_filters(config: FbankConfig, sampling_rate: int, points: int) -> torch.T
             f"{empty[0]} holds no point of the spectrum. Use fewer bands (num_bins) or longer frames (frame_length_ms)."
         )
     return filters.float()
+
+
+def warped_frequencies(
+    hertz: NDArray[np.float64], low: float, high: float, nyquist: float, warp: float
+) -> NDArray[np.float64]:
+    """Frequencies, any shape, between `low` and `high` (Hz), moved to f / warp, with straight lines to both ends.
+
+    Raises:
+        UserError: the range is too narrow for that.
+    """
+    first, last = VTLN_LOW * max(1.0, warp), (nyquist + VTLN_HIGH) * min(1.0, warp)
+    bends = np.array([low, first, last, high])
+    moved = np.array([low, first / warp, last / warp, high])
+    if (np.diff(bends) <= 0).any() or (np.diff(moved) <= 0).any():
+        raise UserError(
+            f"A warp of {warp:g} bends at {first:g} and {last:g} Hz: low_freq ({low:g} Hz) must lie below the first, "
+            f"high_freq ({high:g} Hz) above the second. Choose a wider range, or a warp nearer to 1."
+        )
+    found: NDArray[np.float64] = np.interp(hertz, bends, moved)
+    return found

@@ -141,7 +141,7 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
         rate = sources.rate or utterance.sampling_rate
         wave = torch.from_numpy(read_audio(utterance, sources.audio_folder, rate))
         for part in config.filterbanks:
-            features: Float32 = fbank(wave, rate, part.fbank).numpy()
+            features: Float32 = fbank(wave, rate, part.fbank, utterance.warp).numpy()
             if not len(features):
                 raise AudioError(
                     f"{where}: {1000 * len(wave) / rate:.0f} ms are shorter than one frame of "

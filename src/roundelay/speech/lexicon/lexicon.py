@@ -96,11 +96,12 @@ class Lexicon:
         return tuple(p if p == self.silence else p + mark for p, mark in zip(phones, marks, strict=True))
 
     def in_phones(self, phones: Sequence[str]) -> "Lexicon":
-        """This lexicon, or its form by position if that is the one with these phones."""
-        if tuple(phones) != self.phones and are_by_position(phones) and not are_by_position(self.phones):
+        """This lexicon; or, if these phones tell positions and its own do not, its form by position, with all of these
+        phones where they have all of its own."""
+        if are_by_position(phones) and not are_by_position(self.phones):
             marked = self.by_position()
-            if marked.phones == tuple(phones):
-                return marked
+            if set(marked.phones) <= set(phones):
+                return dataclasses.replace(marked, inventory=frozenset(phones) - {self.silence})
         return self
 
     def missing_words(self, utterances: Iterable[Utterance]) -> list[MissingWord]:

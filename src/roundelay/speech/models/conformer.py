@@ -26,7 +26,7 @@ Legend: N sequences, T frames of the longest, B frames that count, D width, S ti
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self, final
 
 import torch
@@ -34,7 +34,15 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.speech.models.frontend import Columns
-from roundelay.speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
+from roundelay.speech.models.network import (
+    AcousticNetwork,
+    NetworkConfig,
+    SequenceNetwork,
+    at_least,
+    share,
+    small_output,
+    stacked,
+)
 from roundelay.speech.models.sequences import Pieces
 from roundelay.speech.models.streamed import Streamed
 
@@ -153,6 +161,21 @@ class Conformer(SequenceNetwork):
 
     def streamed(self, mean: Tensor, std: Tensor) -> Streamed | None:
         return None if self.config.attention_chunk is None else _StreamedChunks(self, mean, std)
+
+    def in_chunks(self, frames: int) -> AcousticNetwork:
+        """The network with the same parameters, evaluated in chunks of so many frames; attention sees as much of the
+        past as before, rounded up to whole chunks.
+
+        Raises:
+            UserError: it was trained on chunks of one size, or on none; not a multiple of `subsampling`.
+        """
+        if not self.config.dynamic_chunks:
+            return super().in_chunks(frames)
+        before = self.config.rows_before * self.subsampling
+        config = replace(self.config, attention_chunk=frames, left_chunks=-(-before // frames))
+        other = Conformer(config, self.frontend.parts, self.columns)
+        other.load_state_dict(self.state_dict())
+        return other.train(self.training)
 
     def going_on(self, x: Tensor, pasts: Sequence["Past"]) -> Tensor:
         """Scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after what `pasts` hold, one for each

@@ -68,6 +68,17 @@ class AcousticNetwork(nn.Module, ABC):
         del mean, std
         return None
 
+    def in_chunks(self, frames: int) -> "AcousticNetwork":
+        """The network with the same parameters, evaluated in chunks of so many frames.
+
+        Raises:
+            UserError: it was not trained for that.
+        """
+        raise UserError(
+            f"Chunks of {frames} frames: this {type(self).__name__.lower()} was not trained for them. A conformer that "
+            "was trained with model.dynamic_chunks=true can be evaluated in chunks of any size."
+        )
+
 
 class NetworkConfig(ABC):
     """The section `model` of a recipe: a frozen dataclass of the options of one network, which makes it.

@@ -17,7 +17,7 @@ from roundelay.speech.scoring.formats.stm import GAP_SPEAKER, cut_at_segments, r
 from roundelay.speech.scoring.formats.trn import read_trn
 
 GROUPS_FILE = "groups.json"
-"""Beside the trn files of a decoding: speaker and subset by name."""
+"""Beside the trn files of a decoding: speaker, subset and gender by name."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def case_of_times(stm: Path, ctm: Path, missing: Literal["error", "empty"] = "er
 
 
 def write_groups(path: Path, groups: Groups) -> None:
-    """Write speaker and subset of each utterance as JSON."""
+    """Write speaker, subset and gender of each utterance as JSON."""
     write_json(path, {name: dataclasses.asdict(group) for name, group in groups.items()})
 
 
@@ -122,7 +122,7 @@ def read_groups(path: Path) -> dict[str, Group]:
 
 def _group(where: str, value: object) -> Group:
     if isinstance(value, Mapping):
-        speaker, subset = value.get("speaker"), value.get("subset")
-        if isinstance(speaker, str) and isinstance(subset, str | None):
-            return Group(speaker, subset)
+        speaker, subset, gender = value.get("speaker"), value.get("subset"), value.get("gender")
+        if isinstance(speaker, str) and isinstance(subset, str | None) and isinstance(gender, str | None):
+            return Group(speaker, subset, gender)
     raise UserError(f"{where}: expected a speaker and a subset. Run `roundelay decode` again to rewrite it.")

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.speech.data.problems import counted
+from roundelay.speech.data.problems import counted, listing
+from roundelay.speech.kaldi_io.tables import read_table
 from roundelay.speech.scoring.alignment.align import Pair
 from roundelay.speech.scoring.alignment.counts import Score, UtteranceScore, confusions
-from roundelay.speech.scoring.alignment.groups import Groups, by_speaker, by_subset, sclite_table
+from roundelay.speech.scoring.alignment.groups import Groups, by_gender, by_map, by_speaker, by_subset, sclite_table
 from roundelay.speech.scoring.resample import Unit, bootstrap
 
+GENDER = "gender"  # what groups are made by that is no file
 GAP = "***"  # how a missing word is shown, as sclite does
 
 
@@ -21,6 +24,7 @@ class OutputOptions:
     unit: Unit = "utterances"  # what is drawn for the interval, and to compare systems
     per_speaker: bool = False
     subsets: bool = False
+    by: str = ""  # `gender`, or a file that gives utterances or speakers a group each
     table: bool = False
     confusions: int = 0  # how many of each kind
     errors: bool = False
@@ -30,7 +34,7 @@ def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) ->
     """The `%WER` line and whatever is wanted.
 
     Raises:
-        UserError: subsets are wanted and there are none; too few utterances or speakers for an interval.
+        UserError: subsets or groups are wanted and there are none; too few utterances or speakers for an interval.
     """
     unit = wanted.unit if wanted.interval else None
     lines = [f"{name}: {_line(result, groups, unit)}"]
@@ -39,6 +43,8 @@ def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) ->
         if not parts:
             raise UserError(f"{name}: no utterance has a subset. The manifest's field `subset`, or labels in an stm.")
         lines += _parts(parts, groups, unit)
+    if wanted.by:
+        lines += _parts(_grouped(name, result, groups, wanted.by), groups, unit)
     if wanted.per_speaker:
         lines += _parts(by_speaker(result, groups), {}, None)
     if wanted.table:
@@ -50,6 +56,21 @@ def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) ->
     if wanted.errors:
         lines += ["", alignment_text(result)]
     return "\n".join(lines)
+
+
+def _grouped(name: str, result: Score, groups: Groups, by: str) -> dict[str, Score]:
+    if by == GENDER:
+        if parts := by_gender(result, groups):
+            return parts
+        raise UserError(f"{name}: nobody's gender is known. Give --by a file of them, such as `spk2gender`.")
+    problems: list[str] = []
+    table = read_table(Path(by), problems)
+    if problems:
+        raise UserError(f"--by {by}: lines of `UTTERANCE GROUP` or `SPEAKER GROUP` are expected:\n{listing(problems)}")
+    if parts := by_map(result, groups, table.values):
+        return parts
+    known = f"{result.utterances[0].id} for example" if result.utterances else "there are none"
+    raise UserError(f"--by {by}: names none of the utterances of {name} ({known}), nor their speakers.")
 
 
 def _line(result: Score, groups: Groups, unit: Unit | None) -> str:

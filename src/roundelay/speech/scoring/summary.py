@@ -42,8 +42,8 @@ def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[st
 
 
 def group_of_utterance(utterance: Utterance) -> Group:
-    """Its speaker and, where the manifest has the field, its subset."""
-    return Group(utterance.speaker, getattr(utterance, "subset", None))
+    """Its speaker and, where the manifest has the fields, its subset and gender."""
+    return Group(utterance.speaker, getattr(utterance, "subset", None), getattr(utterance, "gender", None))
 
 
 def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:

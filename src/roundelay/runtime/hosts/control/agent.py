@@ -119,39 +119,13 @@ class _HostAgent:
         Raises:
             UserError: it does not answer, or does not accept us.
         """
-        place, deadline = self._place, wall_clock() + seconds
-        hello = {
-            "what": CONTROL,
-            "ranks": [place.ranks[0], len(place.ranks)],
-            "learners": place.learners,
-            "agreement": self._terms.agreement,
-            "address": self._local.router.listener.address,
-        }
-        while True:
-            left = deadline - wall_clock()
-            address = _coordinator(place, left)
-            try:
-                # It may have moved, where a store says where it is: ask again now and then.
-                link = Link.connect(
-                    address,
-                    place.secret,
-                    hello,
-                    min(left, 2.0) if place.hosted else left,
-                    options=LinkOptions(self._terms.encrypt),
-                    expected=identity(0),
-                )
-            except LinkTimeout as error:
-                if wall_clock() < deadline:
-                    continue
-                raise UserError(
-                    f"rank {place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
-                    "has ended, so has the run; it goes on from its last checkpoint when all hosts are started again."
-                ) from error
-            except LinkError as error:
-                where = f"{address[0]}:{address[1]}"
-                raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
-            link.patience = self._terms.host_patience
-            return MonitoredLink(link, self._terms.host_patience)
+        try:
+            return find_coordinator(self._place, self._terms, self._local.router.listener.address, seconds)
+        except LinkTimeout as error:
+            raise UserError(
+                f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
+                "has ended, so has the run; it goes on from its last checkpoint when all hosts are started again."
+            ) from error
 
     def _build(self, task: Task) -> None:
         self._local.start(task)
@@ -328,6 +302,52 @@ class _HostAgent:
         if self._local.prefetch is not None:
             return self._local.prefetch.report()
         return {"settled": [], "counts": counted(self._arena, self._place.ranks)}
+
+
+def find_coordinator(
+    place: HostPlace, terms: HostTerms, listens: Address, seconds: float, session: int = 0
+) -> MonitoredLink:
+    """A link to the first host, sought for so many seconds, on which this host has said what it is.
+
+    Args:
+        listens: the address at which this host does.
+        session: that it comes to; see `PendingJoins`.
+
+    Raises:
+        LinkTimeout: it does not answer.
+        UserError: somebody else does.
+    """
+    deadline = wall_clock() + seconds
+    hello = {
+        "what": CONTROL,
+        "ranks": [place.ranks[0], len(place.ranks)],
+        "learners": place.learners,
+        "agreement": terms.agreement,
+        "address": listens,
+        "session": session,
+    }
+    while True:
+        left = deadline - wall_clock()
+        address = _coordinator(place, left)
+        try:
+            # It may have moved, where a store says where it is: ask again now and then.
+            link = Link.connect(
+                address,
+                place.secret,
+                hello,
+                min(left, 2.0) if place.hosted else left,
+                options=LinkOptions(terms.encrypt),
+                expected=identity(0),
+            )
+        except LinkTimeout:
+            if wall_clock() < deadline:
+                continue
+            raise
+        except LinkError as error:
+            where = f"{address[0]}:{address[1]}"
+            raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
+        link.patience = terms.host_patience
+        return MonitoredLink(link, terms.host_patience)
 
 
 def _coordinator(place: HostPlace, seconds: float) -> Address:

@@ -1,5 +1,6 @@
 """Listens to other hosts, and keeps those that want to join until somebody looks at them."""
 
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from roundelay.core.errors import UserError
@@ -38,6 +39,10 @@ class PendingJoins:
     def __init__(self, router: Router, patience: float) -> None:
         self._patience = patience
         self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
+        self._early: list[MonitoredLink] = []  # for another session
+        self.session = 0
+        """Number, among several of one process, of that to which hosts may come now: their hello says which they want,
+        0 where it says nothing. Others are kept."""
         router.give(CONTROL, self._take)
 
     def _take(self, link: Link) -> None:
@@ -47,7 +52,9 @@ class PendingJoins:
 
     def next(self, seconds: float = 0.0) -> MonitoredLink | None:
         """The next, if there is one within so many seconds."""
-        try:
-            return self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait()
-        except Empty:
-            return None
+        with suppress(Empty):
+            self._early.append(self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait())
+        for number, monitored in enumerate(self._early):
+            if monitored.link.hello.get("session", 0) == self.session:
+                return self._early.pop(number)
+        return None

@@ -16,14 +16,13 @@ from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
-from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
 from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
 from roundelay.runtime.hosts.transport.wire import Address, LinkError, Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity
-from roundelay.runtime.procs.driver import ProcsRuntime
 
 GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
@@ -57,7 +56,7 @@ class HostMembership:
 
     def __init__(
         self,
-        local_runtime: ProcsRuntime,
+        local_runtime: LocalLearners,
         router: Router,
         arrivals: PendingJoins,
         place: HostPlace,
@@ -306,8 +305,9 @@ class HostMembership:
                 return
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
+                redrawn, missing = self._events.left(remote)
                 arena.liveness.mark(remote.ranks, False)
-                self.lost.append(HostGone(remote.host, remote.ranks, reason, *self._events.left(remote)))
+                self.lost.append(HostGone(remote.host, remote.ranks, reason, redrawn, missing))
         remote.replied.set()
         remote.monitored.close()
 

@@ -1,18 +1,59 @@
-"""A host of a run, as the coordinator sees it."""
+"""Hosts of a run, as the coordinator sees them: its own, and each other."""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from roundelay.runtime.base import Joined, LearnerDied, Lost, Traffic
+from roundelay.runtime.base import Cluster, Joined, LearnerDied, Lost, Traffic
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
+from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination.activity import ReportedActivity
+from roundelay.runtime.procs.memory.arena import Arena
 
 Standing = Literal["new", "ready", "in", "gone"]
 """It has come; it has all it needs to take part; it takes part; it is lost."""
+
+
+class LocalLearners(Protocol):
+    """The learners of the first host, whoever has started them, with what membership asks of them."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """All learners of all hosts."""
+        ...
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Ranks of this host."""
+        ...
+
+    @property
+    def arena(self) -> Arena:
+        """Shared with them; facts about learners elsewhere are written into it."""
+        ...
+
+    @property
+    def cluster_rows(self) -> ClusterRows:
+        """Rows in that arena."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """P."""
+        ...
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Examples in every shard that is here, as `Learner.shards`."""
+        ...
+
+    @property
+    def common(self) -> tuple[float, ...]:
+        """Numbers that every host is to have from this one, as `Learner.common`."""
+        ...
 
 
 @dataclass(frozen=True)

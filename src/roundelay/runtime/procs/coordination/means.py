@@ -189,6 +189,7 @@ class Means:
             return bool(complete[0] >= number)
 
         self._patience.until(ready, f"mean {number} of learners {tuple(group)} on all hosts", PAUSES)
+        self.total = float(self._between_hosts.total[number % 2])
         publish(self._acked, self._rank, int(self._sent[self._rank]))
         return self._mean_of_all(group)
 

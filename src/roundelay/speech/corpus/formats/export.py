@@ -2,7 +2,7 @@
 
 One folder (Kaldi) or one set of files (Lhotse) for each split, and the lexicon as `lexicon.txt`, so that
 `roundelay prepare` reads back what was written. Audio stays where it is and is named by absolute paths; utterances that
-`prepare` left out are not written, nor are copies at other speeds, which have no audio of their own.
+`prepare` left out are not written, nor are copies at other speeds or warps, which have no audio of their own.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ def _chosen(corpus: Corpus, splits: Sequence[str]) -> list[str]:
 
 
 def _spoken(corpus: Corpus, split: str) -> list[Utterance]:
-    return [u for u in corpus.splits[split] if u.speed == 1]
+    return [u for u in corpus.splits[split] if not u.copied]
 
 
 def _write_features(folder: Path, utterances: Sequence[Utterance], store: FeatureStore, progress: Progress) -> int:

@@ -166,7 +166,8 @@ def _refuse(directory: Path, problems: Sequence[str]) -> None:
     """Raise a UserError that lists all problems, if there are any."""
     if problems:
         unsaid = f"{directory / 'text'}: no such file" in problems
-        hint = "\n`roundelay evaluate MODEL --data DIR` recognises speech without transcripts." if unsaid else ""
+        ways = "\n`--unlabelled`, or `roundelay evaluate MODEL --data DIR`, recognises speech without transcripts."
+        hint = ways if unsaid else ""
         faults = f"{counted(len(problems), 'fault')} in the data directory:\n{listing(problems)}{hint}"
         raise UserError(f"{directory}: {faults}")
 

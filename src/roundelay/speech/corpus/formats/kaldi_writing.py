@@ -39,8 +39,8 @@ def write_data_dir(directory: Path, utterances: Sequence[Utterance], root: Path,
                 problems.append(f"{u.id}: Kaldi would not read the path {u.path!r} as a plain file; rename the file")
             if paths.setdefault(u.recording_id, path) != path:
                 problems.append(f"{u.id}: its recording {u.recording_id} is in {path} and in {paths[u.recording_id]}")
-        if u.speed != 1:
-            problems.append(f"{u.id}: a copy at speed {u.speed:g}, which has no audio of its own; leave it out")
+        if u.copied:
+            problems.append(f"{u.id}: {u.copied}, which has no audio of its own; leave it out")
         if genders.setdefault(u.speaker, u.gender) != u.gender:
             problems.append(f"{u.id}: its speaker {u.speaker} has the genders {genders[u.speaker]} and {u.gender}")
     if problems:

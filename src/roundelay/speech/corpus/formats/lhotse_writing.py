@@ -26,9 +26,7 @@ def write_part(folder: Path, part: str, utterances: Sequence[Utterance], audio_f
     """
     problems = [f"{u.id}: {problem}" for u in utterances for problem in problems_of(u)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
-    problems += [
-        f"{u.id}: a copy at speed {u.speed:g}, which has no audio of its own" for u in utterances if u.speed != 1
-    ]
+    problems += [f"{u.id}: {u.copied}, which has no audio of its own" for u in utterances if u.copied]
     recordings: dict[str, dict[str, Any]] = {}
     paths: dict[str, str] = {}
     for u in utterances:

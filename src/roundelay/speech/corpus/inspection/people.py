@@ -51,8 +51,8 @@ def _women_and_men(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
     found: list[Finding] = []
     shares = {split: known for split, some in splits.items() if (known := _by_gender(some))}
     record = (
-        "Record more of them. `roundelay prepare ... --speed 0.9 1.1` adds copies with higher and lower voices; look "
-        "at their error rate apart."
+        "Record more of them. `roundelay prepare ... --warp 0.94 1.06 --warp-of few` adds copies of theirs with longer "
+        "and shorter vocal tracts (docs/features.md); look at their error rate apart."
     )
     for split, share in shares.items():
         few = min(share, key=lambda gender: share[gender])

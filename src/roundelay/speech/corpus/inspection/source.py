@@ -60,8 +60,9 @@ def open_corpus(
         ]
         for split, gone in corpus.left_out.items():
             found += _unusable(split, gone, len(gone) + len(corpus.splits.get(split, ())), prepared=True)
-        kept = {name: [u for u in some if u.speed == 1] for name, some in corpus.splits.items()}
-        words = corpus.lexicon if lexicon is None else _dictionary(lexicon, kept)
+        kept = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
+        own = None if corpus.unlabelled else corpus.lexicon
+        words = own if lexicon is None else _dictionary(lexicon, kept)
         return InspectedCorpus(kept, folder, corpus.audio, words, tuple(found))
     return _kaldi(folder, splits, folder if root is None else root, lexicon, progress)
 

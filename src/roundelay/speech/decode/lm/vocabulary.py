@@ -8,7 +8,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.speech.decode.lm.arpa_file import open_text
 from roundelay.speech.decode.lm.ngram import RESERVED
-from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, case_of, read_lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, are_by_position, base_phone, case_of, read_lexicon
 
 Sentence = Sequence[str]
 
@@ -106,7 +106,7 @@ def pronounced(
     Raises:
         UserError: not one word has a pronunciation.
     """
-    known = set(phones)
+    known = set(map(base_phone, phones)) if are_by_position(phones) else set(phones)
     found: dict[str, tuple[Pronunciation, ...]] = {}
     dropped, guessed = [], []
     for word in words:

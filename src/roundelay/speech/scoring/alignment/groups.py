@@ -1,4 +1,4 @@
-"""Word errors by speaker and by subset, and sclite's table of them."""
+"""Word errors by speaker, by subset and by whatever a file says, and sclite's table of them."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,17 @@ from roundelay.speech.scoring.formats.trn import speaker_of
 
 @dataclass(frozen=True)
 class Group:
-    """Speaker of an utterance, and its part of the test set (`swb`, `callhm`), where there are parts."""
+    """Speaker of an utterance, its part of the test set (`swb`, `callhm`), where there are parts, and the speaker's
+    gender, where it is known."""
 
     speaker: str
     subset: str | None = None
+    gender: str | None = None
 
 
+GENDERS = {"f": "women", "m": "men"}
+NOT_SAID = "not said"
+"""Group of utterances that are in none."""
 Groups = Mapping[str, Group]
 """By utterance id."""
 
@@ -35,6 +40,28 @@ def by_subset(result: Score, groups: Groups) -> dict[str, Score]:
     parts = _split(result, lambda utterance: group_of(utterance, groups).subset or "")
     without = parts.pop("", None)
     return {**parts, "no subset": without} if parts and without else parts
+
+
+def by_gender(result: Score, groups: Groups) -> dict[str, Score]:
+    """The scores of women and of men; empty where no utterance says whose it is."""
+    parts = _split(result, lambda utterance: GENDERS.get((group_of(utterance, groups).gender or "")[:1].lower(), ""))
+    without = parts.pop("", None)
+    return {**parts, NOT_SAID: without} if parts and without else parts
+
+
+def by_map(result: Score, groups: Groups, names: Mapping[str, str]) -> dict[str, Score]:
+    """The score of each group of `names`, by utterance or by speaker; empty where it names none of them. Names are
+    compared without regard to case; an utterance's comes before its speaker's."""
+    folded = {name.casefold(): group for name, group in names.items()}
+
+    def group(utterance: str) -> str:
+        speaker = group_of(utterance, groups).speaker
+        known = (utterance, utterance.removeprefix(f"{speaker}-"), speaker)
+        return next((folded[name.casefold()] for name in known if name.casefold() in folded), "")
+
+    parts = _split(result, group)
+    without = parts.pop("", None)
+    return {**parts, NOT_SAID: without} if parts and without else parts
 
 
 def _split(result: Score, key: Callable[[str], str]) -> dict[str, Score]:

@@ -4,18 +4,22 @@ its host's own process, which alone touch the network (runtime/hosts/means.py).
 
 from dataclasses import dataclass
 
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+import numpy as np
+
+from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
 
 
 @dataclass(frozen=True)
 class HostMeanSequences(View):
     """A learner writes its own items of `readers`, `codec` and `elements`, and publishes those of `ready_from` and
-    `global_sent_seq`; the threads publish `global_seq` and `forwarded_seq`."""
+    `global_sent_seq`; the threads write `total`, and publish `global_seq` and `forwarded_seq`."""
 
     PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
 
     global_sent_seq: Integers = table(L)  # Number of the last mean of everybody that a learner has sent its vector to
     global_seq: Integers = table(1)  # Number of the last mean of everybody that is complete on this host
+    total: Floats = table(2, kind=np.float64)
+    """For means of everybody with an even and with an odd number: the sum of the weights."""
     forwarded_seq: Integers = table(L)
     """Number of the last mean for which a learner's mailbox, and the facts about it, have been read here."""
     readers: Integers = table(2, L, L)

@@ -1,0 +1,49 @@
+"""Tables by which the attached learners of one host and the process that speaks to other hosts for them agree.
+
+The learner's side is surroundings.py, the other is hosts/.
+
+Legend: P parameters, L learners.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundelay.core.flat import chunks
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+
+FIRST_HOST_LOST, PROCESS_FAILED = 1, 2
+"""Reasons why a session is over."""
+
+
+@dataclass(frozen=True)
+class BetweenHosts(View):
+    """The process publishes `conducted`, `over` and `answered`, and writes `drawn`; a learner writes its own items of
+    `key` and `pieces`, then publishes `asked`."""
+
+    PUBLISHED = ("conducted", "over", "asked", "answered")
+
+    conducted: Integers = table(1)
+    """Number of the last meeting that the first host has conducted: the model to evaluate is here, and all that
+    learners show."""
+    over: Integers = table(1)  # 0, or the reason why learners of other hosts will not be heard of again
+    key: Integers = table(L, 3)  # The pass that a learner wants to draw from
+    pieces: Integers = table(L)  # Number of minibatches in it
+    asked: Integers = table(L)  # Number of a learner's last request for a minibatch
+    drawn: Integers = table(L)  # The minibatch it was given, or NONE
+    answered: Integers = table(L)  # Number of the last request that is answered
+
+
+def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
+    """The place (P,) of the model that learners have in common, after a meeting: where the mean of a group elsewhere
+    would lie, which nobody on this host takes."""
+    return arena.vector("mean", next(rank for rank in range(arena.layout.learners) if rank not in here))
+
+
+def take_mean(out: Tensor, rows: Sequence[Tensor]) -> None:
+    """The mean (P,) of `rows`, (P,) each, in their order: the same bits whoever takes it."""
+    for part in chunks(out.numel()):
+        out[part] = torch.stack([row[part].cpu() for row in rows]).mean(0)

@@ -1,0 +1,221 @@
+"""Agent of a session of attached learners: the process of every host but the first."""
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, final
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
+from roundelay.runtime.attached.hosts.columns import COLUMN_PAUSES, ColumnSender
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.base import wall_clock
+from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.agent import find_coordinator
+from roundelay.runtime.hosts.terms import fingerprint
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
+from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout, Message
+from roundelay.runtime.procs.memory.publish import publish
+
+AGAIN_SECONDS = 0.1
+"""Pause before the first host is looked for again, which was just ending another session."""
+
+
+@final
+class SessionAgent:
+    """Of one session, and one host."""
+
+    def __init__(self, host: SessionHost, router: Router) -> None:
+        self._host, self._router = host, router
+        self._orders: SimpleQueue[Message] = SimpleQueue()
+        self._lost = self._refused = ""  # why
+        self._ended = self._begun = False
+        self._generation = -1
+        self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
+        self._monitored: MonitoredLink | None = None
+        together = host.strategy.traits.synchronous
+        self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
+
+    # The beginning ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find the first host, and take what the learners begin with.
+
+        Raises:
+            UserError: it does not answer, or refuses this host.
+        """
+        seconds = self._host.terms.patience_seconds
+        deadline = wall_clock() + seconds
+        while not self._begun:
+            self._connect(deadline - wall_clock())
+            while not (self._begun or self._lost or self._ended):
+                if wall_clock() > deadline:
+                    raise self._nobody(seconds, "hosts are still missing")
+                self._obey(0.05)
+            if self._refused:
+                raise UserError(f"rank {self._host.here[0]}: the first host says: {self._refused}")
+            if not self._begun:
+                time.sleep(AGAIN_SECONDS)
+
+    def _connect(self, seconds: float) -> None:
+        host = self._host
+        if self._monitored is not None:
+            self._monitored.close()
+        try:
+            self._monitored = find_coordinator(
+                host.place, host.terms, self._router.listener.address, max(0.1, seconds), host.request.number
+            )
+        except LinkTimeout as error:
+            raise self._nobody(host.terms.patience_seconds, str(error)) from error
+        self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
+        self._monitored.beat()
+        self._monitored.listen(self._heard, self._gone)
+        initial = fingerprint(host.arena.vector("row", host.here[0]))
+        self._send("built", initial=initial, parameters=host.parameters, shards=[])
+
+    def _nobody(self, seconds: float, why: str) -> UserError:
+        place = self._host.place
+        return UserError(
+            f"rank {place.ranks[0]}: the learners of the other hosts have not attached within {seconds:g} s ({why}). "
+            f"Does the same script run on the first host, at MASTER_ADDR {place.address} and MASTER_PORT {place.port}, "
+            "and does it reach this line as often as here?"
+        )
+
+    # What is said -----------------------------------------------------------------------------------------------------
+
+    def _send(self, kind: str, **header: Any) -> None:
+        assert self._monitored is not None
+        try:
+            self._monitored.send(kind, header)
+        except LinkError as error:
+            self._gone(str(error))
+
+    def _send_columns(self, header: dict[str, Any], data: bytes) -> None:
+        assert self._monitored is not None
+        try:
+            self._monitored.send("columns", header, [data])
+        except LinkError as error:
+            self._gone(str(error))
+
+    def _gone(self, reason: str) -> None:
+        self._lost = self._lost or reason
+
+    def _heard(self, message: Message) -> None:
+        """From the thread of the link: what must not wait, and what is written where nobody looks yet."""
+        host, header = self._host, message.header
+        match message.kind:
+            case "columns":
+                host.enter_columns(message, host.elsewhere)
+            case "drawn":
+                self._take_drawn(header)
+            case "piece":
+                bulk.take_piece(host.arena, message, host.here)
+            case "model":
+                host.take_model(message)
+            case "shown":
+                host.take_shown(message, host.elsewhere if self._begun else host.here)
+            case "living":
+                self._hear_who_lives(header)
+            case "end":
+                self._ended = True
+            case "refused":
+                self._refused, self._ended = checks.text(header["why"]), True
+            case _:
+                self._orders.put(message)
+
+    def _take_drawn(self, header: dict[str, Any]) -> None:
+        between, rank = self._host.between, checks.whole(header["rank"])
+        if rank not in self._host.here:
+            raise checks.InvalidMessage(f"a minibatch for learner {rank}, who is not here")
+        number, index = checks.whole(header["number"]), checks.whole(header["index"], -1)
+        if number == between.asked[rank]:
+            between.drawn[rank] = index
+            publish(between.answered, rank, number)
+
+    def _hear_who_lives(self, header: dict[str, Any]) -> None:
+        generation = checks.whole(header["generation"])
+        if generation <= self._generation:
+            return
+        self._generation = generation
+        alive = checks.wholes(header["alive"], self._host.place.learners, stop=2)
+        addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
+        if self._begun:
+            gone = [rank for rank in self._host.elsewhere if not alive[rank]]
+            self._host.arena.liveness.mark(gone, False)
+        self._host.links.endpoint.peers(addresses)
+
+    # What is done -----------------------------------------------------------------------------------------------------
+
+    def _obey(self, seconds: float) -> bool:
+        """Do the next thing the coordinator has said, if there is one within so many seconds."""
+        try:
+            order = self._orders.get(timeout=seconds)
+        except Empty:
+            return False
+        host, header = self._host, order.header
+        match order.kind:
+            case "welcome":
+                hosts = [tuple(checks.wholes(ranks)) for ranks in checks.listed(header["hosts"])]
+                bulk.enter_integers(host.arena, host.here, header["integers"])
+                host.links.settle(checks.whole(header["host"]), hosts, host.parameters)
+                self._send("prepared")
+            case "meet":
+                try:
+                    host.links.meet([checks.address(one) for one in checks.listed(header["addresses"])])
+                except (LinkError, TimeoutError) as error:
+                    raise UserError(f"rank {host.here[0]}: {error}. Can all hosts reach each other?") from error
+                self._send("replied")
+            case "give":
+                self._give(checks.wholes(header["rows"]))
+            case "meeting":
+                present = checks.wholes(header["present"], stop=host.place.learners)
+                self._begun = True
+                host.turn(checks.whole(header["number"]), present)
+        return True
+
+    def _give(self, rows: list[int]) -> None:
+        host, link = self._host, self._monitored
+        assert link is not None
+        host.stop_means()
+        try:
+            for rank in host.here:
+                if rank in rows:
+                    bulk.send_vector(link, "row", rank, host.arena.vector("row", rank))
+            host.send_shown(link, [rank for rank in host.here if host.arena.liveness.alive[rank]])
+        except LinkError as error:
+            self._gone(str(error))
+        self._send("replied")
+
+    def run(self, given_up: Callable[[], bool]) -> None:
+        """Until all learners of this host have left or `given_up`."""
+        pause, host = COLUMN_PAUSES[0], self._host
+        while not host.left and not given_up():
+            if self._lost or self._ended:
+                host.lose(host.elsewhere)
+                host.end(FIRST_HOST_LOST)
+                self.close()
+                time.sleep(COLUMN_PAUSES[1])
+                continue
+            busy = self._sender.look() | self._ask_for_minibatches()
+            busy |= self._obey(pause)
+            host.notice_deaths()
+            host.links.check()
+            pause = COLUMN_PAUSES[0] if busy else min(2 * pause, COLUMN_PAUSES[1])
+        if not (self._lost or self._ended):
+            self._sender.look()
+
+    def _ask_for_minibatches(self) -> bool:
+        between, asked = self._host.between, False
+        for rank, before in self._forwarded.items():
+            number = int(between.asked[rank])
+            if number != before:
+                self._forwarded[rank], asked = number, True
+                key = [int(part) for part in between.key[rank]]
+                self._send("draw", rank=rank, number=number, key=key, pieces=int(between.pieces[rank]))
+        return asked
+
+    def close(self) -> None:
+        """Nobody is heard any more. Safe to call twice."""
+        if self._monitored is not None:
+            self._monitored.close()

@@ -1,0 +1,170 @@
+"""Columns of learners in the tables of attached learners, brought from the host that has them to the others.
+
+Each learner writes its own column only, and acts on those of others, without a lock, by numbers that are published
+last. So a copy of a column is as good as the column if its published numbers are read before all else, and written
+after all else: whoever sees a number sees what was stored before it was published, on every host.
+
+A copy is sent when a number in it changes that somebody may wait for; the rest of it travels along, or a few times a
+second.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.runtime.attached.inputs import InputTables
+from roundelay.runtime.attached.meetings import KINDS, MeetingTables
+from roundelay.runtime.attached.membership import MANNERS, Attendance
+from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+
+COLUMN_PAUSES = 5e-4, 4e-3
+"""Seconds between two looks at learners' columns, at least and at most: each pause is twice the one before, as long as
+nothing changes."""
+SELDOM_SECONDS = 0.2
+"""Interval at which what nobody waits for is sent."""
+
+Send = Callable[[dict[str, Any], bytes], None]
+
+
+@final
+@dataclass(frozen=True)
+class SharedTable:
+    """A table with a column for each learner.
+
+    Attributes:
+        axis: of learners.
+        published: others act on it without a lock.
+        stop: its numbers are from 0 up to, not including, this one; None: they may be any.
+    """
+
+    numbers: NDArray[Any]
+    axis: int = 0
+    published: bool = False
+    stop: int | None = checks.BOUND
+
+    def read(self, ranks: Sequence[int]) -> bytes:
+        """The columns of `ranks`, as they are now."""
+        return bytes(np.take(self.numbers, list(ranks), self.axis).tobytes())
+
+    def columns(self, ranks: Sequence[int], data: bytes, at: int) -> NDArray[Any]:
+        """The inverse of `read`, from `data` at offset `at`.
+
+        Raises:
+            InvalidMessage: it is not there, or no such numbers.
+        """
+        shape = list(self.numbers.shape)
+        shape[self.axis] = len(ranks)
+        size = int(np.prod(shape)) * self.numbers.itemsize
+        if at + size > len(data):
+            raise checks.InvalidMessage(f"{len(data)} bytes are too few for columns of {len(ranks)} learners")
+        found: NDArray[Any] = np.frombuffer(data, self.numbers.dtype, size // self.numbers.itemsize, at).reshape(shape)
+        if self.stop is not None and found.size and not (found.min() >= 0 and found.max() < self.stop):
+            raise checks.InvalidMessage(f"a column with a number that is not from 0 to {self.stop - 1}")
+        return found
+
+    def write(self, ranks: Sequence[int], found: NDArray[Any]) -> None:
+        """Store what `columns` has found."""
+        if self.published:
+            publish(self.numbers, list(ranks), found)
+        elif self.axis:
+            self.numbers[:, list(ranks)] = found
+        else:
+            self.numbers[list(ranks)] = found
+
+
+@final
+class SharedColumns:
+    """Of one arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)
+        inputs = arena.view(InputTables)
+        self._seldom = [
+            *(SharedTable(table, stop=None) for table in vars(arena.counts).values()),
+            SharedTable(arena.optimizer.steps),
+            SharedTable(inputs.fingerprints, stop=None),
+            SharedTable(inputs.count, published=True),
+        ]
+        at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
+        at_meetings = [
+            SharedTable(attendance.ending, published=True),
+            SharedTable(arena.liveness.alive, published=True, stop=2),
+            SharedTable(attendance.met, published=True),
+        ]
+        self._often = [  # in the order in which they are written
+            SharedTable(meetings.kind, axis=1, stop=len(KINDS)),
+            SharedTable(meetings.nth, axis=1),
+            SharedTable(votes.given, axis=1, stop=None),
+            SharedTable(votes.skip, axis=1, stop=2),
+            SharedTable(votes.changed, axis=1, stop=None),
+            SharedTable(attendance.left, stop=len(MANNERS)),
+            *at_steps,
+            *at_meetings,
+        ]
+        self._at_steps, self._at_meetings = at_steps, at_meetings
+
+    def at_steps(self, ranks: Sequence[int]) -> bytes:
+        """Numbers of `ranks` for which learners who take steps together wait."""
+        return b"".join(table.read(ranks) for table in self._at_steps)
+
+    def at_meetings(self, ranks: Sequence[int]) -> bytes:
+        """Numbers of `ranks` for which everybody may wait."""
+        return b"".join(table.read(ranks) for table in self._at_meetings)
+
+    def read(self, ranks: Sequence[int], everything: bool) -> bytes:
+        """A copy of the columns of `ranks`."""
+        parts = [table.read(ranks) for table in reversed(self._tables(everything))]
+        return b"".join(reversed(parts))
+
+    def enter(self, ranks: Sequence[int], everything: bool, data: bytes) -> None:
+        """Store a copy: all of it, or nothing.
+
+        Raises:
+            InvalidMessage: it is none.
+        """
+        tables, found, at = self._tables(everything), [], 0
+        for table in tables:
+            found.append(table.columns(ranks, data, at))
+            at += found[-1].nbytes
+        if at != len(data):
+            raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
+        for table, columns in zip(tables, found, strict=True):
+            table.write(ranks, columns)
+
+    def _tables(self, everything: bool) -> list[SharedTable]:
+        return [*self._seldom, *self._often] if everything else self._often
+
+
+@final
+class ColumnSender:
+    """Sends the columns of `ranks` to one other host, when they have changed.
+
+    Args:
+        together: learners of several hosts take steps together.
+        send: a message, by its header and payload.
+    """
+
+    def __init__(self, columns: SharedColumns, ranks: Sequence[int], together: bool, send: Send) -> None:
+        self._columns, self._ranks, self._together, self._send = columns, list(ranks), together, send
+        self._at_steps = self._at_meetings = b""
+        self._seldom = time.monotonic()
+
+    def look(self) -> bool:
+        """Send what has changed; whether anything has that somebody waits for."""
+        meetings, steps = self._columns.at_meetings(self._ranks), self._columns.at_steps(self._ranks)
+        now, urgent = time.monotonic(), meetings != self._at_meetings
+        changed = urgent or (self._together and steps != self._at_steps)
+        everything = urgent or (steps != self._at_steps and now - self._seldom > SELDOM_SECONDS)
+        if everything or changed:
+            self._send({"ranks": self._ranks, "everything": everything}, self._columns.read(self._ranks, everything))
+            self._at_meetings, self._at_steps = meetings, steps
+            if everything:
+                self._seldom = now
+        return changed

@@ -1,0 +1,170 @@
+"""The process that speaks to other hosts for the attached learners of one, session after session.
+
+The first learner of the host starts it, and asks it to take part in a session (request.py) when it attaches. It ends
+when the processes of all learners have, whichever of them ends first.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
+from roundelay.runtime.attached.hosts.agent import SessionAgent
+from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
+from roundelay.runtime.attached.hosts.request import SessionRequest
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
+from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_fact, send_fact
+
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that learners hear: whoever ends them ends this process, too."""
+ENDED_LOOK_SECONDS = 0.1
+"""Interval at which it looks whether learners have ended."""
+EXPECTED = (UserError, LinkError, TimeoutError, LearnerDied)
+"""Errors whose message is enough for the user."""
+
+
+class SessionServer:
+    """Serves the sessions of this host.
+
+    Args:
+        channel: to the host's first learner.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._open = channel, True
+        self._processes: dict[int, int] = {}  # descriptors of learners' processes that live, by their ids
+        self._router: Router | None = None
+        self._arrivals: PendingJoins | None = None
+        self._listens: object = None
+        self._next_look, self._ended = 0.0, False
+        self._waiting: list[tuple[Fact, list[int]]] = []  # what is asked for once the session has ended
+
+    def serve(self) -> None:
+        """Until all learners have ended."""
+        while True:
+            if self._waiting or self._heard(ENDED_LOOK_SECONDS):
+                fact, descriptors = self._waiting.pop() if self._waiting else self._hear()
+                if fact.get("do") == "session":
+                    self._session(fact, descriptors)
+                else:
+                    close_all(descriptors)
+            if not self._living() and (self._processes or not self._open):
+                break
+        if self._router is not None:
+            self._router.close()
+
+    def _heard(self, seconds: float) -> bool:
+        """Has the first learner said something within so many seconds?"""
+        if not self._open:
+            time.sleep(seconds)
+            return False
+        return bool(select.select([self._channel], [], [], seconds)[0])
+
+    def _hear(self) -> tuple[Fact, list[int]]:
+        try:
+            return receive_fact(self._channel)
+        except (OSError, EOFError, ValueError):  # it has ended; others may live
+            self._open = False
+            return {}, []
+
+    def _say(self, fact: Fact) -> None:
+        with suppress(OSError):
+            send_fact(self._channel, fact)
+
+    def _living(self) -> bool:
+        """Does any learner's process live?"""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + ENDED_LOOK_SECONDS
+            watched = [descriptor for descriptor in self._processes.values() if descriptor >= 0]
+            ended = select.select(watched, [], [], 0)[0] if watched else []
+            close_all(ended)
+            self._processes = {
+                process: -1 if descriptor in ended else descriptor for process, descriptor in self._processes.items()
+            }
+            self._ended = all(descriptor < 0 for descriptor in self._processes.values())
+        return not self._ended
+
+    def _watch(self, processes: tuple[int, ...]) -> None:
+        for process in processes:
+            if process not in self._processes:
+                try:
+                    self._processes[process] = os.pidfd_open(process)
+                except ProcessLookupError:
+                    self._processes[process] = -1
+        self._next_look = 0.0
+
+    def _given_up(self) -> bool:
+        """In a session: will nobody of this host come to it, or go on with it?"""
+        if self._open and not self._waiting and self._heard(0):
+            fact, descriptors = self._hear()
+            if fact.get("do") == "session":
+                self._waiting.append((fact, descriptors))
+            elif fact:
+                return True
+        return not self._living()
+
+    # One session ------------------------------------------------------------------------------------------------------
+
+    def _session(self, fact: Fact, descriptors: list[int]) -> None:
+        host: SessionHost | None = None
+        part: SessionCoordinator | SessionAgent | None = None
+        answered = False
+        try:
+            request = SessionRequest.from_json(fact["request"])
+            self._watch(request.processes)
+            router, arrivals = self._listen(request)
+            host = SessionHost(request, descriptors[0], router)
+            part = SessionCoordinator(host, router, arrivals) if request.place.conducts else SessionAgent(host, router)
+            part.open()
+            self._say({"wakes": host.wakes})
+            answered = True
+            part.run(self._given_up)
+        except Exception as error:
+            why = str(error) if isinstance(error, EXPECTED) else traceback.format_exc()
+            if answered:
+                sys.stderr.write(f"roundelay: {why}\n")
+            else:
+                self._say({"problem": why})
+        finally:
+            if host is not None:
+                host.end(PROCESS_FAILED)
+            if part is not None:
+                part.close()
+            if host is not None:
+                host.close()
+            close_all(descriptors)
+
+    def _listen(self, request: SessionRequest) -> tuple[Router, PendingJoins]:
+        """The listener of all sessions with the same terms."""
+        wanted = request.place, request.terms.encrypt
+        if self._router is None or self._arrivals is None or self._listens != wanted:
+            if self._router is not None:
+                self._router.close()
+            self._router, self._listens = open_router(request.place, request.terms), wanted
+            self._arrivals = PendingJoins(self._router, request.terms.host_patience)
+        return self._router, self._arrivals
+
+
+def main() -> None:
+    """Serve the learner that holds the other end of standard input."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=os.dup(0)) as channel:
+        SessionServer(channel).serve()
+    sys.stderr.flush()
+    os._exit(0)  # no thread is waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Requests of a host's first learner to the process that speaks to other hosts: take part in this session.
+
+They go over a socket pair that nobody else has, as JSON, with a descriptor of the arena beside them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.between_hosts import BetweenHosts
+from roundelay.runtime.attached.inputs import InputTables
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views.view import View
+from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay.strategies.base import Strategy
+
+ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables)
+"""Of the arena of attached learners, besides those of every arena."""
+HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BetweenHosts)
+"""The same, on one of several hosts."""
+
+
+@final
+@dataclass(frozen=True)
+class SessionRequest:
+    """One session, as a host takes part in it.
+
+    Attributes:
+        number: of the session; learners attach in the same order everywhere.
+        agreement: what must be the same on all hosts.
+        patience_seconds: how long learners wait for each other.
+        shown_bytes, tensors: see `Layout`.
+        processes: of the learners of this host.
+    """
+
+    number: int
+    place: HostPlace
+    strategy: Strategy
+    options: HostOptions
+    agreement: Mapping[str, Any]
+    patience_seconds: float
+    parameters: int
+    shown_bytes: int
+    tensors: int
+    processes: tuple[int, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """Of the host's arena."""
+        return Layout(
+            self.place.learners,
+            self.parameters,
+            self.strategy.memory,
+            self.strategy.traits.model == "centre",
+            views=HOSTS_VIEWS,
+            shown_bytes=self.shown_bytes,
+            tensors=self.tensors,
+        )
+
+    @property
+    def terms(self) -> HostTerms:
+        """Between hosts."""
+        return HostTerms.of(
+            self.options, patience_seconds=self.patience_seconds, on_death="go-on", agreement=self.agreement
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """
+        Raises:
+            UserError: the strategy is none of those that hosts know by name.
+        """
+        name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
+        if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
+            raise UserError(
+                f"{self.strategy.label} is a Strategy of your own: on several hosts those that have a name are known "
+                "(`roundelay list strategies`). Attach it on one host."
+            )
+        place = dataclasses.asdict(self.place)
+        place |= {"secret": self.place.secret.hex(), "job": ""}
+        plain = {field: getattr(self, field) for field in PLAIN}
+        return {
+            **plain,
+            "place": place,
+            "strategy": [name, options],
+            "options": dataclasses.asdict(self.options),
+            "agreement": dict(self.agreement),
+            "processes": list(self.processes),
+        }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        place = said["place"]
+        place |= {"ranks": tuple(place["ranks"]), "listen": tuple(place["listen"])}
+        place |= {"secret": bytes.fromhex(place["secret"]), "job": b""}
+        return cls(
+            place=HostPlace(**place),
+            strategy=make_strategy(*said["strategy"]),
+            options=HostOptions(**said["options"]),
+            agreement=said["agreement"],
+            processes=tuple(said["processes"]),
+            **{field: said[field] for field in PLAIN},
+        )
+
+
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors")
+"""Fields that are in JSON as they are."""

@@ -1,0 +1,202 @@
+"""A host in a session of attached learners: the arena of its learners, and its links to other hosts.
+
+The same on the first host, whose process coordinates the session (coordinator.py), and on every other (agent.py).
+
+Legend: P parameters.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.local_update import Sgd
+from roundelay.learner.timing import TimingOnly
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate
+from roundelay.runtime.attached.hosts.columns import SharedColumns
+from roundelay.runtime.attached.hosts.request import SessionRequest
+from roundelay.runtime.attached.membership import DEATH_CHECK_SECONDS, DIED, HOST_LOST, Attendance, breathes, life_lock
+from roundelay.runtime.base import Cluster
+from roundelay.runtime.hosts.control.bulk import EVERYONE, ROW_PIECE
+from roundelay.runtime.hosts.control.host_links import HostLinks
+from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
+from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.procs.cluster_rows import ClusterRows
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import publish
+
+PROCESS = -1
+"""In the place of a rank, in what is said of a wait of this process."""
+SHOWN_PIECE = 1 << 20
+"""Bytes of what a learner shows, in one message."""
+
+
+@final
+class SessionHost:
+    """This host. The arena is opened anew: its locks are this process's own.
+
+    Args:
+        descriptor: of the arena, whose learners have begun with what is in their rows.
+    """
+
+    shards: tuple[int, ...] = ()
+    """Nobody knows what somebody else's loop trains on."""
+    common: tuple[float, ...] = ()
+
+    def __init__(self, request: SessionRequest, descriptor: int, router: Router) -> None:
+        self.request, self.place, self.terms = request, request.place, request.terms
+        self.strategy, self.here, self.parameters = request.strategy, request.place.ranks, request.parameters
+        learners = range(self.place.learners)
+        self.elsewhere = [rank for rank in learners if rank not in self.here]
+        path, layout = f"/proc/{os.getpid()}/fd/{descriptor}", request.layout
+        patience = Patience(PROCESS, self.terms.patience_seconds)
+        self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience)
+        self.cluster = Cluster(self.strategy, TimingOnly(), Sgd(), self.place.learners)  # the loop has the rest
+        self.cluster_rows = ClusterRows(self.cluster, arena, self.here, arena.vector("row", self.here[0]).clone())
+        self._lives = [life_lock(arena, rank, patience) for rank in self.elsewhere]
+        for life in self._lives:
+            life.acquire()
+        self.gate = threading.RLock()
+        """Held by whoever takes the lock of the work queue, which knows no threads of one process."""
+        self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
+        self.columns = SharedColumns(arena)
+        self.model = model_to_evaluate(arena, self.here)
+        """Of all learners, (P,), after a meeting."""
+        self._means: HostMeans | None = None
+        self._next_look = 0.0
+        self.links = HostLinks(self.place, self.terms, router, self.strategy.traits.synchronous)
+        self.wakes = self.links.endpoint.open(path, layout)
+        """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
+
+    # Learners ---------------------------------------------------------------------------------------------------------
+
+    def living(self) -> list[int]:
+        """Ranks that live, on all hosts."""
+        return [rank for rank in range(self.place.learners) if self.arena.liveness.alive[rank]]
+
+    @property
+    def left(self) -> bool:
+        """Have all learners of this host been here, and gone?"""
+        here = list(self.here)
+        return bool(self.attendance.met[here].all()) and not self.arena.liveness.alive[here].any()
+
+    def notice_deaths(self) -> None:
+        """Of learners of this host, now and then."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + DEATH_CHECK_SECONDS
+        for rank in self.here:
+            if self.arena.liveness.alive[rank] and not breathes(self.arena, rank):
+                with self.gate, self.arena.queue_lock:
+                    if self.arena.liveness.alive[rank]:
+                        self.arena.liveness.mark([rank], False)
+                        passes.give_back(self.arena, rank)
+
+    def give_back(self, ranks: Sequence[int]) -> None:
+        """Let others draw what these learners had drawn last, who are dead."""
+        with self.gate:
+            if self.arena.descriptor >= 0:
+                with self.arena.queue_lock:
+                    for rank in ranks:
+                        passes.give_back(self.arena, rank)
+
+    def lose(self, ranks: Sequence[int]) -> None:
+        """The host of these learners is lost."""
+        for rank in ranks:
+            if self.attendance.left[rank] == DIED:
+                self.attendance.left[rank] = HOST_LOST
+        self.arena.liveness.mark(list(ranks), False)
+
+    def end(self, reason: int) -> None:
+        """Learners of other hosts will not be heard of again, for one of the reasons of between_hosts.py."""
+        if not self.between.over[0]:
+            publish(self.between.over, 0, reason)
+
+    # Segments ---------------------------------------------------------------------------------------------------------
+
+    def stop_means(self) -> None:
+        """All learners have ended their segment."""
+        if self._means is not None:
+            self._means.stop()
+            self._means = None
+
+    def turn(self, meeting: int, present: Sequence[int]) -> None:
+        """Meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present` may begin
+        the next segment."""
+        self.stop_means()
+        self.arena.sequences.begin_part()
+        self._means = self.links.means(self.arena, meeting)
+        if self._means is not None:
+            self._means.start()
+        self.attendance.present[:] = 0
+        self.attendance.present[list(present)] = 1
+        publish(self.between.conducted, 0, meeting)
+
+    # What travels in meetings -----------------------------------------------------------------------------------------
+
+    def send_shown(self, to: MonitoredLink, ranks: Sequence[int], as_rank: int | None = None) -> None:
+        """Send what `ranks` show; as that of all learners there, if `as_rank` is EVERYONE."""
+        for rank in ranks:
+            shown = self.arena.shown(rank).numpy()
+            for at in range(0, len(shown), SHOWN_PIECE):
+                header = {"rank": rank if as_rank is None else as_rank, "at": at}
+                to.send("shown", header, [shown[at : at + SHOWN_PIECE]])
+
+    def take_shown(self, message: Message, ranks: Sequence[int]) -> None:
+        """Take a piece of what one of `ranks` shows.
+
+        Raises:
+            KeyError, InvalidMessage: it is for nobody here, or does not fit.
+        """
+        rank, at = checks.whole(message.header["rank"], EVERYONE), checks.whole(message.header["at"])
+        to = list(ranks) if rank == EVERYONE else [rank]
+        if not set(to) <= set(ranks) or at + len(message.payload) > self.request.shown_bytes:
+            raise checks.InvalidMessage(f"{len(message.payload)} bytes that learner {rank} shows do not fit at {at}")
+        for one in to:
+            self.arena.shown(one)[at : at + len(message.payload)] = torch.frombuffer(message.payload, dtype=torch.uint8)
+
+    def send_model(self, to: MonitoredLink) -> None:
+        """Send the model to evaluate."""
+        for at in range(0, self.parameters, ROW_PIECE):
+            to.send("model", {"at": at}, [self.model[at : at + ROW_PIECE].numpy()])
+
+    def take_model(self, message: Message) -> None:
+        """Take a piece of it.
+
+        Raises:
+            KeyError, InvalidMessage: it does not fit.
+        """
+        at, size = checks.whole(message.header["at"]), len(message.payload)
+        if not size or size % 4 or at + size // 4 > self.parameters:
+            raise checks.InvalidMessage(f"{size} bytes do not fit at {at} of {self.parameters} parameters")
+        piece: Tensor = torch.frombuffer(message.payload, dtype=torch.float32)
+        self.model[at : at + len(piece)].copy_(piece)
+
+    def enter_columns(self, message: Message, ranks: Sequence[int]) -> None:
+        """Take columns of learners that must be among `ranks`.
+
+        Raises:
+            KeyError, InvalidMessage: they are none.
+        """
+        given = checks.wholes(message.header["ranks"], stop=self.place.learners)
+        if not set(given) <= set(ranks) or len(set(given)) != len(given):
+            raise checks.InvalidMessage(f"columns of learners {given}, who are not there")
+        everything: Any = message.header["everything"]
+        self.columns.enter(given, everything is True, bytes(message.payload))
+
+    def close(self) -> None:
+        """Nothing of the session is left. Safe to call twice."""
+        self.stop_means()
+        self.links.close()
+        self.links.endpoint.close()
+        with self.gate:  # threads of links may still be at work on the last words
+            self.arena.close()

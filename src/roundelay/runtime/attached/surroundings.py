@@ -1,0 +1,181 @@
+"""Surroundings of an attached learner: the learners of its host alone, or those of several hosts.
+
+A learner reads and writes tables of its host's arena. Where there are several hosts, a process beside the learners
+(hosts/) keeps what those of other hosts would have written there up to date, and does for this host what none of its
+learners can do: a meeting is conducted by the first host, and minibatches of a shared pass are drawn there.
+
+Legend: P parameters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import final
+
+from torch import Tensor
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.between_hosts import PROCESS_FAILED, BetweenHosts, model_to_evaluate, take_mean
+from roundelay.runtime.attached.membership import Attendance, Membership
+from roundelay.runtime.backend import NO_REMOTE, RemoteRows
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.rows import Row
+from roundelay.strategies.base import Strategy
+
+
+class Surroundings(ABC):
+    """Of one learner."""
+
+    def __init__(self, access: ArenaAccess, strategy: Strategy) -> None:
+        self._arena, self._rank, self._rows, self._patience = access.arena, access.rank, access.rows, access.patience
+        self._strategy = strategy
+
+    @abstractmethod
+    def means(self) -> Means:
+        """The learner's part in means."""
+
+    @abstractmethod
+    def remote(self) -> RemoteRows:
+        """Its way to rows of other hosts."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Can it still hear of the others?
+
+        Raises:
+            LearnerDied: no.
+        """
+
+    @abstractmethod
+    def conduct(self, number: int) -> None:
+        """All have come to meeting `number`: wait until what they have is here to be read."""
+
+    @abstractmethod
+    def note_present(self, members: Membership) -> None:
+        """After it has been read: say who takes part in the segment that begins, if that is for this learner to say."""
+
+    @abstractmethod
+    def taking_part(self, members: Membership) -> Sequence[int]:
+        """Ranks whose state the model to evaluate is made of."""
+
+    @abstractmethod
+    def consensus_into(self, out: Tensor, members: Membership) -> None:
+        """The model to evaluate, (P,), in a meeting."""
+
+    @abstractmethod
+    def centre(self) -> Tensor:
+        """The centre, (P,), in a meeting."""
+
+    @abstractmethod
+    def centre_to_load(self, members: Membership) -> Row | None:
+        """The centre's row, if this learner is to write what is loaded into it."""
+
+    @abstractmethod
+    def draw(self, key: passes.Key, pieces: int) -> int | None:
+        """The next minibatch of a shared pass; None at its end."""
+
+
+@final
+class OneHost(Surroundings):
+    """All learners share one arena."""
+
+    def means(self) -> Means:
+        return Means(self._arena, self._rank, self._patience)
+
+    def remote(self) -> RemoteRows:
+        return NO_REMOTE
+
+    def check(self) -> None:
+        """Nobody is elsewhere."""
+
+    def conduct(self, number: int) -> None:
+        """All of it is here."""
+
+    def note_present(self, members: Membership) -> None:
+        if self._rank == members.living[0]:
+            self._arena.view(Attendance).present[:] = self._arena.liveness.alive
+
+    def taking_part(self, members: Membership) -> Sequence[int]:
+        return members.living
+
+    def consensus_into(self, out: Tensor, members: Membership) -> None:
+        if self._strategy.traits.model == "centre":
+            out.copy_(self._rows[-1].vector)
+            return
+        take_mean(out, [self._rows[rank].vector for rank in self._strategy.holders(members.living)])
+
+    def centre(self) -> Tensor:
+        return self._arena.rows()[-1].vector
+
+    def centre_to_load(self, members: Membership) -> Row | None:
+        return self._rows[-1] if self._rank == members.living[0] else None
+
+    def draw(self, key: passes.Key, pieces: int) -> int | None:
+        return passes.draw(self._arena, self._rank, key, pieces)
+
+
+@final
+class SeveralHosts(Surroundings):
+    """Some learners are on other hosts.
+
+    Args:
+        here: ranks of this one.
+        wake: path of the pipe that wakes what carries this learner's exchanges.
+    """
+
+    def __init__(self, access: ArenaAccess, strategy: Strategy, here: tuple[int, ...], wake: str) -> None:
+        super().__init__(access, strategy)
+        self._here, self._wake = here, wake
+        self._between = access.arena.view(BetweenHosts)
+
+    def means(self) -> Means:
+        return Means(self._arena, self._rank, self._patience, self._here, self._strategy.traits.synchronous)
+
+    def remote(self) -> RemoteRows:
+        return Outbox(self._arena, self._rank, self._here, self._wake, self._patience)
+
+    def check(self) -> None:
+        if over := int(self._between.over[0]):
+            failed = "the process that speaks for this host to the others has failed, and says why itself"
+            raise LearnerDied(0, failed if over == PROCESS_FAILED else "its host, which leads the others, is lost")
+
+    def conduct(self, number: int) -> None:
+        self._patience.until(
+            lambda: bool(self._between.conducted[0] >= number),
+            f"the first host to conduct meeting {number}",
+            (1e-4, 5e-3),
+        )
+
+    def note_present(self, members: Membership) -> None:
+        """The first host has said it."""
+
+    def taking_part(self, members: Membership) -> Sequence[int]:
+        present = self._arena.view(Attendance).present
+        return [rank for rank in range(self._arena.layout.learners) if present[rank]]
+
+    def consensus_into(self, out: Tensor, members: Membership) -> None:
+        out.copy_(model_to_evaluate(self._arena, self._here))
+
+    def centre(self) -> Tensor:
+        return model_to_evaluate(self._arena, self._here)
+
+    def centre_to_load(self, members: Membership) -> Row | None:
+        """The centre is on the first host."""
+        here = [rank for rank in members.living if rank in self._here]
+        return self._rows[-1] if 0 in self._here and self._rank == here[0] else None
+
+    def draw(self, key: passes.Key, pieces: int) -> int | None:
+        if 0 in self._here:  # passes are in this arena
+            return passes.draw(self._arena, self._rank, key, pieces)
+        between, rank = self._between, self._rank
+        between.key[rank], between.pieces[rank] = key, pieces
+        publish(between.asked, rank, int(between.asked[rank]) + 1)
+        self._patience.until(
+            lambda: bool(between.answered[rank] == between.asked[rank]), "a minibatch, drawn on the first host"
+        )
+        drawn = int(between.drawn[rank])
+        return None if drawn == NONE else drawn

@@ -1,0 +1,114 @@
+"""DiLoCo without an allreduce: at the end of a period a learner has its outer step on the mean of a few models, its own
+among them (NoLoCo: Kolehmainen et al. 2025, arXiv 2506.10911).
+
+Every learner i has an anchor W_i and an outer momentum of its own. With G the learners of its group in this period,
+
+    u_i = W_i - mean_{j in G} x_j
+    v_i <- mu v_i + u_i
+    W_i <- W_i - rate (u_i + mu v_i)          it goes on from W_i
+
+Groups are cut from a permutation of all learners, drawn anew for every period; whoever is left over makes a smaller
+group. The mean of all W_i moves as DiLoCo's one W does, and u_i pulls each towards the others of its group.
+
+Source: the authors' code (`sparse_optimizer_c.py` of their repository), which writes u_i as the mean of the group's
+outer gradients W_j - x_j and a pull W_i - mean_j W_j at the same rate; the two add up to the line above. Where we
+differ: its outer momentum is a heavy ball, ours torch's Nesterov form, as in `diloco`, which this is when all learners
+are one group; its learners cannot be left over; means are not weighted by frames.
+
+Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: everybody for its partners, every period.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+from torch import Tensor
+
+from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
+from roundelay.core.effects import Mix
+from roundelay.core.state import Me
+from roundelay.core.topology import random_ring
+from roundelay.strategies.base import Traits, at_least, positive, share
+from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
+
+
+@dataclass(frozen=True)
+class GossipDiLoCo(Blocks):
+    """An outer Nesterov step of each learner on the mean of a few models."""
+
+    period: int = 50
+    local_momentum: LocalMomentum = "reset"
+    rate: float | None = None
+    momentum: float = 0.9
+    partners: int | None = 1
+
+    name: ClassVar[str] = "gossip-diloco"
+    memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_momentum")
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        alone_is_sgd=False,
+        waits="everybody for its partners, every period",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+        if self.partners is not None:
+            at_least(self.name, "partners", self.partners)
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} partners {'all' if self.partners is None else self.partners}"
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Momentum and rate of the outer step."""
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
+
+    def start(self, me: Me) -> None:
+        if me.steps == 0:
+            me.memory["outer_anchor"].copy_(me.x)
+
+    async def _end_block(self, me: Me, frames: float) -> None:
+        anchor, outer = (me.memory[name] for name in self.memory)
+        momentum, rate = self.settled(me)
+        group = self.group(me)
+        outer_nesterov_(anchor, outer, await _mean(me, group, me.x), rate, momentum)
+        me.replace(anchor)
+        if len(group) == 1 or self.local_momentum == "keep":
+            return
+        if self.local_momentum == "reset":
+            me.reset_momentum()
+            return
+        for vector in me.momentum.values():
+            vector.copy_(await _mean(me, group, vector))
+
+    def group(self, me: Me) -> Sequence[int]:
+        """The learners that average at the end of this period, by rank."""
+        size = me.learners if self.partners is None else min(self.partners + 1, me.learners)
+        return me.everyone if size == me.learners else _groups(me.learners, size, me.seed, me.steps)[me.rank]
+
+
+def _mean(me: Me, group: Sequence[int], vector: Tensor) -> Mix:
+    """The mean of a group whose members are others every time, of which each makes its own."""
+    return Mix(tuple((rank, 1.0) for rank in group), tuple(rank for rank in group if rank != me.rank), vector)
+
+
+@lru_cache(maxsize=8)  # all learners ask for the same period
+def _groups(learners: int, size: int, seed: int, step: int) -> list[list[int]]:
+    """The group of every learner after step number `step`, by rank."""
+    order, found = random_ring(learners, seed, step), [[0]] * learners
+    for first in range(0, learners, size):
+        group = sorted(order[first : first + size])
+        for rank in group:
+            found[rank] = group
+    return found

@@ -1,0 +1,49 @@
+"""Models whose phones tell their place in the word: decoded, packed, given other words, trained on."""
+
+from pathlib import Path
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.packed.model import load_model
+from roundelay.speech.lexicon.lexicon import are_by_position
+from roundelay.speech.prepared import load_corpus
+from roundelay.speech.scoring.formats.ctm import read_ctm
+from support.beeps import prepare_beeps
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, decoded with times, and the model packed of it."""
+    folder = prepare_beeps(tmp_path_factory.mktemp("positions"), align={"position_dependent": True})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "recipe.yaml", "--exp", "exp", "training.runtime=sim", "schedule.max_epochs=3"]) == 0
+        assert main(["decode", "exp", "--set", "decode.ctm=true"]) == 0
+        assert main(["pack", "exp", "--set", "decode.ctm=true", "--out", "model"]) == 0
+    return folder
+
+
+def test_times_of_words_are_those_of_decode(home: Path, tmp_path: Path) -> None:
+    model = load_model(home / "model")
+    assert are_by_position(model.columns.phones)
+    evaluate = ["evaluate", str(home / "model"), "--data", str(home / "data"), "--out", str(tmp_path), "--workers", "1"]
+    assert main(evaluate) == 0
+    found = read_ctm(tmp_path / "test/hyp.ctm")
+    assert found == read_ctm(home / "exp/decode/test/hyp.ctm")
+    durations = {u.recording_id: u.duration for u in load_corpus(home / "data").splits["test"]}
+    assert found
+    for (recording, _), words in found.items():
+        shares = [word.duration / durations[recording] for word in words]
+        assert max(shares) < 0.95, "a word alone is not all of its recording, silence and all"
+
+
+def test_other_words_and_another_voice(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar whose words lack some phones, and labels by the model's own tree."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("GO GO\nNO GO\n")
+    assert main(["pack", str(home / "model"), "--set", "decode.text=[text.txt]", "--out", "fewer"]) == 0
+    assert load_model(Path("fewer")).lexicon.words == ("GO", "NO")
+    finetune = ["finetune", str(home / "model"), "--data", str(home / "data"), "--out", "more", "--epochs", "1"]
+    assert main(finetune) == 0
+    assert load_model(Path("more")).columns.phones == load_model(home / "model").columns.phones

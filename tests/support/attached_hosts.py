@@ -1,0 +1,89 @@
+"""Learners of several hosts, made on one machine: each host is a group of processes with an arena of its own, and they
+meet on the loopback."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from support.hosts import SECRET, free_port
+from support.launched import TESTS
+
+
+@dataclass
+class HostsOfLearners:
+    """Hosts with so many learners each, all of which run the Python command; use as a context manager."""
+
+    sizes: Sequence[int]
+    command: Sequence[str]
+    variables: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    streams: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)  # files: a full pipe would stop a learner
+
+    def start(self, rank: int) -> None:
+        """Start a learner."""
+        host = next(h for h in range(len(self.sizes)) if rank < sum(self.sizes[: h + 1]))
+        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(sum(self.sizes)),
+            "LOCAL_RANK": str(rank - sum(self.sizes[:host])),
+            "LOCAL_WORLD_SIZE": str(self.sizes[host]),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "ROUNDELAY_SECRET": SECRET.decode(),
+            **self.variables,
+        }
+        out, error = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 closed in the end
+        self.streams[rank] = out, error
+        self.running[rank] = subprocess.Popen(
+            [sys.executable, *self.command],
+            env=environment,
+            text=True,
+            stdout=out,
+            stderr=error,
+            start_new_session=True,
+        )
+
+    def said(self, rank: int) -> tuple[str, str]:
+        """What a learner has said so far, and complained of."""
+        for stream in self.streams[rank]:
+            stream.seek(0)
+        out, error = self.streams[rank]
+        return out.read(), error.read()
+
+    def end(self, expect: int = 0) -> tuple[str, str]:
+        """What all have said, and complained of, once they have ended, each with status `expect`."""
+        for process in self.running.values():
+            process.wait(110)
+        said = {rank: self.said(rank) for rank in self.running}
+        text = "".join(f"rank {rank}:\n{out}\n{error}\n" for rank, (out, error) in said.items())
+        assert {process.returncode for process in self.running.values()} == {expect}, text
+        return tuple("".join(parts) for parts in zip(*said.values(), strict=True))  # type: ignore[return-value]
+
+    def __enter__(self) -> "HostsOfLearners":
+        for rank in range(sum(self.sizes)):
+            self.start(rank)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.running.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for out, error in self.streams.values():
+            out.close()
+            error.close()
+
+
+def run_hosts(sizes: Sequence[int], *command: str) -> tuple[str, str]:
+    """What learners of hosts of those sizes have said, and complained of."""
+    with HostsOfLearners(sizes, command) as hosts:
+        return hosts.end()
