@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,32 @@ import torch
 from torch import nn
 
 from roundelay.core.errors import UserError
+from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import ScannedLstm
-from roundelay.exporting.sherpa import sherpa_ctc
+from roundelay.exporting.sherpa import search_graph, sherpa_ctc
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
-from roundelay.exporting.writing import DESCRIPTION, TOLERANCE, describe, difference_of, program_of, quiet, write
+from roundelay.exporting.writing import (
+    DESCRIPTION,
+    TOLERANCE,
+    describe,
+    describe_all,
+    difference_of,
+    program_of,
+    quiet,
+    write,
+)
+from roundelay.packed.folder import PackedModel, PackedNetwork, PackedSearch
+from roundelay.speech.decode.graphs.ctc import build_ctc_graph
+from roundelay.speech.decode.graphs.graph import Graph
+from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.search import decode
+from roundelay.speech.features.fbank import FbankConfig
+from roundelay.speech.features.parts import FeatureConfig, only_fbank
+from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.models.network import AcousticNetwork
+from roundelay.speech.search.fst import from_arrays
 from roundelay.speech.trained import AcousticModel
 from roundelay.speech.units.base import UnitSet
 from support.toy_models import tiny, toy
@@ -82,6 +102,54 @@ def test_what_is_written_agrees_with_the_network_and_says_what_it_takes(name: st
     assert difference_of(tmp_path / "model.onnx", "onnx", scores) > TOLERANCE
 
 
+def combination(kinds: int) -> tuple[CombinedScores, dict[str, Any]]:
+    """Two networks, a quarter and three, that hear the same features or each its own; and what is said of them."""
+    usual, other = FeatureConfig(), only_fbank(FbankConfig(num_bins=23))
+    heard, still = (usual, usual if kinds == 1 else other), (0.0,) * 4
+    names = ("dnn", "tdnnf")
+    members = [
+        PackedNetwork(f"acoustic-{i}", weight, of, still, still)
+        for i, (weight, of) in enumerate(zip((0.25, 0.75), heard, strict=True), 1)
+    ]
+    packed = PackedModel(8000, tuple(members), PackedSearch(1.0, 0.0, 8.0, 200, 6.0, 0.5), "")
+    models = [model(name) for name in names]
+    whole = combined_scores(models, packed, Path("MODEL"))
+    return whole, describe_all(models, whole, packed, "MODEL")
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_a_combination_is_one_model_of_the_weighted_mean(kinds: int, tmp_path: Path, one_thread: None) -> None:
+    """As the packed model has it: each network with its own normalisation, its weight, and features of its kind."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    whole, about = combination(kinds)
+    first, second = scores_of("dnn"), scores_of("tdnnf")
+    rng, width = np.random.default_rng(1), whole.kinds[0].network.frontend.scale.shape[1]
+    given = [
+        torch.from_numpy(one.astype(np.float32))
+        for _ in range(kinds)
+        for one in (rng.standard_normal((31, width)), rng.standard_normal(width), rng.uniform(0.5, 2.0, width))
+    ]
+    with torch.inference_mode():
+        expected = (0.25 * first(*given[:3]) + 0.75 * second(*given[-3:])).numpy()
+        np.testing.assert_allclose(whole(*given).numpy(), expected, rtol=1e-5, atol=1e-5)
+    kind, file = ("onnx", tmp_path / "model.onnx") if kinds == 2 else ("torch", tmp_path / "model.pt2")
+    with quiet():
+        write(program_of(whole), file, kind, about)  # type: ignore[arg-type]
+        assert difference_of(file, kind, whole) <= TOLERANCE  # type: ignore[arg-type]
+    names = list(whole.inputs)
+    if kind == "onnx":
+        session = onnxruntime.InferenceSession(str(file))
+        assert [one.name for one in session.get_inputs()] == names
+        (found,) = session.run(None, {name: one.numpy() for name, one in zip(names, given, strict=True)})
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+    usual = ["features", "mean", "std"]
+    assert names == [*about["inputs"]] == (usual if kinds == 1 else [f"{n}_{k}" for k in (1, 2) for n in usual])
+    assert [one["inputs"] for one in about["networks"]] == [names[:3], names[-3:]]
+    assert [one["weight"] for one in about["networks"]] == [0.25, 0.75]
+
+
 @pytest.mark.parametrize("projection", [0, 3])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_a_scanned_lstm_is_the_lstm(projection: int, batch_first: bool, one_thread: None) -> None:
@@ -119,6 +187,24 @@ def test_for_sherpa_an_utterance_is_normalised_by_itself(one_thread: None) -> No
         expected = scores(features, features.mean(0), features.std(0, correction=0))
     assert rows.tolist() == [len(expected)] == [17]
     torch.testing.assert_close(found[0], expected)
+
+
+@pytest.mark.parametrize(("scale", "word_cost", "blank_cost"), [(1.0, 0.0, 0.0), (2.0, 0.5, 0.0), (0.7, 0.3, 1.5)])
+def test_for_sherpa_the_graph_has_all_costs(scale: float, word_cost: float, blank_cost: float) -> None:
+    """Log-probabilities as they are find in it what scaled and charged ones find in ours, at a cost `scale` less."""
+    columns = ("<blk>", "A", "B", "C")
+    lexicon = Lexicon({"AB": (("A", "B"),), "BA": (("B", "A"),), "C": (("C",), ("C", "A"))})
+    model = estimate([["AB", "C"], ["BA", "BA", "C"], ["C"]], lexicon.words)
+    graph = build_ctc_graph(lexicon, model, columns, "<blk>")
+    search = PackedSearch(scale, word_cost, 50.0, 7000, 6.0, 0.5, blank_cost)
+    whole = Graph(from_arrays(search_graph(graph, search)), graph.words, graph.num_pdfs, graph.info)
+    charged = np.array([blank_cost, 0, 0, 0], np.float32)
+    for seed in range(20):
+        scores = np.log(np.random.default_rng(seed).dirichlet(np.ones(4) * 0.5, 9)).clip(-20).astype(np.float32)
+        expected = decode(graph.with_word_cost(word_cost), np.float32(scale) * (scores - charged), 100.0)
+        found = decode(whole, scores, 100.0)
+        assert found.words == expected.words
+        assert found.cost == pytest.approx(expected.cost / scale, abs=1e-3)
 
 
 @pytest.mark.parametrize(

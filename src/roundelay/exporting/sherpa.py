@@ -8,14 +8,19 @@ Legend: T frames, F features, S units and a blank.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay.exporting.utterance import UtteranceScores
+from roundelay.packed.folder import PackedSearch
+from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.features.store import SpeakerStats
+from roundelay.speech.search.fst import Arcs, to_arrays
 from roundelay.speech.trained import AcousticModel
 
 FRAMES_IN_SECONDS = (0.025, 0.01)
@@ -93,6 +98,21 @@ def tokens(model: AcousticModel) -> str:
     """Contents of tokens.txt: a unit and its column a line."""
     assert model.units is not None
     return "".join(f"{name} {column}\n" for column, name in enumerate(model.units.columns))
+
+
+def search_graph(graph: Graph, search: PackedSearch) -> Arcs:
+    """The graph of a packed model as sherpa-onnx searches it: with log-probabilities as they are, and settings of its
+    own. So all costs are divided by the acoustic scale, and words and blanks have theirs in it; the same paths are the
+    best.
+
+    Args:
+        graph: its input labels are columns + 1, as sherpa-onnx has them; the blank's column is the first.
+    """
+    arcs = to_arrays(graph.with_word_cost(search.word_cost).fst)
+    costs = arcs.arcs.copy()
+    costs["weight"] /= np.float32(search.scale)
+    costs["weight"] += np.float32(search.blank_cost) * (costs["ilabel"] == 1)
+    return replace(arcs, final=arcs.final / np.float32(search.scale), arcs=costs)
 
 
 def _bank(model: AcousticModel) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,11 +20,15 @@ from roundelay import __version__
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.core.files import atomic_write, json_text, write_json
+from roundelay.core.files import atomic_write, json_text, write_json, write_text
 from roundelay.core.streams import stream
+from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import with_scanned_lstms
-from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, sherpa_ctc, tokens
+from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
+from roundelay.packed.folder import PackedModel, is_packed, read_packed
+from roundelay.speech.decode.graphs.graph import FST_FILE, WORDS_FILE, load_graph
+from roundelay.speech.search.fst import write_arrays
 from roundelay.speech.trained import AcousticModel, load_model
 
 Kind = Literal["onnx", "torch", "sherpa"]
@@ -32,6 +36,11 @@ FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2", "sherpa
 DESCRIPTION, TOKENS = "about.json", "tokens.txt"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
+IN_WORDS = (
+    "(frames, features) float32, one utterance, as `roundelay prepare` stores them",
+    "(features) float32, of all frames of the utterance's speaker",
+    "(features) float32, standard deviation of the same",
+)
 OF_STATES = "(frames, states) float32, log p(state | frame) - log p(state), natural logarithms"
 OF_UNITS = (
     "(frames / subsampling, rounded up; units) float32, log p(unit | frame), natural logarithms; the blank is first"
@@ -46,12 +55,9 @@ SHERPA_CALLS = {
     },
     "output": "(1, frames / subsampling, rounded up; units) float32, log p(unit | frame); and the number of rows",
 }
-Called = UtteranceScores | SherpaCtc
-NAMES: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "onnx": (INPUTS, (OUTPUT,)),
-    "sherpa": (("features", "features_length"), ("log_probs", "log_probs_length")),
-}
-"""Names of inputs and outputs in ONNX."""
+Called = UtteranceScores | CombinedScores | SherpaCtc
+OUTPUTS: Mapping[Kind, tuple[str, ...]] = {"onnx": (OUTPUT,), "sherpa": ("log_probs", "log_probs_length")}
+"""Names of outputs in ONNX."""
 FRAMES = 57
 """Frames of the utterance that a model is traced with, and the first of those it is compared on."""
 
@@ -66,7 +72,8 @@ class Exported:
 
 def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
-    about.json, which says what its inputs are; for sherpa-onnx tokens.txt too.
+    about.json, which says what its inputs are. For sherpa-onnx tokens.txt too, and of a packed model its graph. The
+    networks of a combination become one model, with their weights.
 
     Raises:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
@@ -74,14 +81,26 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """
     if to != "torch":
         need("export", f"export {to}")
-    name = str(source)
-    model = load_model(_member(Path(source)))
-    scores = utterance_scores(model, name)
-    about = describe(model, Path(source).resolve().name)
-    called: Called = scores
-    if to == "sherpa":
-        called = sherpa_ctc(model, scores, name)
-        about = {**about, **metadata(model), **SHERPA_CALLS, "sherpa_onnx": feature_options(model)}
+    if to == "sherpa" and is_packed(Path(source)):
+        need("speech", "export sherpa of a packed model")
+    name, folder = str(source), Path(source)
+    packed = read_packed(folder) if is_packed(folder) else None
+    folders = [folder] if packed is None else [folder / one.folder for one in packed.networks]
+    models = [load_model(one) for one in folders]
+    model = models[0]
+    called: Called
+    if packed is not None and len(models) > 1:
+        if to == "sherpa":
+            several = ", ".join(map(str, folders))
+            raise UserError(f"{source}: export sherpa takes one network, and this combines {len(models)}: {several}.")
+        called = combined_scores(models, packed, folder)
+        about = describe_all(models, called, packed, folder.resolve().name)
+    else:
+        called = scores = utterance_scores(model, name)
+        about = describe(model, folder.resolve().name)
+        if to == "sherpa":
+            called = sherpa_ctc(model, scores, name)
+            about = {**about, **metadata(model), **SHERPA_CALLS, "sherpa_onnx": feature_options(model)}
     file = Path(out) / FILES[to]
     file.parent.mkdir(parents=True, exist_ok=True)
     with quiet():
@@ -94,9 +113,17 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         )
     write_json(file.with_name(DESCRIPTION), about)
     if to == "sherpa":
-        with atomic_write(file.with_name(TOKENS)) as open_file:
-            open_file.write(tokens(model).encode())
+        write_text(file.with_name(TOKENS), tokens(model))
+    if to == "sherpa" and packed is not None:
+        _write_graph(folder, packed, file.parent)
     return Exported(file, difference)
+
+
+def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
+    graph = load_graph(folder)
+    with atomic_write(out / FST_FILE) as file:
+        write_arrays(file, search_graph(graph, packed.search))
+    write_text(out / WORDS_FILE, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:
@@ -105,11 +132,7 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
     return {
         "made_by": f"roundelay {__version__}",
         "source": name,
-        "inputs": {
-            "features": "(frames, features) float32, one utterance, as `roundelay prepare` stores them",
-            "mean": "(features) float32, of all frames of the utterance's speaker",
-            "std": "(features) float32, standard deviation of the same",
-        },
+        "inputs": dict(zip(INPUTS, IN_WORDS, strict=True)),
         "output": _output(model),
         "features": sum(part.width for part in frontend.parts),
         "states": len(model.prior),
@@ -120,21 +143,28 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
     }
 
 
+def describe_all(
+    models: Sequence[AcousticModel], scores: CombinedScores, packed: PackedModel, name: str
+) -> dict[str, Any]:
+    """The same of a combination: of each network its weight, its inputs by name, and how its features are computed."""
+    every = [describe(model, one.folder) for model, one in zip(models, packed.networks, strict=True)]
+    of_all = ("made_by", "output", "states", "subsampling", "units")
+    own = ("source", "features", "parts", "input")
+    return {
+        **{key: every[0][key] for key in of_all},
+        "source": name,
+        "inputs": dict(zip(scores.inputs, IN_WORDS * len(scores.kinds), strict=True)),
+        "networks": [
+            {**{key: about[key] for key in own}, "weight": one.weight, "inputs": list(scores.inputs_of(kind))}
+            for about, one, kind in zip(every, packed.networks, scores.heard, strict=True)
+        ],
+    }
+
+
 def _output(model: AcousticModel) -> str:
     if model.units is None:
         return OF_STATES
     return OF_UNITS if model.units.hmm is None else OF_PHONES
-
-
-def _member(source: Path) -> Path:
-    """The folder of an acoustic model: a run, or that of the one network of a packed model."""
-    if not (source / "packed.json").is_file():
-        return source
-    members = sorted(path for path in source.glob("acoustic-*") if path.is_dir())
-    if len(members) != 1:
-        several = ", ".join(map(str, members))
-        raise UserError(f"{source}: it combines {len(members)} networks. Export them one by one: {several}.")
-    return members[0]
 
 
 def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,6 +179,8 @@ def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
     """Inputs of the model for any features of so many frames."""
     if isinstance(called, SherpaCtc):
         return _inputs(frames, called.scores)[0][None], torch.full((1,), frames, dtype=torch.int64)
+    if isinstance(called, CombinedScores):
+        return tuple(one for kind in called.kinds for one in _inputs(frames, kind))
     return _inputs(frames, called)
 
 
@@ -160,7 +192,9 @@ def program_of(called: Called) -> ExportedProgram:
     """The model for utterances of any length from its shortest on."""
     whole = with_scanned_lstms(copy.deepcopy(called)).eval()
     frames = Dim("frames", min=_shortest(called), max=1_000_000)
-    shapes = ({1: frames}, None) if isinstance(called, SherpaCtc) else ({0: frames}, None, None)
+    shapes: tuple[Any, ...] = ({1: frames}, None) if isinstance(called, SherpaCtc) else ({0: frames}, None, None)
+    if isinstance(called, CombinedScores):
+        shapes = (shapes * len(called.kinds),)
     with torch.no_grad():
         return torch.export.export(
             whole,
@@ -181,8 +215,8 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
             torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
         return
     onnx = import_module("onnx")
-    inputs, outputs = NAMES[to]
-    made = torch.onnx.export(program, dynamo=True, input_names=list(inputs), output_names=list(outputs), verbose=False)
+    inputs, outputs = [*about["inputs"]], [*OUTPUTS[to]]
+    made = torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False)
     assert made is not None
     proto = made.model_proto
     for key, value in about.items():
@@ -208,9 +242,9 @@ def difference_of(file: Path, kind: Kind, called: Called) -> float:
             if kind == "torch":
                 found = _first(program(*inputs))
             else:
-                names, outputs = NAMES[kind]
+                names = [one.name for one in session.get_inputs()]
                 given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-                found = session.run(list(outputs), given)[0]
+                found = session.run([*OUTPUTS[kind]], given)[0]
         differences.append(float(np.abs(found - expected).max() / np.abs(expected).max()))
     return max(differences)
 
