@@ -18,7 +18,6 @@ from roundelay.cli import main as roundelay
 DOCS = Path(__file__).resolve().parents[1]
 SLOWED = ["--straggler", "1:3x"]
 RUNS = {
-    "one-learner": ["--strategy", "sgd"],
     "ssgd-slowed": ["--strategy", "ssgd", "--learners", "2", *SLOWED],
     "adpsgd-slowed": ["--strategy", "adpsgd:random-ring", "--learners", "2", *SLOWED],
 }
@@ -43,7 +42,7 @@ def prepared(folder: Path) -> list[str]:
 
 
 def report(folder: Path) -> Path:
-    """The page of three trainings of three epochs."""
+    """The page of the demo's two trainings, of three epochs each."""
     paths, page = prepared(folder), folder / "report.html"
     exps = [str(folder / "runs" / name) for name in RUNS]
     for exp, how in zip(exps, RUNS.values(), strict=True):
