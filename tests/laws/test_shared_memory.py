@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import roundelay
+from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
@@ -35,7 +36,9 @@ from roundelay.runtime.procs.memory.views.view import Sizes, View
 from support.clusters import plan
 from support.two_hosts import SECRET, hosts, train
 
-FURTHER: tuple[type[View], ...] = (HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables)
+FURTHER: tuple[type[View], ...] = (
+    *(HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
+)
 LAYOUT = Layout(3, 40, ("m",), centre=True, scalars=2, views=FURTHER, shown_bytes=5, tensors=70)
 
 

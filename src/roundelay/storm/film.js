@@ -8,7 +8,6 @@ document.querySelectorAll(".film").forEach((film) => {
   const play = film.querySelector("button");
   const said = film.querySelector("output");
   const last = (list, at) => list.reduce((found, one) => (one[0] <= at ? one : found), null);
-  let running = false;
   const show = (at) => {
     const x = data.left + ((data.right - data.left) * at) / data.seconds;
     curtain.setAttribute("x", x);
@@ -21,21 +20,20 @@ document.querySelectorAll(".film").forEach((film) => {
       `${living ? living[1] : 0} of ${data.learners} learners` + (fault ? `; last: ${fault[1]}` : "");
     slider.setAttribute("aria-valuetext", said.textContent);  // said aloud when asked for, not all the time
   };
-  const step = (then) => (now) => {
-    if (!running) return;
-    const at = Math.min(data.seconds, parseFloat(slider.value) + ((now - then) / 1000) * (data.seconds / 20));
+  let timer = null;
+  let at = 0;
+  const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
+  const step = () => {
+    at = Math.min(data.seconds, at + data.seconds / 400);
     slider.value = at;
     show(at);
     if (at >= data.seconds) stop();
-    else requestAnimationFrame(step(now));
   };
-  const stop = () => { running = false; play.textContent = "Play"; };
   play.addEventListener("click", () => {
-    if (running) return stop();
-    if (parseFloat(slider.value) >= data.seconds) slider.value = 0;
-    running = true;
+    if (timer !== null) return stop();
+    at = parseFloat(slider.value) < data.seconds ? parseFloat(slider.value) : 0;
     play.textContent = "Stop";
-    requestAnimationFrame((now) => requestAnimationFrame(step(now)));
+    timer = setInterval(step, 50);  // twenty seconds, however long the run was
   });
   slider.addEventListener("input", () => { stop(); show(parseFloat(slider.value)); });
   film.querySelector(".controls").hidden = false;

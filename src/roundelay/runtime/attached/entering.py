@@ -106,7 +106,7 @@ class Entrance:
             if not leads:
                 self._check(facts)
                 handles = facts.get("rows")
-                self.wakes = {int(rank): path for rank, path in facts["wakes"].items()}
+                self.wakes = {int(rank): path for rank, path in facts.get("wakes", {}).items()}
             access = self._access(layout, self._on_devices(layout, handles), patience)
             if leads:
                 self._fill(access)

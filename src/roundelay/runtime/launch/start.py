@@ -152,12 +152,16 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
 def _share_of_hosts(learners: int) -> tuple[Sequence[int], int, dict[str, str]]:
     """Ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
 
+    Hosts are several only where the environment says both where they meet and how many learners are here: other
+    variables that a launcher has left behind mean nothing.
+
     Raises:
         UserError: there are none, or the environment says that another number of them is here.
     """
     if learners < 1:
         raise UserError(f"-n is {learners}: at least one learner is needed.")
-    place = read_place()
+    needed = ("MASTER_ADDR", "LOCAL_WORLD_SIZE")
+    place = read_place() if all({name, OURS + name} & os.environ.keys() for name in needed) else None
     if place is None or place.alone:  # one host, whatever launcher has started this one
         return range(learners), learners, {}
     if len(place.ranks) != learners or place.local_rank:
