@@ -136,7 +136,7 @@ def test_words_in_another_case_with_punctuation(packed: Path) -> None:
 
 
 def test_speech_without_transcripts(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the model is sure of is taken for what was said; where it is sure of nothing, it learns nothing."""
+    """Words that the model is sure of are its transcripts; sure of none, it learns nothing."""
     mine = record(Path("mine"), sentences(16, 5), 5, pitch=1.2)
     for path in mine.glob("*.txt"):
         path.unlink()

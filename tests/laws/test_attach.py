@@ -147,7 +147,7 @@ def test_averaging_the_momentum_of_optimizers_that_share_nothing_is_refused(foun
 
 
 def test_two_hosts_are_one_bit_for_bit() -> None:
-    """Wherever the result does not depend on timing. The last test here: both have run by now."""
+    """The bits are equal where they do not depend on timing. The last test here: both have run by now."""
     one, two = run("here"), run("hosts")
     assert set(one) <= set(two)
     timed = [name for name, strategy in STRATEGIES.items() if not strategy.traits.synchronous]

@@ -54,14 +54,14 @@ class HostsOfLearners:
         )
 
     def said(self, rank: int) -> tuple[str, str]:
-        """What a learner has said so far, and complained of."""
+        """Standard output and error of a learner so far."""
         for stream in self.streams[rank]:
             stream.seek(0)
         out, error = self.streams[rank]
         return out.read(), error.read()
 
     def end(self, *victims: int) -> tuple[str, str]:
-        """What all have said, and complained of, once they have ended: well, but for `victims`, which were killed."""
+        """Standard output and error of all, once they have ended: well, but for `victims`, which were killed."""
         for process in self.running.values():
             process.wait(110)
         said = {rank: self.said(rank) for rank in self.running}
@@ -86,6 +86,6 @@ class HostsOfLearners:
 
 
 def run_hosts(sizes: Sequence[int], *command: str) -> tuple[str, str]:
-    """What learners of hosts of those sizes have said, and complained of."""
+    """Standard output and error of learners on hosts of those sizes, once they have ended."""
     with HostsOfLearners(sizes, command) as hosts:
         return hosts.end()

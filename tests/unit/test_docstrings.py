@@ -2,11 +2,14 @@
 
 import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support.source import source_files
 
+ROOT = Path(__file__).parents[2]
 NOUN_CLAUSE = re.compile(
     r"(What|Who|Whom|Whose|Where|How|Which|When|Why|Whether|Whoever|Whatever|Wherever|Whenever|Whichever|However)\b"
 )
@@ -16,18 +19,26 @@ PRIVATE = re.compile(
 
 
 def docstrings() -> list[tuple[str, str]]:
-    """Place and text of every docstring, those of constants and attributes too."""
-    found = []
-    for file in source_files():
-        for node in ast.walk(file.tree):
-            value = node.value if isinstance(node, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found.append((f"{file.path}:{value.lineno}", value.value.strip()))
-    return found
+    """Place and text of every docstring of the package, those of constants and attributes too."""
+    return [one for file in source_files() for one in docstrings_of(file.path, file.tree)]
+
+
+def docstrings_beside() -> list[tuple[str, str]]:
+    """The same of tests, benchmarks, examples and the scripts of docs."""
+    files = [path for folder in ("tests", "benchmarks", "examples", "docs") for path in (ROOT / folder).rglob("*.py")]
+    return [one for path in files for one in docstrings_of(str(path), ast.parse(path.read_text(encoding="utf-8")))]
+
+
+def docstrings_of(path: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield f"{path}:{value.lineno}", value.value.strip()
 
 
 def test_no_docstring_begins_with_a_noun_clause() -> None:
-    assert [(where, text) for where, text in docstrings() if NOUN_CLAUSE.match(text)] == []
+    found = [*docstrings(), *docstrings_beside()]
+    assert [(where, text) for where, text in found if NOUN_CLAUSE.match(text)] == []
 
 
 def test_no_docstring_has_a_private_word() -> None:

@@ -125,7 +125,7 @@ def test_one_chunk_for_all_is_the_whole_utterance() -> None:
 
 
 def test_dynamic_networks_are_evaluated_in_chunks_of_any_size() -> None:
-    """What was streamed in chunks of another size is what is evaluated at once in these; the past is as long."""
+    """Streamed in chunks of another size, scores are those of these chunks at once; the past is as long."""
     made, features = conformer(), utterance(40)
     for frames in (3, 12, 5):
         other = made.in_chunks(frames)
