@@ -83,8 +83,10 @@ def test_ssgd_with_unused_parameters_is_one_learner(found: Found) -> None:
     close(found["unused ssgd"][0]["values"], attached_laws.values(model))
 
 
-CONVEX = ["ssgd", "bsp", "adpsgd", "hadpsgd", "dpsgd", "gossip-pga"]
-"""The model is a mean of rows as they were after the last step, and so within the bounds that all were clamped to."""
+CONVEX = {"ssgd": 0.1, "bsp": 0.1, "dpsgd": 0.1, "gossip-pga": 0.1, "adpsgd": 0.15, "hadpsgd": 0.15}
+"""The model is a mean of rows as they were after the last step, and so within the bounds that all were clamped to.
+Under asynchronous strategies a row may have been mixed with another's before its clamp is added to it, as a difference:
+it may then be outside by a part of one update."""
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -93,7 +95,7 @@ def test_what_all_change_by_hand_is_in_the_model(found: Found, name: str) -> Non
     assert law[0]["values"] == law[1]["values"]
     largest = torch.tensor(law[0]["values"]).abs().max()
     assert largest < 0.35, "what the module began with, and what it would go back to, is larger: 0.44"
-    assert name not in CONVEX or largest <= torch.tensor(0.1)
+    assert largest <= torch.tensor(CONVEX.get(name, 0.35))
 
 
 def test_what_one_changes_by_hand_where_all_have_one_model_is_refused(found: Found) -> None:
