@@ -71,7 +71,11 @@ class SessionRequest:
     def terms(self) -> HostTerms:
         """Between hosts."""
         return HostTerms.of(
-            self.options, patience_seconds=self.patience_seconds, on_death="go-on", agreement=self.agreement
+            self.options,
+            patience_seconds=self.patience_seconds,
+            on_death="go-on",
+            agreement=self.agreement,
+            agreed="script",
         )
 
     def to_json(self) -> dict[str, Any]:
