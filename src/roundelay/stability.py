@@ -58,6 +58,7 @@ ORDERS = (
     "adpsgd:random",
     "adpsgd:exponential",
     "hadpsgd",
+    "a2cid2",
     "bsp",
     "bmuf",
     "bmuf,period=5",

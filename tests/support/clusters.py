@@ -51,6 +51,7 @@ MANY = (
     "adpsgd:exponential",
     "hadpsgd",
     "hadpsgd:fixed-ring node_size=1",
+    "a2cid2 mixing_rate=0.3 pull=0.8",
 )
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)

@@ -6,6 +6,7 @@ from typing import Any
 
 from roundelay.core.configure import build
 from roundelay.core.strategy_text import check_choice, parse_strategy
+from roundelay.strategies.a2cid2 import A2CiD2
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
@@ -41,6 +42,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         GossipDiLoCo,
         AdPsgd,
         HAdPsgd,
+        A2CiD2,
         DelayByOne,
         DelayedGradient,
     )
