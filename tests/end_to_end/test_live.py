@@ -18,7 +18,13 @@ from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.decode.search import decode
 from roundelay.speech.search.beam import GrowingSearch
 from roundelay.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
+from roundelay.transcription.serving.endpoint import LIVE, Endpoint, Service
+from roundelay.transcription.serving.http import Limits
+from roundelay.transcription.transcribing import Options
+from support.asking import Server
 from support.beeps import RATE, say
+from support.served import served
+from support.websocket import BYTES, speaking
 
 QUICK = ["schedule.max_epochs=2", "training.runtime=sim"]
 SENTENCES = [["GO", "YES"], ["NO"], ["STAY", "STAY", "GO"], ["YES", "NO", "GO"]]
@@ -144,6 +150,28 @@ def test_scores_grow_as_samples_come(model: Model, talk: Samples) -> None:
     behind = BEHIND[model.folder.name.removeprefix("model-")]
     assert GrowingScores(model, known).delay == pytest.approx(behind)
     assert f"at most {behind:.2f} s of audio behind" in delays(model)
+
+
+@pytest.mark.parametrize("model", ["ctc"], indirect=True)
+def test_over_a_connection_words_are_the_same(model: Model, talk: Samples) -> None:
+    """As those of whoever gives the samples to the recogniser, by a WebSocket and as events."""
+    sent = np.round(32767 * talk).astype("<i2")
+    expected = [u for u in heard(model, sent.astype(np.float32) / np.float32(32768), 1000) if u.final]
+    service = Service(model, "beeps", Options(), lambda so_far: Live(model, so_far=so_far))
+    buffer = BytesIO()
+    soundfile.write(buffer, sent, RATE, format="WAV", subtype="PCM_16")
+    with served(Endpoint(service).answer, Limits()) as port:
+        with speaking(port, LIVE) as client:
+            client.send(BYTES, sent.tobytes())
+            client.end()
+            events, _, _ = client.told()
+        *deltas, done, _ = Server(port).post(buffer.getvalue(), stream="true")[2].decode().split("\n\n")
+    found = [event for event in events if event["type"] == "transcript.text.segment"]
+    assert [(one["start"], one["text"]) for one in found] == [(u.segment.start, u.segment.text) for u in expected]
+    assert any(event["type"] == "transcript.text.partial" for event in events)
+    assert events[-1]["text"] == " ".join(" ".join(words) for words in SENTENCES)
+    assert json.loads(done.partition("data: ")[2])["text"] == events[-1]["text"]
+    assert [json.loads(one.partition("data: ")[2])["delta"].split() for one in deltas] == SENTENCES
 
 
 def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:
