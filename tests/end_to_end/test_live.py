@@ -237,3 +237,42 @@ def test_the_command(
     assert "--format txt or json" in capsys.readouterr().err
     assert main([*call[:-1], "--rate", "8000"]) == 2
     assert "give --stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["ctc"], indirect=True)
+@pytest.mark.timeout(600)
+def test_sherpa_finds_the_words_while_somebody_speaks(model: Model, talk: Samples, tmp_path: Path) -> None:
+    """Exported chunk by chunk, and searched by the graph: the words of our own stream, sentence by sentence, in blocks
+    of any size. After a sentence comes the noise of the recording, as it would at a microphone."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="ONNX is an extra: pip install 'roundelay[export]'")
+    assert main(["export", "sherpa", str(model.folder), "--out", str(tmp_path / "out")]) == 0
+    graph = tmp_path / "out/HLG.fst"
+    assert graph.is_file()
+    sherpa = pytest.importorskip("sherpa_onnx.lib._sherpa_onnx", reason="pip install sherpa-onnx")
+    about = json.loads((tmp_path / "out/about.json").read_text())
+    network = sherpa.OnlineWenetCtcModelConfig(str(tmp_path / "out/model.onnx"), **about["sherpa_onnx_chunks"])
+    recognizer = sherpa.OnlineRecognizer(
+        sherpa.OnlineRecognizerConfig(
+            feat_config=sherpa.FeatureExtractorConfig(**about["sherpa_onnx"]),
+            model_config=sherpa.OnlineModelConfig(
+                wenet_ctc=network, tokens=str(tmp_path / "out/tokens.txt"), num_threads=1
+            ),
+            ctc_fst_decoder_config=sherpa.OnlineCtcFstDecoderConfig(graph=str(graph)),
+            enable_endpoint=False,
+            decoding_method="greedy_search",
+        )
+    )
+    symbols = [line.split()[0] for line in (tmp_path / "out/words.txt").read_text().splitlines()]
+    final = [update for update in heard(model, talk, 1000) if update.final]
+    assert [update.segment.text.split() for update in final] == SENTENCES
+    for block, update in zip((100, 800, 3000, len(talk)), final, strict=True):
+        # sherpa-onnx waits for a whole chunk
+        piece = talk[round(update.segment.start * RATE) : round((update.segment.end + 0.5) * RATE)]
+        stream_of_it = recognizer.create_stream()
+        for at in range(0, len(piece), block):
+            stream_of_it.accept_waveform(RATE, piece[at : at + block])
+            while recognizer.is_ready(stream_of_it):
+                recognizer.decode_stream(stream_of_it)
+        result = recognizer.get_result(stream_of_it)
+        assert [symbols[number] for number in result.words] == update.segment.text.split()
