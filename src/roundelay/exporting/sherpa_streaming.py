@@ -90,10 +90,10 @@ class SherpaChunks(nn.Module):
         frames = torch.cat([last, x[0]])[None]
         flat = self.network.frontend.flat_over_time(frames, *(one[None] for one in known))
         rows, _ = stacked(flat, torch.tensor([self.frames]), self.network.subsampling)
-        pasts = [
-            Past(number, *attention[block][None].chunk(2, -1), convolution[block, :, :, : self.side].transpose(1, 2))
-            for block in range(self.network.config.layers)
-        ]
+        pasts = []
+        for block in range(self.network.config.layers):
+            keys, values = attention[block][None].chunk(2, -1)
+            pasts.append(Past(number, keys, values, convolution[block, :, :, : self.side].transpose(1, 2)))
         scores = self.network.going_on(rows, pasts, seen[None]).log_softmax(-1)[None]
         next_attention = torch.cat([torch.cat([past.keys, past.values], -1) for past in pasts])
         near = torch.stack([past.near for past in pasts]).transpose(2, 3)

@@ -253,8 +253,8 @@ def write(
             torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
         return
     onnx = import_module("onnx")
-    names = {"input_names": [*about["inputs"]], "output_names": [*outputs]}
-    made = torch.onnx.export(program, dynamo=True, **names, verbose=False)
+    inputs, names = [*about["inputs"]], [*outputs]
+    made = torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=names, verbose=False)
     assert made is not None
     proto = made.model_proto
     for key, value in about.items():
