@@ -9,8 +9,8 @@ bits per second, once each way.
 
 First, unless `--no-floors`, what an exchange of a whole row in full precision consists of, each part alone and by the
 plainest means there is: a copy of the row, records of it sealed and opened in cache, its bytes through a bare pair of
-sockets (both ends together), and the average of two rows. An exchange is one copy, two averages, and everything else
-once each way. The sum is what no way of doing these parts one after another goes below.
+sockets (both ends together, with buffers as links have them), and the average of two rows. An exchange is one copy,
+two averages, and everything else once each way. The sum is what is left if all that joins these parts costs nothing.
 """
 
 import argparse
@@ -41,6 +41,7 @@ from roundelay.runtime.hosts.exchange.server import ExchangeServer
 from roundelay.runtime.hosts.terms import identity
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.seal import KEY_BYTES, RECORD_BYTES, TAG_BYTES, Sealer, cut
+from roundelay.runtime.hosts.transport.stream import NEAR_BYTES
 from roundelay.runtime.hosts.transport.wire import Address, LinkOptions
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
@@ -174,7 +175,9 @@ def cpu(do: Callable[[], object]) -> float:
 def bare_sockets(records: Sequence[memoryview]) -> Iterator[Callable[[], None]]:
     """Carries them over loopback to a thread that has one place for all."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        near = socket.create_connection(server.getsockname())
+        near = socket.socket()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BYTES)
+        near.connect(server.getsockname())
         far, _ = server.accept()
 
     def take() -> None:
