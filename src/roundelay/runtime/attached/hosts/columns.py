@@ -34,7 +34,7 @@ Send = Callable[[dict[str, Any], bytes], None]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedTable:
     """A table with a column for each learner.
 
@@ -93,9 +93,10 @@ class SharedColumns:
             SharedTable(inputs.count, published=True),
         ]
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
+        self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
         at_meetings = [
             SharedTable(attendance.ending, published=True),
-            SharedTable(arena.liveness.alive, published=True, stop=2),
+            self._alive,
             SharedTable(attendance.met, published=True),
         ]
         self._often = [  # in the order in which they are written
@@ -119,8 +120,12 @@ class SharedColumns:
         return b"".join(table.read(ranks) for table in self._at_meetings)
 
     def read(self, ranks: Sequence[int], everything: bool) -> bytes:
-        """A copy of the columns of `ranks`."""
-        parts = [table.read(ranks) for table in reversed(self._tables(everything))]
+        """A copy of the columns of `ranks`. A learner counts as gone if it was before all else is read: whoever sees
+        that must see all that it did before."""
+        lived, parts = self._alive.numbers[list(ranks)], list[bytes]()
+        for table in reversed(self._tables(everything)):
+            live = table is self._alive
+            parts.append(bytes((lived | table.numbers[list(ranks)]).tobytes()) if live else table.read(ranks))
         return b"".join(reversed(parts))
 
     def enter(self, ranks: Sequence[int], everything: bool, data: bytes) -> None:
@@ -136,7 +141,9 @@ class SharedColumns:
         if at != len(data):
             raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
         for table, columns in zip(tables, found, strict=True):
-            table.write(ranks, columns)
+            live = table is self._alive
+            table.write(ranks, columns | table.numbers[list(ranks)] if live else columns)
+        self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
 
     def _tables(self, everything: bool) -> list[SharedTable]:
         return [*self._seldom, *self._often] if everything else self._often
