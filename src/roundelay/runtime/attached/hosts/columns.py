@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
+from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.memory.arena import Arena
@@ -85,12 +86,14 @@ class SharedColumns:
 
     def __init__(self, arena: Arena) -> None:
         attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)
-        inputs = arena.view(InputTables)
+        inputs, saves = arena.view(InputTables), arena.view(SaveTables)
         self._seldom = [
             *(SharedTable(table, stop=None) for table in vars(arena.counts).values()),
             SharedTable(arena.optimizer.steps),
             SharedTable(inputs.fingerprints, stop=None),
             SharedTable(inputs.count, published=True),
+            SharedTable(saves.whole),
+            SharedTable(saves.last),
         ]
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
         self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
