@@ -83,6 +83,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay simulate --learners 16 --straggler 3:4x",
         "roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only",
     ),
+    "advise": (
+        "roundelay advise cluster.yaml --parameters 12.5e6",
+        "roundelay advise cluster.yaml --learning-rate 0.04 --format json",
+    ),
     "compare": (
         "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
