@@ -119,7 +119,10 @@ def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advi
     seconds = [one.seconds for one in advice.ranked]
     assert seconds == sorted(seconds)
     assert not advice.first.outside
-    assert all(one.outside for one in advice.ranked[: advice.ranked.index(advice.first)])
+    known = [one for one in advice.ranked if not one.outside]
+    equal = [one.candidate for one in known if one.seconds <= 1.01 * known[0].seconds]
+    assert advice.first.candidate in equal
+    assert advice.first.candidate.wire == "fp32" or all(one.wire != "fp32" for one in equal)
     assert {one.candidate for one in advice.ranked} == set(candidates(SLOW))
     for one in advice.ranked:
         assert one.seconds == pytest.approx(TASK.examples * one.factor / one.throughput)
@@ -134,7 +137,7 @@ def test_a_slow_link_is_no_place_for_what_waits_in_every_step(advice: Advice) ->
 
 def test_a_machine_more_and_a_faster_link_are_no_loss(advice: Advice) -> None:
     assert [one.change for one in advice.what_if] == ["a machine more", "links 10 times as fast"]
-    assert all(one.gain > 0.99 for one in advice.what_if)
+    assert all(one.gain > 0.98 for one in advice.what_if)
     (_, machine), (_, links) = changed(SLOW)
     assert machine.learners == 3
     assert links.links.between.bandwidth == 10 * SLOW.links.between.bandwidth

@@ -1,6 +1,6 @@
 """Strategies ranked for a cluster and a model, and the gain of a second machine or a faster link."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot
 from typing import Any, final
@@ -12,6 +12,8 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
+EQUALLY_FAST = 1.01
+"""Times the seconds of the fastest, within which the plainest candidate is taken."""
 FASTER = 10.0
 """Times as fast a link is supposed to be for the line that says what that would gain."""
 LOOKED_AT_AGAIN = 6
@@ -100,8 +102,8 @@ class Advice:
 
     @property
     def first(self) -> Ranked:
-        """The best of those of which the fit knows enough, or else the best."""
-        return next((one for one in self.ranked if not one.outside), self.ranked[0])
+        """The plainest of those that are within 1 % of the fastest of which the fit knows enough, or else of all."""
+        return best_of(self.ranked)
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
@@ -137,9 +139,16 @@ def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
     changes = []
     for change, other in changed(cluster):
         news = [one for one in candidates(other) if one in again or one.strategy.startswith(("hadpsgd", "ssgd"))]
-        best = min(rank(other, task, news), key=lambda one: (bool(one.outside), one.seconds))
+        best = best_of(rank(other, task, news))
         changes.append(WhatIf(change, best, now / best.seconds))
     return replace(advice, what_if=tuple(changes))
+
+
+def best_of(ranked: Sequence[Ranked]) -> Ranked:
+    """The best of candidates in their order."""
+    known = [one for one in ranked if not one.outside] or list(ranked)
+    equal = [one for one in known if one.seconds <= EQUALLY_FAST * known[0].seconds]
+    return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
 
 
 def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:

@@ -40,7 +40,7 @@ SELDOM = 100.0
 """Steps between two exchanges of a whole row that count as 1 in the column `seldom`."""
 MOST_MEASURED = 8
 """Learners with which an edge is measured where theory does not say it: it hardly depends on their number."""
-EDGE_ROUNDS, EDGE_COORDINATES = 240, 2048
+EDGE_ROUNDS, EDGE_COORDINATES = 150, 1024
 """Of a measured edge; with a period fewer exchanges, since each takes as many steps."""
 
 
