@@ -70,7 +70,7 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
 
 
 def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
-    """What is known of the task, with what the user gives in its place."""
+    """The task as it is known, with what the user gives in its place."""
     given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
     return replace(known, **{name: value for name, value in given.items() if value is not None})
 
