@@ -22,7 +22,7 @@ from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, Virtual
 
 WARM, LONGEST_SECONDS, MOST_STEPS = 2, 3.0, 20
 """Steps that do not count; a probe ends after so many seconds or steps."""
-INPUTS, OUTPUTS, HIDDEN = 440, 2000, 5
+INPUTS, OUTPUTS, HIDDEN_LAYERS = 440, 2000, 5
 """Of the network that stands for a model of which only the number of parameters is known."""
 COPIED = 1 << 23
 """Elements copied to see how fast memory is."""
@@ -81,8 +81,15 @@ def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
 
 def probed_layers(parameters: float, frames: int, machines: Machines) -> VirtualCluster:
     """The machines with a network of linear layers that has about so many parameters."""
-    width = max(1, round((-(INPUTS + OUTPUTS) + ((INPUTS + OUTPUTS) ** 2 + 4 * HIDDEN * parameters) ** 0.5) / 2 / HIDDEN))
-    sizes = [INPUTS, *[width] * (HIDDEN + 1), OUTPUTS]
+    width = max(
+        1,
+        round(
+            (-(INPUTS + OUTPUTS) + ((INPUTS + OUTPUTS) ** 2 + 4 * HIDDEN_LAYERS * parameters) ** 0.5)
+            / 2
+            / HIDDEN_LAYERS
+        ),
+    )
+    sizes = [INPUTS, *[width] * (HIDDEN_LAYERS + 1), OUTPUTS]
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     network, x = nn.Sequential(*layers[:-1]), torch.randn(frames, INPUTS)
     optimizer, y = torch.optim.SGD(network.parameters(), lr=1e-3), torch.zeros(frames, dtype=torch.long)
