@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import roundelay
 from roundelay.advice.from_run import read_facts
 from roundelay.advice.measurements import bytes_per_second
 from roundelay.advice.probe import Machines, cluster_of, link_of, probed_layers
@@ -30,8 +31,11 @@ def recorded(folder: Path, link_seconds: float = 2.0) -> Path:
         if isinstance(one, Segment):
             steps = [100, 50]
             records.append(replace(one, learner_steps=steps, learner_gradient_s=[9.0] * 2, learner_update_s=[1.0] * 2))
-            link = {"host": 0, "peer": 1, "sent_bytes": 1e7, "received_bytes": 1e7, "waited_s": link_seconds}
-            records.append(Links(wall_s=one.wall_s, epoch=one.epoch, links=[link]))
+            links = [  # each byte is seen from both ends; only the first host made requests
+                {"host": here, "peer": 1 - here, "sent_bytes": 1e7, "received_bytes": 1e7, "waited_s": seconds}
+                for here, seconds in ((0, link_seconds), (1, 0.0))
+            ]
+            records.append(Links(wall_s=one.wall_s, epoch=one.epoch, links=links))
         elif isinstance(one, Evaluation) and one.split == "dev" and one.epoch >= 0:
             records.append(replace(one, cross_entropy=2 / (one.frames / EPOCH_FRAMES) ** 0.2))
         else:
@@ -103,3 +107,12 @@ def test_rates_are_written_as_tc_writes_them() -> None:
 def test_an_advice_has_one_source_of_facts(wanted: Wanted) -> None:
     with pytest.raises(UserError, match="sources of facts"):
         advise_on(wanted)
+
+
+def test_from_python_the_same_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("compute: {seconds: 0.1}\nmodel_bytes: 4.0e+6\n")
+    advice = roundelay.advise(file, examples=1e5)
+    assert main(["advise", str(file), "--examples", "1e5", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["first"]["seconds"] == pytest.approx(advice.first.seconds)
+    assert advice.task.parameters == 1e6

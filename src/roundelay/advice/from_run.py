@@ -1,5 +1,6 @@
 """Facts that a run's records hold: seconds a step, speeds of learners, rates of links, examples to a loss."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -88,14 +89,20 @@ def _hosts(records: Sequence[Record], learners: int) -> int:
 
 
 def _link(records: Sequence[Record]) -> VirtualLink | None:
-    """Between hosts, by the seconds that requests were under way; None: there were none, or no hosts."""
-    rates = [
-        (link["sent_bytes"] + link["received_bytes"]) / link["waited_s"]
-        for one in of_kind(records, Links)
-        for link in one.links
-        if link.get("waited_s", 0) > 0
-    ]
-    return VirtualLink(LATENCY_ASSUMED, float(np.median(rates))) if rates and np.median(rates) > 0 else None
+    """Between hosts, by the seconds that requests were under way; None: there were none, or no hosts.
+
+    A byte is in the views of both ends, a request in that of the host that made it.
+    """
+    carried: dict[tuple[float, ...], float] = defaultdict(float)
+    waited: dict[tuple[float, ...], float] = defaultdict(float)
+    views: dict[tuple[float, ...], set[float]] = defaultdict(set)
+    for link in (link for one in of_kind(records, Links) for link in one.links):
+        pair = tuple(sorted((link["host"], link["peer"])))
+        carried[pair] += link["sent_bytes"] + link["received_bytes"]
+        waited[pair] += link.get("waited_s", 0.0)
+        views[pair].add(link["host"])
+    rates = [carried[pair] / len(views[pair]) / waited[pair] for pair in carried if waited[pair] and carried[pair]]
+    return VirtualLink(LATENCY_ASSUMED, float(np.median(rates))) if rates else None
 
 
 def _task(
