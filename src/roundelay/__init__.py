@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roundelay.api.advising import advise
     from roundelay.api.comparing import compare, simulate
     from roundelay.api.corpora import align, inspect, prepare
     from roundelay.api.packing import evaluate, finetune, pack
@@ -33,6 +34,7 @@ _PLACES = {
     "Session": "roundelay.attached",
     "Silent": "roundelay.core.progress",
     "UserError": "roundelay.core.errors",
+    "advise": "roundelay.api.advising",
     "align": "roundelay.api.corpora",
     "attach": "roundelay.attached",
     "compare": "roundelay.api.comparing",
@@ -66,6 +68,7 @@ __all__ = [
     "Silent",
     "UserError",
     "__version__",
+    "advise",
     "align",
     "attach",
     "compare",
