@@ -47,7 +47,7 @@ PartitionName=high Nodes=node[1-2] State=UP PriorityTier=10 PreemptMode=OFF
 
 
 def missing() -> str:
-    """Why there can be no cluster here; empty if there can."""
+    """The reason for which there can be no cluster here; empty if there can."""
     absent = [name for name in DAEMONS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
     if absent:
         return f"needs Slurm and munge (Debian: slurm-wlm munge): there is no {', '.join(absent)}"
