@@ -15,7 +15,7 @@ from roundelay.reports import load_runs, render_html
 from roundelay.reports.mistakes import HeardUtterance
 from roundelay.reports.page import MANY_SERIES
 from roundelay.speech.audio.picture import flac, spectrogram_png
-from roundelay.storm.both import StormOptions, StormResult
+from roundelay.storm.both import RunEnd, StormOptions, StormResult
 from roundelay.storm.page import render_page
 from roundelay.storm.story import Story, Struck
 from roundelay.transcription.serving.endpoint import Endpoint, Service
@@ -155,7 +155,7 @@ def test_a_film_is_played_by_the_keyboard(browser: Browser, tmp_path: Path) -> N
         story.see_living(at, ranks)
     story.struck.append(Struck(10.0, "kill", 1, 10.0))
     story.seconds = 30.0
-    results = Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE))
+    results = RunEnd.of(Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE)))
     shown = tmp_path / "storm.html"
     write_text(shown, render_page(StormResult(story, story, (results, results)), StormOptions("demo", tmp_path)))
     page = browser.page(shown.as_uri())
