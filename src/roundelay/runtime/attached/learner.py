@@ -325,6 +325,9 @@ class AttachedLearner:
         }
         if self.strategy.traits.model == "centre":
             found["centre"] = _copy(self._around.centre())
+            if self.strategy.centre_memory:
+                beside = self.arena.rows()[-1].memory
+                found["centre memory"] = {name: _copy(vector) for name, vector in beside.items()}
         return found
 
     def load(self, state: dict[str, Any]) -> None:
@@ -335,6 +338,8 @@ class AttachedLearner:
         self.arena.optimizer.steps[self.rank] = state["steps"]
         if "centre" in state and (centre := self._around.centre_to_load(self._members)) is not None:
             write(centre, state["centre"])
+            for name, vector in centre.memory.items():
+                vector.copy_(state["centre memory"][name])
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
