@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.errors import UserError
+from roundelay.runtime.base import Straggler
 from roundelay.runtime.hosts.terms import check_hosts
 from roundelay.runtime.sim.cost import CostModel
 from support.clusters import make_strategy
-from support.on_paper import Paper, simulated
+from support.on_paper import Paper, in_turn, simulated
 
 PAPERS = st.builds(Paper, st.integers(1, 6), st.integers(1, 9), st.sampled_from([0.1, 0.3]), seed=st.integers(0, 9))
 LOCAL = st.sampled_from([Sgd(), Sgd(0.9), Sgd(0.5, nesterov=True)])
@@ -95,7 +96,69 @@ def test_constants_of_a2cid2_by_hand() -> None:
     assert constants(5, (1, 2, 3, 4)) == pytest.approx((1.25, 0.5))
 
 
-@pytest.mark.parametrize("name", ["a2cid2"])
+# Asynchronous DiLoCo --------------------------------------------------------------------------------------------------
+
+
+@given(st.builds(Paper, st.just(1), st.integers(1, 9)), LOCAL, st.integers(1, 4), st.integers(0, 9))
+@some
+def test_async_diloco_of_one_learner_is_diloco(paper: Paper, local: Sgd, period: int, tenths: int) -> None:
+    setting = f"period={period} momentum={tenths / 10}"
+    found, expected = (simulated(f"{name} {setting}", paper, local) for name in ("async-diloco", "diloco"))
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.memory["centre momentum"], expected.memory["outer_momentum"])
+
+
+@given(PAPERS, st.integers(1, 4))
+@some
+def test_async_diloco_without_momentum_is_asgd_of_rate_one_over_n(paper: Paper, period: int) -> None:
+    found = simulated(f"async-diloco period={period} momentum=0 rate=0.8 reports=5", paper, cost=JITTER)
+    same(found.centre, simulated(f"asgd period={period} rate=0.16", paper, cost=JITTER).centre)
+
+
+@given(PAPERS, LOCAL, st.integers(1, 3), st.integers(0, 9), st.integers(1, 7))
+@some
+def test_async_diloco_is_delayed_nesterov_report_by_report(
+    paper: Paper, local: Sgd, period: int, tenths: int, reports: int
+) -> None:
+    mu, rate = tenths / 10, 0.6
+    w, m, gathered, t = torch.zeros(7), torch.zeros(7), torch.zeros(7), 0
+    x, p, memory = paper.start, paper.start, paper.start
+    for k, i, index in in_turn(paper):
+        local.update_(x[i], paper.gradient(x[i], index), {"momentum": memory[i]}, paper.rate)
+        if (k + 1) % period and k + 1 < paper.rounds:
+            continue
+        t, d = t + 1, p[i] - x[i]
+        gathered = gathered + d
+        w = w - rate * d / reports
+        if t % reports == 0:
+            m = mu * m + gathered / reports
+            w, gathered = w - rate * mu * m, torch.zeros(7)
+        x[i], p[i] = w, w
+    setting = f"period={period} momentum={mu} rate={rate} reports={reports} local_momentum=keep"
+    found = simulated(f"async-diloco {setting}", paper, local)
+    same(found.centre, w)
+    same(found.memory["centre momentum"][0], m)
+
+
+@given(PAPERS, st.integers(1, 4))
+@some
+def test_equally_fast_learners_take_equally_many_steps_by_speed(paper: Paper, period: int) -> None:
+    found = simulated(f"async-diloco period={period} by_speed=true", paper)
+    assert torch.equal(found.centre, simulated(f"async-diloco period={period}", paper).centre)
+
+
+def test_by_speed_all_report_equally_often() -> None:
+    """One of four is three times as slow: it takes a third of the steps to a report, not three times as long."""
+    slow, reports = (Straggler(0, 3.0),), {}
+    for by_speed in ("false", "true"):
+        name = f"async-diloco period=12 by_speed={by_speed}"
+        found = simulated(name, Paper(4, 300), stragglers=slow).outcome.counts.exchanges[:, 4]
+        reports[by_speed] = found[0] / found[1:].mean()
+    assert reports["false"] == pytest.approx(1 / 3, rel=0.1)
+    assert reports["true"] == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["a2cid2", "async-diloco"])
 def test_what_does_not_travel_is_refused_on_several_hosts(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} .*is for learners of one host"):
         check_hosts(make_strategy(name), "go-on", record=False)

@@ -34,6 +34,7 @@ MANY = (
     "asgd period=3",
     "asgd staleness_aware=true",
     "asgd max_delay=8",
+    "async-diloco period=2",
     "easgd period=2",
     "easgd-sync period=2",
     "dpsgd",

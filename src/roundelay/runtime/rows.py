@@ -214,14 +214,14 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
     rule: Callable[..., None] = request.rule
     if request.since is not None:
         rule = partial(rule, age=theirs.version - request.since)
-    private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
-    private += [slices(_remembered(theirs, name)) for name in request.theirs]
+    given = [*request.private, *(_remembered(theirs, name) for name in request.theirs)]
+    private: list[Sequence[Tensor | None]] = [slices(vector) for vector in given]
     if not request.codec.exact:
         rule = CodedRule(request, rule).apply
         for row in (mine, theirs):
             error = memory_of(request.codec, row.memory)
             private.append([None] * len(row.parts) if error is None else slices(error))
-    elif mine.vector.device != theirs.vector.device:
+    elif any(vector.device != mine.vector.device for vector in (theirs.vector, *given)):
         rule = partial(_brought, rule)
     chunks: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
     return lambda number: rule(*chunks[number])

@@ -50,6 +50,12 @@ class Strategy(ABC):
         return ()
 
     @property
+    def centre_memory(self) -> tuple[str, ...]:
+        """Vectors (P,) kept beside the centre, by name: zero at the start, in every checkpoint, guarded by the centre's
+        lock. An `Exchange` with the centre reaches them by `theirs`."""
+        return ()
+
+    @property
     def label(self) -> str:
         """Name and the options people tell runs apart by."""
         return self.name
