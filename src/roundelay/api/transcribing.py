@@ -61,7 +61,8 @@ def serve(
         model: the folder of one, or what `load_model` gave.
         host: to listen on. Elsewhere than on this machine anybody may ask, unencrypted.
         port: 0 for any that is free.
-        max_megabytes, max_minutes: of a recording.
+        max_megabytes: of a recording, as a file.
+        max_minutes: of a recording, played.
         ready: told the address of the page.
         remark: told what is waited for at the end.
 
