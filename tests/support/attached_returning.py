@@ -48,7 +48,7 @@ class Loop:
             self.session.save(self.folder / "saves")
 
     def trouble(self) -> None:
-        """Whoever lives waits until the victim is back, so that there is something left to train."""
+        """The other one waits until the victim is back, so that there is something left to train."""
         if self.rank == VICTIM and not self.session.came_back:
             (self.folder / "died").write_text(json.dumps(self.trained))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -376,6 +376,7 @@ class AttachedLearner:
         self._final, self._gone = (self.counts, self.steps), True
         if self._returns is not None:
             self._returns.close()
+            self._returns = None
         self._members.leave(manner)
         if self._host_process is not None:
             self._host_process.leave()

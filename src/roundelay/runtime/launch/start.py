@@ -75,8 +75,7 @@ def launch(
         restarts: of learners that fail, as many in all are started again, each under its rank.
 
     Returns:
-        0, or the exit status of the first that failed and was not started again (128 plus the signal, if one killed
-        it).
+        0, or the exit status of the first that failed for good (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
     ranks, world, several = _share_of_hosts(learners)
@@ -84,11 +83,9 @@ def launch(
     environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
     told: list[int] = []
     output = Output() if prefix else None
-    variables = {}
-    for local, rank in enumerate(ranks):
-        variables[rank] = {**environment, **_ranks(rank, world, local, learners, OURS)}
-        if torchrun_names:
-            variables[rank] |= _ranks(rank, world, local, learners, "")
+    names = ("", OURS) if torchrun_names else (OURS,)
+    places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
+    variables = {rank: {**environment, **place} for rank, place in places.items()}
     started = _Started(whole, variables, output, restarts)
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -213,9 +210,9 @@ def _share_of_hosts(learners: int) -> tuple[Sequence[int], int, dict[str, str]]:
     return place.ranks, place.learners, where
 
 
-def _ranks(rank: int, learners: int, local: int, here: int, prefix: str) -> dict[str, str]:
+def _ranks(rank: int, learners: int, local: int, here: int, prefixes: Sequence[str]) -> dict[str, str]:
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": here}
-    return {prefix + name: str(value) for name, value in names.items()}
+    return {prefix + name: str(value) for name, value in names.items() for prefix in prefixes}
 
 
 def _free_port() -> int:
