@@ -187,4 +187,4 @@ def _vectors(part: Part) -> dict[str, Any]:
 def _shared(part: Part) -> dict[str, Any]:
     """All that learners share, if it is in this part."""
     found = {"passes": part.meta["passes"]} if part.meta["passes"] is not None else {}
-    return {**found, "centre": part.tensors["centre"]} if "centre" in part.tensors else found
+    return found | {name: tensor for name, tensor in part.tensors.items() if name.split(".")[0] == "centre"}

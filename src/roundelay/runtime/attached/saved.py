@@ -58,8 +58,13 @@ class SavedState:
         }
 
     def centre(self) -> dict[str, Any]:
-        """A copy of the centre, if there is one, in a meeting with a model."""
-        return {"centre": _copy(self._around.centre())} if self._centre else {}
+        """A copy of the centre, if there is one, and of the vectors beside it, in a meeting with a model."""
+        if not self._centre:
+            return {}
+        return {"centre": _copy(self._around.centre()), **self._beside_centre()}
+
+    def _beside_centre(self) -> dict[str, Tensor]:
+        return {f"centre.{name}": _copy(vector) for name, vector in self._around.centre_row().memory.items()}
 
     def shared(self) -> dict[str, Any]:
         """A copy of what all learners share, on the learner that answers for it; nothing on the others."""
@@ -67,7 +72,7 @@ class SavedState:
             return {}
         found: dict[str, Any] = {"passes": passes.copy_of(self._arena)}
         if self._centre:
-            found["centre"] = _copy(self._around.centre_row().vector)
+            found |= {"centre": _copy(self._around.centre_row().vector), **self._beside_centre()}
         return found
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -79,7 +84,10 @@ class SavedState:
         self._means.total = state.get("mean_weight", 0.0)
         if self._around.leads(self._members()):
             if "centre" in state:
-                write(self._around.centre_row(), state["centre"])
+                centre = self._around.centre_row()
+                write(centre, state["centre"])
+                for name, vector in centre.memory.items():
+                    vector.copy_(state[f"centre.{name}"])
             passes.restore(self._arena, state.get("passes", ()))
 
     def epoch_under_way(self, sampler: int, pieces: int) -> tuple[int, int]:

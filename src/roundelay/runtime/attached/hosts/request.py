@@ -17,7 +17,7 @@ from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.hosts.terms import HostTerms, check_may_travel
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
@@ -72,14 +72,19 @@ class SessionRequest:
     def terms(self) -> HostTerms:
         """Between hosts."""
         return HostTerms.of(
-            self.options, patience_seconds=self.patience_seconds, on_death="go-on", agreement=self.agreement
+            self.options,
+            patience_seconds=self.patience_seconds,
+            on_death="go-on",
+            agreement=self.agreement,
+            agreed="script",
         )
 
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
-            UserError: the strategy is none of those that hosts know by name.
+            UserError: the strategy is none of those that hosts know by name, or for one host.
         """
+        check_may_travel(self.strategy)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
