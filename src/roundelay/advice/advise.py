@@ -13,7 +13,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
-"""Times the seconds of the fastest, within which the plainest candidate is taken."""
+"""Times the seconds of the fastest, within which the plainest candidate is taken: no codec, few fragments, and then the
+one that bears the largest rate."""
 FASTER = 10.0
 """Times as fast a link is supposed to be for the line that says what that would gain."""
 LOOKED_AT_AGAIN = 6
@@ -148,7 +149,7 @@ def best_of(ranked: Sequence[Ranked]) -> Ranked:
     """The best of candidates in their order."""
     known = [one for one in ranked if not one.outside] or list(ranked)
     equal = [one for one in known if one.seconds <= EQUALLY_FAST * known[0].seconds]
-    return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
+    return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments, -round(one.bears, 1)))
 
 
 def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:
