@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roundelay.advice import learning
 from roundelay.advice.advise import Advice, AdviceTask, advise, changed, rank
 from roundelay.advice.candidates import Candidate, candidates
 from roundelay.advice.fit import configurations, exponent_of, runs
@@ -100,6 +101,14 @@ def test_terms_are_what_equations_say() -> None:
     each = Trained(learners=4, rounds=1000, momentum=0.0, minibatches_a_round=4)
     behind = (20 / (1 - 0.75) - 1) / 1000  # block momentum 1 - 1/L
     assert columns(make_strategy("bmuf,period=20"), each)["lag"] == pytest.approx(behind / (1 + behind))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_terms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "bears", lambda *_: 1.0)
+    found = columns(make_strategy(name), Trained(learners=4, rounds=1000))
+    assert set(found) == set(COLUMNS)
+    assert all(value >= 0 for value in found.values())
 
 
 def test_whatever_is_outside_the_fit_says_so() -> None:
