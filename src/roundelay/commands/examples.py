@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "storm": (
         "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
         "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
+        "roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20",
     ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "decode": (
