@@ -151,7 +151,7 @@ def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
     """The strategy with the momentum and rate of its blocks that its defaults mean for so many learners."""
     if not all(hasattr(strategy, name) for name in ("settled", "momentum", "rate")):
         return strategy
-    momentum, rate = strategy.settled(setting)
+    momentum, rate = cast(Any, strategy).settled(setting)
     return cast(Strategy, replace(cast(Any, strategy), momentum=momentum, rate=rate))
 
 
