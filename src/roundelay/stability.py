@@ -66,6 +66,7 @@ ORDERS = (
     "diloco",
     "diloco,rate=0.7",
     "gossip-diloco",
+    "sparseloco,density=1,two_bits=false",
     "diloco,period=20,fragments=4,delay=4",
     "diloco,period=20,fragments=4,delay=4,mix=0.5",
     "async-diloco,period=5",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.sparsification import four_values, take_largest_
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.hosts.terms import check_hosts
@@ -156,6 +157,64 @@ def test_by_speed_all_report_equally_often() -> None:
         reports[by_speed] = found[0] / found[1:].mean()
     assert reports["false"] == pytest.approx(1 / 3, rel=0.1)
     assert reports["true"] == pytest.approx(1, rel=0.1)
+
+
+# SparseLoCo -----------------------------------------------------------------------------------------------------------
+
+ALL_OF_IT = "density=1 two_bits=false"
+
+
+@given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from(["reset", "keep", "average"]))
+@some
+def test_sparseloco_that_sends_all_is_diloco_without_momentum(
+    paper: Paper, local: Sgd, period: int, local_momentum: str
+) -> None:
+    """Bit for bit with one learner; with more the mean of changes is that of models but for rounding."""
+    setting = f"period={period} local_momentum={local_momentum} rate=0.7"
+    found = simulated(f"sparseloco {setting} {ALL_OF_IT}", paper, local)
+    expected = simulated(f"diloco {setting} momentum=0", paper, local)
+    same(found.rows, expected.rows)
+    assert torch.equal(found.rows, expected.rows) or paper.learners > 1
+    assert not found.memory["outer_left"].any()
+
+
+@given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 0.9, 1.0]))
+@some
+def test_sparseloco_is_its_equation(paper: Paper, local: Sgd, period: int, density: float, decay: float) -> None:
+    w, x, memory, left = torch.zeros(7), paper.start, paper.start, paper.start
+    number = round(7 * density)
+    for k in range(paper.rounds):
+        for i, gradient in enumerate(paper.gradients(x, k)):
+            local.update_(x[i], gradient, {"momentum": memory[i]}, paper.rate)
+        if (k + 1) % period and k + 1 < paper.rounds:
+            continue
+        left = decay * left + (w - x)
+        least = left.abs().sort(dim=1, descending=True).values[:, number - 1 : number]
+        sent = torch.where(left.abs() >= least, left, 0.0)
+        left = left - sent
+        w = w - 0.8 * sent.mean(0)
+        x = w.expand_as(x).clone()
+    setting = f"period={period} rate=0.8 density={density} decay={decay} two_bits=false local_momentum=keep"
+    found = simulated(f"sparseloco {setting}", paper, local)
+    same(found.rows, w)
+    same(found.memory["outer_left"], left)
+
+
+def test_two_bits_by_hand() -> None:
+    """Sizes 1, 2, 6, 7, 8 have the mean 4.8: above it are 6 and 8, and -7; below 1 and -2."""
+    kept = torch.tensor([[1.0, -2.0, 6.0, -7.0, 8.0]])
+    assert four_values(kept).tolist() == [[1.0, -2.0, 7.0, -7.0, 7.0]]
+
+
+def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
+    """In blocks of 4,096, the last one shorter: of each its share, at least one."""
+    x = torch.randn(2 * 4096 + 20, generator=torch.Generator().manual_seed(0))
+    left, sent = x.clone(), torch.full_like(x, torch.nan)
+    take_largest_(left, sent, 0.01, two_bits=True)
+    torch.testing.assert_close(left + sent, x, rtol=0, atol=1e-6)
+    assert [int(part.count_nonzero()) for part in sent.split(4096)] == [41, 41, 1]
+    assert all(len(part.unique()) <= 5 for part in sent.split(4096))
+    assert float(left[:4096].abs().max()) < float(x[:4096].abs().max())
 
 
 @pytest.mark.parametrize("name", ["a2cid2", "async-diloco"])

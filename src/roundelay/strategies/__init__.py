@@ -23,6 +23,7 @@ from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
 from roundelay.strategies.sgd import SerialSgd
 from roundelay.strategies.slowmo import SlowMo
+from roundelay.strategies.sparseloco import SparseLoCo
 from roundelay.strategies.ssgd import Ssgd
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
@@ -35,6 +36,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         BmufFairseq,
         SlowMo,
         DiLoCo,
+        SparseLoCo,
         Asgd,
         AsyncDiLoCo,
         Easgd,
