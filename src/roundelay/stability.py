@@ -56,6 +56,7 @@ ORDERS = (
     *("adpsgd:fixed-ring", "adpsgd:random-ring", "adpsgd:random", "adpsgd:exponential"),
     "hadpsgd",
     "a2cid2",
+    "divshare",
     "bsp",
     "bmuf",
     "bmuf,period=5",

@@ -2,18 +2,25 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.sparsification import four_values, take_largest_
+from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK, VectorFragment
+from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.hosts.terms import check_hosts
-from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.rows import NoLock, Row, reach
+from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cost import CostModel, Prices
 from support.clusters import make_strategy
 from support.on_paper import Paper, in_turn, simulated
 
@@ -95,6 +102,53 @@ def test_constants_of_a2cid2_by_hand() -> None:
     assert constants(4, (1,)) == pytest.approx((0.5 / math.sqrt(chi_1 * chi_2), 0.5 * math.sqrt(chi_1 / chi_2)))
     assert constants(5, None) == (1.25, 0.5)
     assert constants(5, (1, 2, 3, 4)) == pytest.approx((1.25, 0.5))
+
+
+# DivShare -------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, LOCAL)
+@some
+def test_divshare_of_one_fragment_is_adpsgd_random(paper: Paper, local: Sgd) -> None:
+    found = simulated("divshare fragments=1", paper, local, JITTER)
+    assert torch.equal(found.rows, simulated("adpsgd:random", paper, local, JITTER).rows)
+
+
+@given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9)), st.integers(2, 9))
+@some
+def test_divshare_is_its_equation_part_by_part(paper: Paper, fragments: int) -> None:
+    """As above, learners take turns; of seven elements and more parts than that some are empty."""
+    x = paper.start
+    for k in range(paper.rounds):
+        read = x.clone()
+        for i in range(paper.learners):
+            for f in range(fragments):
+                drawn = stream(paper.seed, "peer", i, k, *([f] if f else []))
+                other = int(drawn.integers(paper.learners - 1))
+                j, part = other + (other >= i), VectorFragment(f, fragments).within(7)
+                x[i, part] = x[j, part] = (x[i, part] + x[j, part]) / 2
+        x = x - paper.rate * paper.gradients(read, k)
+    same(simulated(f"divshare fragments={fragments}", paper, cost=AT_ONCE).rows, x)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_exchange_of_a_fragment_meets_nothing_else(number: int) -> None:
+    """Also over the bounds of chunks."""
+    size, versions = 2 * CHUNK + 7, np.zeros(2, np.int64)
+    rows = [Row(rank, torch.full((size,), 2.0 * rank), versions, NoLock()) for rank in range(2)]
+    fragment = VectorFragment(number, 3)
+    assert reach(rows[0], rows[1], Exchange(1, pair_average_, fragment=fragment)) == 1
+    for rank in range(2):
+        expected = torch.full((size,), 2.0 * rank)
+        expected[fragment.within(size)] = 1.0
+        assert torch.equal(rows[rank].vector, expected)
+
+
+def test_an_exchange_of_a_fragment_costs_its_share() -> None:
+    far = VirtualLinks(VirtualLink(), VirtualLink(1e-3, 1e6))
+    prices = Prices(VirtualCluster(nodes=(Node(1, count=2),), links=far), 2, 4e3)
+    assert prices.reach_ns(0, 1, fragments=4) == round(1e9 * 2 * (1e-3 + 1e-3))
+    assert prices.reach_ns(0, 1) == round(1e9 * 2 * (1e-3 + 4e-3))
 
 
 # Asynchronous DiLoCo --------------------------------------------------------------------------------------------------
@@ -217,7 +271,7 @@ def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
     assert float(left[:4096].abs().max()) < float(x[:4096].abs().max())
 
 
-@pytest.mark.parametrize("name", ["a2cid2", "async-diloco"])
+@pytest.mark.parametrize("name", ["a2cid2", "async-diloco", "divshare"])
 def test_what_does_not_travel_is_refused_on_several_hosts(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} .*is for learners of one host"):
         check_hosts(make_strategy(name), "go-on", record=False)

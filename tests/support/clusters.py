@@ -53,6 +53,7 @@ MANY = (
     "adpsgd:exponential",
     "hadpsgd",
     "hadpsgd:fixed-ring node_size=1",
+    "divshare fragments=3",
     "a2cid2 mixing_rate=0.3 pull=0.8",
 )
 EVERY = ONE + MANY

@@ -16,6 +16,7 @@ from roundelay.strategies.bsp import Bsp
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.delayed_gradient import DelayedGradient
 from roundelay.strategies.diloco import DiLoCo
+from roundelay.strategies.divshare import DivShare
 from roundelay.strategies.dpsgd import DPsgd
 from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_diloco import GossipDiLoCo
@@ -47,6 +48,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         AdPsgd,
         HAdPsgd,
         A2CiD2,
+        DivShare,
         DelayByOne,
         DelayedGradient,
     )
