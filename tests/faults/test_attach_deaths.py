@@ -173,6 +173,14 @@ def test_the_launcher_takes_the_place_of_this_host_among_several(monkeypatch: py
     assert launch(2, ["sh", "-c", check], print) == 0
     with pytest.raises(UserError, match="-n is 1, but the environment says that this is process 0 of 2 on one of"):
         launch(1, ["true"], print)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    said: list[str] = []
+    assert launch(1, ["sh", "-c", "[ $ROUNDELAY_WORLD_SIZE = 1 ]"], said.append) == 0
+    assert said[0].startswith("learners of this host (1) train alone, though WORLD_SIZE is 4 and MASTER_ADDR is set.")
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")
+    assert launch(1, ["sh", "-c", "[ $ROUNDELAY_RANK$ROUNDELAY_WORLD_SIZE = 24 ]"], said.append) == 0, "as a pod is"
+    assert len(said) == 1
 
 
 LAUNCHER = "import sys; from roundelay.runtime.launch.start import launch; sys.exit(launch(2, sys.argv[1:], print))"

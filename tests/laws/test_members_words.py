@@ -273,6 +273,27 @@ def _open(link: Link) -> bool:
         return False
 
 
+def test_whoever_disagrees_is_told_in_what(run: Run) -> None:
+    run.ready()
+    stranger = Member(run.hosts.port, {**HELLO, "agreement": {"recipe": {"a": 2}}})
+    heard: list[str] = []
+
+    def listen() -> None:
+        heard.append(stranger.hear("refused").header["why"])
+        stranger.link.close()
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+
+    def told() -> bool:
+        run.go_on()
+        return bool(heard)
+
+    until(told)
+    listening.join()
+    assert heard == ["its recipe is another: recipe.a is 1 here and 2 there"]
+
+
 @given(draw=st.data())
 def test_whoever_comes_is_let_in_or_sent_away(run: Run, draw: st.DataObject) -> None:
     run.ready()

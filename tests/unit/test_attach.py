@@ -1,6 +1,7 @@
 """`roundelay.attach` on one learner, in this process: what it does to a module, an optimizer, and mistakes."""
 
 import copy
+import io
 import pickle
 import subprocess
 import sys
@@ -166,14 +167,20 @@ def test_parameters_used_without_a_call_of_their_module() -> None:
 
 
 def test_copies_of_the_module_are_not_attached() -> None:
-    """Averages of weights (torch.optim.swa_utils) copy the module, before or after."""
+    """Averages of weights (torch.optim.swa_utils) copy the module, before or after; one that is saved whole needs no
+    Roundelay where it is loaded."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with roundelay.attach(model, optimizer) as session:
         loop(model, optimizer, [session.step])
         average, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
         before = [p.detach().clone() for p in model.parameters()]
+        file = io.BytesIO()
+        torch.save(model, file)
+        with torch.serialization.safe_globals([type(part) for part in model.modules()]):
+            torch.load(io.BytesIO(file.getvalue()), weights_only=True)
         for other in (average, pickled):
+            assert not any(part._forward_pre_hooks for part in other.modules())
             other(next(batches())[0])
             assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
         assert session.wants_to_begin

@@ -75,10 +75,22 @@ def test_slurm(tmp_path: Path, say: str) -> None:
     assert all(place[4] >= 32 for place in places)
 
 
-@pytest.mark.parametrize(("status", "requeued"), [(0, False), (1, False), (130, False), (138, True), (143, False)])
-def test_slurm_queues_a_run_again_that_its_time_limit_has_ended(status: int, requeued: bool, tmp_path: Path) -> None:
-    """Slurm itself queues a preempted run again; nobody queues one that a user cancelled."""
-    scontrol = '#!/bin/sh\n[ "$1" = requeue ] && echo "$@" > asked\necho host\n'
+@pytest.mark.parametrize(
+    ("status", "preempted", "requeued"),
+    [
+        (0, "None", False),
+        (1, "None", False),
+        (130, "None", False),
+        (138, "None", True),
+        (143, "None", False),
+        (143, "2026-01-01T00:00:00", True),
+    ],
+)
+def test_slurm_queues_a_run_again_that_its_time_limit_or_preemption_has_ended(
+    status: int, preempted: str, requeued: bool, tmp_path: Path
+) -> None:
+    """Nobody queues one that a user cancelled. Slurm itself queues only those that do not end in their grace time."""
+    scontrol = f'#!/bin/sh\n[ "$1" = requeue ] && echo "$@" > asked\necho host\necho PreemptTime={preempted}\n'
     for name, text in (("srun", f"#!/bin/sh\nexit {status}\n"), ("scontrol", scontrol)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

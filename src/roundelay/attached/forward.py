@@ -1,6 +1,8 @@
 """Before a module's forward: the session begins a step, and sees what the module is called with."""
 
+import copyreg
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -22,7 +24,8 @@ class Begins(Protocol):
 
 
 class BeforeForward:
-    """A forward pre-hook. Copied or pickled with its module it does nothing: a copy is not attached."""
+    """A forward pre-hook. Copies of a module are not attached, and have none; where a class of modules copies itself
+    in a way of its own, the copied hook does nothing."""
 
     def __init__(self, session: Begins | None = None) -> None:
         self.session = session
@@ -41,8 +44,26 @@ class BeforeForward:
 def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle]:
     """Put the hook where calls use parameters, so that whatever part is called first finds them right. Of a compiled
     module only the root has it, whose hook is not compiled."""
-    hook = BeforeForward(session)
-    return [part.register_forward_pre_hook(hook, with_kwargs=True) for part in _owners(module)]
+    hook, owners = BeforeForward(session), _owners(module)
+    for kind in {type(part) for part in owners} - copyreg.dispatch_table.keys():
+        copyreg.pickle(kind, _without_hook)
+    return [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
+
+
+def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
+    """A module as it is copied and pickled, without our hook: a model that is saved whole while it is attached is
+    loaded where Roundelay is not known, and by `torch.load` with weights_only."""
+    found = part.__reduce_ex__(2)
+    if isinstance(found, str) or len(found) < 3 or not isinstance(found[2], dict):
+        return found
+    make, arguments, state, *rest = found
+    hooks = state.get("_forward_pre_hooks", {})
+    kept = OrderedDict((number, hook) for number, hook in hooks.items() if not isinstance(hook, BeforeForward))
+    if len(kept) < len(hooks):
+        named = state["_forward_pre_hooks_with_kwargs"]
+        named = OrderedDict((number, value) for number, value in named.items() if number in kept)
+        state = {**state, "_forward_pre_hooks": kept, "_forward_pre_hooks_with_kwargs": named}
+    return make, arguments, state, *rest
 
 
 def other_session(module: nn.Module) -> bool:

@@ -76,10 +76,10 @@ class Entrance:
         self._facts: dict[str, Any] = {
             "strategy": repr(terms.strategy),
             "seed": terms.seed,
-            "module": terms.signature,
+            "names, shapes and types of parameters": terms.signature,
             "values of frozen parameters": terms.frozen,
             "parameters": initial.numel(),
-            "shown": shown.numel(),
+            "bytes of buffers": shown.numel(),
         }
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
@@ -174,7 +174,7 @@ class Entrance:
             self.strategy.memory,
             self.strategy.traits.model == "centre",
             views=ATTACHED_VIEWS if self._place is None else HOSTS_VIEWS,
-            shown_bytes=self._facts["shown"],
+            shown_bytes=self._facts["bytes of buffers"],
             tensors=self._terms.tensors,
             centre_memory=self.strategy.centre_memory,
         )

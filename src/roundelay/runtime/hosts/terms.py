@@ -31,13 +31,15 @@ class HostTerms(HostOptions):
     Args:
         patience_seconds: how long learners wait for each other, and hosts for others to start.
         on_death: what the death of a learner means under an asynchronous strategy.
-        agreement: what must be the same on all hosts, plain values: the recipe.
+        agreement: what must be the same on all hosts, plain values.
+        agreed: a word for all of it: the recipe of a run, or the script that attaches.
         threads: torch threads of each learner; None: a fair share of the cores.
     """
 
     patience_seconds: float = 300.0
     on_death: OnDeath = "replace"
     agreement: Mapping[str, Any] = field(default_factory=dict)
+    agreed: str = "recipe"
     threads: int | None = None
 
     @classmethod

@@ -19,7 +19,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS, read_place
+from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS, each_a_host, read_place
+from roundelay.runtime.launch.world import learners as learners_of_environment
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -75,7 +76,7 @@ def launch(
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
-    ranks, world, several = _share_of_hosts(learners)
+    ranks, world, several = _share_of_hosts(learners, say)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
     environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
     processes: list[subprocess.Popen[bytes]] = []
@@ -149,19 +150,26 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
     return environment
 
 
-def _share_of_hosts(learners: int) -> tuple[Sequence[int], int, dict[str, str]]:
+def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence[int], int, dict[str, str]]:
     """Ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
 
-    Hosts are several only where the environment says both where they meet and how many learners are here: other
-    variables that a launcher has left behind mean nothing.
+    Hosts are several only where the environment says both where they meet and how many learners are here, or has a
+    secret for hosts of one learner each. Other variables may be what another launcher has left behind: they mean
+    nothing, and `say` is told so where they could have meant several hosts.
 
     Raises:
         UserError: there are none, or the environment says that another number of them is here.
     """
     if learners < 1:
         raise UserError(f"-n is {learners}: at least one learner is needed.")
-    needed = ("MASTER_ADDR", "LOCAL_WORLD_SIZE")
-    place = read_place() if all({name, OURS + name} & os.environ.keys() for name in needed) else None
+    meets, sized = ({name, OURS + name} & os.environ.keys() for name in ("MASTER_ADDR", "LOCAL_WORLD_SIZE"))
+    place = read_place() if (meets and sized) or each_a_host() else None
+    if place is None and meets and (all_learners := learners_of_environment()) > 1:
+        say(
+            f"learners of this host ({learners}) train alone, though WORLD_SIZE is {all_learners} and MASTER_ADDR is "
+            f"set. If this is one of several hosts, set LOCAL_RANK=0 and LOCAL_WORLD_SIZE={learners} too, RANK to the "
+            "first learner of this host and WORLD_SIZE to all learners; else unset WORLD_SIZE."
+        )
     if place is None or place.alone:  # one host, whatever launcher has started this one
         return range(learners), learners, {}
     if len(place.ranks) != learners or place.local_rank:

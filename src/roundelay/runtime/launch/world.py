@@ -165,9 +165,17 @@ def _several_hosts(given: _Variables, learners: int) -> bool:
     """Are the learners on several hosts?"""
     if given.text("LOCAL_WORLD_SIZE") is not None:
         return given.number("LOCAL_WORLD_SIZE") != learners
+    return each_a_host(given.environment)
+
+
+def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
+    """Is each of several processes a host with one learner, as a pod is? Then nothing is said of local ranks, but of a
+    secret, and of a meeting place on another host."""
+    given = _Variables(environment)
     address = given.text("MASTER_ADDR") or ""
     near = address in ("", "localhost", "::1") or address.startswith("127.")
-    return given.text("LOCAL_RANK") is None and not near and has_secret(given.environment)
+    local = [given.text(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if given.text(name) is not None]
+    return learners(environment) > 1 and not local and not near and has_secret(environment)
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:

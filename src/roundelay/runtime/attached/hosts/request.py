@@ -14,6 +14,7 @@ from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_travel
@@ -24,7 +25,7 @@ from roundelay.runtime.procs.memory.views.view import View
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.base import Strategy
 
-ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables)
+ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables, SaveTables)
 """Of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BetweenHosts)
 """The same, on one of several hosts."""
@@ -71,7 +72,11 @@ class SessionRequest:
     def terms(self) -> HostTerms:
         """Between hosts."""
         return HostTerms.of(
-            self.options, patience_seconds=self.patience_seconds, on_death="go-on", agreement=self.agreement
+            self.options,
+            patience_seconds=self.patience_seconds,
+            on_death="go-on",
+            agreement=self.agreement,
+            agreed="script",
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class HostMembership:
         if all_ != learners:
             why = f"{learners} learners here, {all_} there"
         elif found:
-            why = f"its recipe is another: {'; '.join(found)}"
+            why = f"its {self._terms.agreed} is another: {'; '.join(found)}"
         elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:

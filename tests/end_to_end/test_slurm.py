@@ -1,0 +1,59 @@
+"""Training and attached scripts under Slurm itself, where it is installed: started, preempted, going on."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roundelay.core.records import Interrupted, of_kind, read_events
+from support.beeps import prepare_beeps
+from support.slurm import Slurm, missing
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPT = str(EXAMPLES / "launch" / "slurm.sbatch")
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with Slurm(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+def test_an_attached_script(slurm: Slurm) -> None:
+    """A learner on each of two nodes, with the same model at each evaluation."""
+    job = slurm.submit("--cpus-per-task=1", SCRIPT, "launch", "-n", "1", str(EXAMPLES / "classifier.py"))
+    slurm.until(lambda: slurm.state(job) == "COMPLETED", "the job has ended")
+    losses = [re.findall(rf"learner {rank} epoch \d loss ([\d.]+)", slurm.said(job)) for rank in range(2)]
+    assert losses[0] == losses[1]
+    assert float(losses[0][-1]) < float(losses[0][0])
+
+
+def test_a_preempted_training_goes_on(slurm: Slurm) -> None:
+    """It ends with a checkpoint within its grace time, is queued again, and comes to its end; one that is cancelled is
+    not queued again."""
+    folder = slurm.folder / "beeps"
+    folder.mkdir()
+    prepare_beeps(folder, schedule={"learning_rate": 0.02, "max_epochs": 3})
+
+    def train(exp: str) -> int:
+        slow = ("--straggler", "0:+0.2", "--straggler", "1:+0.2")
+        command = (SCRIPT, "train", "recipe.yaml", "--exp", exp, "--strategy", "adpsgd", *slow)
+        return slurm.submit("--partition=low", f"--chdir={folder}", "--cpus-per-task=4", *command)
+
+    job = train("exp")
+    slurm.until(lambda: any((folder / "exp").glob("checkpoints/*")), "it trains")
+    urgent = slurm.submit("--partition=high", "--cpus-per-task=4", "--wrap", "true")
+    slurm.until(lambda: slurm.state(urgent) == "COMPLETED", "the job of higher priority has run")
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the first is queued again")
+    assert slurm.said(job).count("The same command goes on from there") == 1
+    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm lets two minutes pass
+    slurm.until(lambda: slurm.state(job) == "COMPLETED", "it comes to its end")
+    assert len(of_kind(read_events(folder / "exp" / "events.jsonl"), Interrupted)) == 1
+
+    cancelled = train("other")
+    slurm.until((folder / "other" / "live.json").exists, "another has begun")
+    slurm.ask("scancel", f"{cancelled}")
+    slurm.until(lambda: slurm.state(cancelled) == "CANCELLED", "it ends")
+    slurm.until(lambda: not slurm.ask("squeue", "-h", "-j", f"{cancelled}"), "nobody queues it again")
