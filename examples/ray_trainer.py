@@ -31,7 +31,7 @@ class Worker:
     """One learner."""
 
     def meeting_place(self) -> dict[str, str]:
-        """Where all can meet, if this is the first."""
+        """A place for all to meet, if this is the first."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return {"MASTER_ADDR": get_node_ip_address(), "MASTER_PORT": str(probe.getsockname()[1])}
