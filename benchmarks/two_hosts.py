@@ -3,6 +3,8 @@
     python benchmarks/two_hosts.py [--rounds 3] [--steps 20] [--bf16] [--rates 1gbit 100mbit] [--only MODE ...]
     python benchmarks/two_hosts.py --straggler [--rounds 3]
     python benchmarks/two_hosts.py --train RECIPE [--target-loss NATS] [--set KEY=VALUE ...]
+    python benchmarks/two_hosts.py --to-loss text --text FILE --out DIR [--only WAY ...] [--rates ...] [--slower 3]
+    python benchmarks/two_hosts.py --to-loss dnn --recipe RECIPE --out DIR [--set KEY=VALUE ...]
     python benchmarks/two_hosts.py --killed RECIPE [--only STRATEGY ...] [--set KEY=VALUE ...] [--exp DIR]
 
 It needs Debian's iproute2, and root or a kernel that lets users make namespaces. A host has half of the cores; all that
@@ -27,6 +29,15 @@ itself, the slow one a tenth of that.
 `--train` trains a recipe to its end by every mode over every link, and prints the seconds until the held-out loss is
 reached: talking less is not learning as well. `ssgd` computes what DDP computes.
 
+`--to-loss` compares with rivals by the seconds to a held-out loss: the same plain training loop, through
+`roundelay.attach` or as a rival's own page shows it (two_hosts_rivals.py), of a character language model on a text, or
+of a recipe's network on its frames. Whoever lacks a package says so in its row. Every way trains for `--seconds`;
+models are written down at `--looks` moments, in time that does not count, and the mean of both is judged afterwards.
+The loss to reach is that of one host alone in the end, unless told. Throughput is relative to the same two processes
+before they know each other, and before those of the next way; over whole periods, where there is one. `--slower 3`
+measures also with the second learner three times slower, `--delay` with a cable that holds everything back for so many
+seconds. Results and table are in `--out`, written after every cell: the same command goes on where it was interrupted.
+
 `--killed` trains a recipe with four learners on the two hosts, kills the second host in the third epoch, starts it
 again in the fifth, decodes what comes of it, and prints word error rates. The corpus is prepared and aligned before.
 """
@@ -36,7 +47,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -46,7 +56,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
+from two_hosts_grid import grid
 from two_hosts_learner import RIVALS, SLEEP, SLOW_RATE, SLOW_STEPS, SLOWER, Way, on_host
+from two_hosts_loop import learn
+from two_hosts_predicted import Link, steps_a_second
 from two_hosts_trainings import killed, together, train
 
 from roundelay.runtime.namespaces.hosts import Hosts, why_not
@@ -73,8 +86,6 @@ MODES = {
     ),
 }
 SECONDS = 60.0
-PAYLOAD, LATENCY = 1448 / 1514, 1e-4
-"""Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 
 
 @dataclass
@@ -116,7 +127,7 @@ def measure(options: argparse.Namespace) -> list[Measured]:
         for number in range(options.rounds):
             on_one_host.append(statistics.mean(talk.roundelay("never-talk", options.steps, options.bf16, False)))
             print(f"round {number + 1}: one host {on_one_host[-1]:.2f} steps/s", file=sys.stderr, flush=True)
-            for rate in options.rates:
+            for rate in options.rates or MODES:
                 hosts.rate(rate)
                 before = never_talking(hosts, options, number, rate)
                 for mode in options.only or MODES.get(rate, MODES[SLOW_RATE]):
@@ -153,24 +164,8 @@ def simulated(one: Measured, seconds: float) -> float:
     """Steps a second of a learner, in the simulator, if a minibatch takes so many seconds."""
     import talk
 
-    from roundelay.algorithms.codecs import CODECS
-    from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
-    from roundelay.simulation.timing import time_strategy
-    from roundelay.strategies import make_strategy, parse_strategy
-
-    way = Way.of(one.mode)
-    strategy = talk.NeverTalk() if way.name == "never-talk" else make_strategy(*parse_strategy(way.name))
-    number, unit = re.fullmatch(r"([\d.]+)([gm])bit", one.rate).groups()  # type: ignore[union-attr]
-    bandwidth = float(number) * {"g": 1e9, "m": 1e6}[unit] / 8 * PAYLOAD
-    row = 4 * sum(weight.numel() for weight in talk.network().parameters())
-    cluster = VirtualCluster(
-        nodes=(Node(count=2),),
-        compute=Compute(seconds=seconds),
-        allreduce=Allreduce("ring"),
-        links=VirtualLinks(between=VirtualLink(latency=LATENCY, bandwidth=bandwidth)),
-        model_bytes=CODECS[way.wire].bytes_of(row // 4) / way.fragments,
-    )
-    return time_strategy(strategy, cluster, talk.BATCH, 2000).frames_per_second / talk.BATCH / 2
+    parameters = sum(weight.numel() for weight in talk.network().parameters())
+    return steps_a_second(Way.of(one.mode), Link(one.rate), parameters, seconds) / 2
 
 
 def table(found: Sequence[Measured]) -> str:
@@ -217,13 +212,25 @@ def straggle(rounds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=0, help="default: 3, and 1 with --to-loss")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast")
-    parser.add_argument("--rates", nargs="+", default=list(MODES), metavar="RATE", help="as tc writes them")
+    parser.add_argument("--rates", nargs="+", metavar="RATE", help="as tc writes them")
     parser.add_argument("--only", nargs="+", metavar="MODE", help="these modes, beside the baseline")
     parser.add_argument("--straggler", action="store_true", help="one of four learners ten times slower")
     parser.add_argument("--train", metavar="RECIPE", help="seconds to a held-out loss")
+    parser.add_argument("--to-loss", choices=("text", "dnn"), help="seconds to a held-out loss, beside rivals")
+    parser.add_argument("--text", metavar="FILE", help="--to-loss text: the text, perhaps compressed by gzip")
+    parser.add_argument("--recipe", metavar="RECIPE", help="--to-loss dnn: prepared and aligned")
+    parser.add_argument("--out", metavar="DIR", help="--to-loss: folder of the results")
+    parser.add_argument("--seconds", type=float, default=60.0, help="--to-loss: of training by each way (default: 60)")
+    parser.add_argument("--looks", type=int, default=15, help="--to-loss: moments at which models are judged")
+    parser.add_argument("--calibrate", type=float, default=6.0, help="--to-loss: seconds of never talking")
+    parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="--to-loss: of the cable, one way")
+    parser.add_argument("--slower", type=float, default=1.0, help="--to-loss: also with one learner so much slower")
+    parser.add_argument("--width", type=int, default=256, help="--to-loss text: of the model (default: 256)")
+    parser.add_argument("--layers", type=int, default=4, help="--to-loss text: blocks of the model (default: 4)")
+    parser.add_argument("--minibatch", type=int, default=0, help="--to-loss: rows of text (8) or frames (256)")
     parser.add_argument("--killed", metavar="RECIPE", help="word error rates though a host dies and comes back")
     parser.add_argument("--exp", metavar="DIR", help="--killed: keep the run directories here")
     parser.add_argument("--target-loss", type=float, metavar="NATS", help="default: one that all reach")
@@ -231,19 +238,26 @@ def main() -> None:
     for hidden in ("--on-host", "--notes"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--addresses", nargs=2, help=argparse.SUPPRESS)
     for hidden in ("--slow", "--sleeping"):
         parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.on_host:
-        on_host(options)
+        if options.to_loss:
+            learn(options)
+        else:
+            on_host(options)
         return
     if why_not():
         sys.exit(why_not())
+    options.rounds = options.rounds or (1 if options.to_loss else 3)
     from roundelay.run_directory import commit, machine
 
     print(f"{machine()}; roundelay {commit()}; load before: {os.getloadavg()[0]:.1f}")
     if options.straggler:
         print(straggle(options.rounds))
+    elif options.to_loss:
+        print(grid(options))
     elif options.train:
         print(train(options))
     elif options.killed:

@@ -24,22 +24,27 @@ TOO_LONG = 1200
 _port = PORT
 
 
+def variables(hosts: Hosts, host: int, learners: int, port: int = PORT) -> dict[str, str]:
+    """The variables of torchrun on one of two hosts with so many learners each, and the secret."""
+    who = {
+        "RANK": host * learners,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 2 * learners,
+        "LOCAL_WORLD_SIZE": learners,
+        "MASTER_ADDR": hosts.address(0),
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": 1,
+    }
+    return {**{name: str(value) for name, value in who.items()}, "ROUNDELAY_SECRET": "a secret for the benchmark"}
+
+
 def together(hosts: Hosts, learners: int, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """`command` on every host, as torchrun would have it, `learners` on each; `HOST` in it is the host's number."""
     global _port  # noqa: PLW0603  a port of its own for every run: the kernel keeps old ones for a minute
     _port += 1
     processes = []
     for host in range(2):
-        who = {
-            "RANK": host * learners,
-            "LOCAL_RANK": 0,
-            "WORLD_SIZE": 2 * learners,
-            "LOCAL_WORLD_SIZE": learners,
-            "MASTER_ADDR": hosts.address(0),
-            "MASTER_PORT": _port,
-        }
-        given = {name: str(value) for name, value in who.items()}
-        given |= {"ROUNDELAY_SECRET": "a secret for the benchmark", "OMP_NUM_THREADS": "1", **(environment or {})}
+        given = {**variables(hosts, host, learners, _port), **(environment or {})}
         words = [str(host) if word == "HOST" else word for word in command]
         processes.append(hosts.start(host, words, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     said = [process.communicate(timeout=TOO_LONG)[1] for process in processes]
@@ -55,7 +60,7 @@ def train(options: argparse.Namespace) -> str:
     folder = Path(tempfile.mkdtemp(prefix="roundelay-two-hosts-"))
     try:
         with Hosts(2) as hosts:
-            for rate in options.rates:
+            for rate in options.rates or TRAINED:
                 hosts.rate(rate)
                 for mode in options.only or TRAINED.get(rate, TRAINED[SLOW_RATE]):
                     way, exp = Way.of(mode), folder / f"{rate}-{mode}"

@@ -2,6 +2,7 @@
 
     roundelay launch -n 2 examples/classifier.py --strategy adpsgd
     torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp          # with --device cuda: on GPUs
+    roundelay launch -n 2 examples/classifier.py --save out/digits             # the same command again goes on
 
 The images are digits drawn here: three by five dots, shifted about, under noise.
 """
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--device", default="cpu", help="cuda: learners share the GPUs out")
+    parser.add_argument("--save", metavar="DIR", help="save there after each epoch, and go on from there")
     options = parser.parse_args()
 
     train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
@@ -89,16 +91,21 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 
-    session = roundelay.attach(model, optimizer, options.strategy)  # <-
-    batches = DataLoader(train, batch_sampler=session.sampler(train, batch_size=32))  # <- not DistributedSampler
+    session = roundelay.attach(model, optimizer, options.strategy, resume=options.save)  # <-
+    if session.resumed is not None:
+        scheduler.load_state_dict(session.resumed["scheduler"])
+    sampler = session.sampler(train, batch_size=32)  # <- not DistributedSampler
+    batches = DataLoader(train, batch_sampler=sampler)
     with session:
-        for epoch in range(options.epochs):
+        for epoch in range(sampler.epoch, options.epochs):
             for images, labels in batches:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()
                 optimizer.step()  # the session's, from attach to close
             scheduler.step()
+            if options.save is not None:
+                session.save(options.save, {"scheduler": scheduler.state_dict()})
             with session.consensus():  # <-
                 loss_there, accuracy = evaluate(model, test, device)
             print(f"learner {session.rank} epoch {epoch} loss {loss_there:.4f} accuracy {accuracy:.3f}", flush=True)

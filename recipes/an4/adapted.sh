@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# AN4 with input adapted to speakers: a DNN and a BLSTM on features of fMLLR beside log mel, each alone and the two together.
+# AN4 with input adapted to speakers: a DNN and, on an alignment made again with the first of them, a BLSTM, both on features of
+# fMLLR beside log mel; each alone and the two together, where the BLSTM counts twice.
 # Trained on the recordings and on copies of them at 0.9 and 1.1 of their speed. Of dev and test the audio alone is used: the
 # transforms of their speakers are estimated from the words that the mixtures recognise.
 # What is done is not done again: run it again after an interruption.
@@ -21,9 +22,12 @@ if [ ! -f $exp/features.yaml ]; then
 fi
 for seed in $seeds; do
   roundelay train an4_fmllr --exp $exp/dnn-$seed --seed "$seed"
+done
+[ -f $exp/realigned/align.json ] || roundelay realign "$exp/dnn-${seeds%% *}" --out $exp/realigned
+for seed in $seeds; do
   roundelay train an4_fmllr_blstm --exp $exp/blstm-$seed --seed "$seed"
   roundelay decode $exp/dnn-$seed
   roundelay decode $exp/blstm-$seed
-  roundelay decode $exp/dnn-$seed --with $exp/blstm-$seed --out $exp/both-$seed
+  roundelay decode $exp/dnn-$seed --with $exp/blstm-$seed:2 --out $exp/both-$seed
 done
 grep -H WER $exp/*/decode/test/wer.txt

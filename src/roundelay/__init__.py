@@ -4,13 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roundelay.api.advising import advise
     from roundelay.api.comparing import compare, simulate
-    from roundelay.api.corpora import align, prepare
+    from roundelay.api.corpora import align, inspect, prepare
+    from roundelay.api.packing import evaluate, finetune, pack
     from roundelay.api.recipes import load_recipe
     from roundelay.api.recognition import decode
     from roundelay.api.runs import load_run, report
     from roundelay.api.training import train
-    from roundelay.api.transcribing import transcribe
+    from roundelay.api.transcribing import serve, transcribe
     from roundelay.attached import Session, attach
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
@@ -19,30 +21,38 @@ if TYPE_CHECKING:
     from roundelay.packed.model import load_model
     from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
+    from roundelay.speech.corpus.inspection.inspect import InspectOptions
     from roundelay.speech.corpus.options import PrepareOptions
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Contenders": "roundelay.grids.grid",
+    "InspectOptions": "roundelay.speech.corpus.inspection.inspect",
     "PrepareOptions": "roundelay.speech.corpus.options",
     "Recipe": "roundelay.recipes.recipe",
     "Session": "roundelay.attached",
     "Silent": "roundelay.core.progress",
     "UserError": "roundelay.core.errors",
+    "advise": "roundelay.api.advising",
     "align": "roundelay.api.corpora",
     "attach": "roundelay.attached",
     "compare": "roundelay.api.comparing",
     "decode": "roundelay.api.recognition",
+    "evaluate": "roundelay.api.packing",
     "export": "roundelay.exporting.writing",
+    "finetune": "roundelay.api.packing",
+    "inspect": "roundelay.api.corpora",
     "learners": "roundelay.runtime.launch.world",
     "load_model": "roundelay.packed.model",
     "load_recipe": "roundelay.api.recipes",
     "load_run": "roundelay.api.runs",
     "local_rank": "roundelay.runtime.launch.world",
+    "pack": "roundelay.api.packing",
     "prepare": "roundelay.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "report": "roundelay.api.runs",
+    "serve": "roundelay.api.transcribing",
     "simulate": "roundelay.api.comparing",
     "train": "roundelay.api.training",
     "transcribe": "roundelay.api.transcribing",
@@ -51,25 +61,32 @@ _PLACES = {
 
 __all__ = [
     "Contenders",
+    "InspectOptions",
     "PrepareOptions",
     "Recipe",
     "Session",
     "Silent",
     "UserError",
     "__version__",
+    "advise",
     "align",
     "attach",
     "compare",
     "decode",
+    "evaluate",
     "export",
+    "finetune",
+    "inspect",
     "learners",
     "load_model",
     "load_recipe",
     "load_run",
     "local_rank",
+    "pack",
     "prepare",
     "rank",
     "report",
+    "serve",
     "simulate",
     "train",
     "transcribe",

@@ -9,6 +9,7 @@ from pathlib import Path
 from roundelay import __version__
 from roundelay.commands import (
     adaptations,
+    advice,
     alignments,
     claims,
     comparisons,
@@ -118,6 +119,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         finetuning,
         transcription,
         comparisons,
+        advice,
         claims,
         hosts,
         storm,

@@ -70,7 +70,7 @@ class Run:
         self.progress, self.interrupt, self.restarts = progress, interrupt, restarts
         self.room = Room(job.disk_patience, lambda: interrupt.asked, self._tell)
         self.saves = Saves(exp, job.keep_checkpoints, self.room, job.average)
-        self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)
+        self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences, learner.unit)
         self.now = Position(schedules.start(job.schedule, job.minibatch.number))
         self.due, self.division = False, ""  # checkpoint in the epoch; its division, as said last
         self.before = job.cluster.learners  # of the checkpoint that is gone on from

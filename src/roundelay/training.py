@@ -92,7 +92,8 @@ def _put_away(exp: Path, job: Job, progress: Progress) -> None:
 
 def _train(job: Job, exp: Path, progress: Progress, interrupt: Interrupt) -> Results | None:
     learner = job.cluster.task.build()
-    job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences)  # or says what is wrong with it
+    # Or says what is wrong with it, before anything is started.
+    job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences, learner.unit)
     restarts = 0
     while True:
         try:

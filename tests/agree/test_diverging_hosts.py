@@ -10,7 +10,7 @@ import torch
 from roundelay.runtime.base import Outcome
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, plan
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, make_strategy, plan
 from support.hosts import Hosts
 
 FAR_TOO_FAST = 1e30
@@ -35,7 +35,7 @@ def sizes(name: str) -> tuple[int, int]:
     return (2, 2) if "hadpsgd" in name and "node_size=1" not in name else (1, 1)
 
 
-@pytest.mark.parametrize("name", one_of_each(ASYNCHRONOUS))
+@pytest.mark.parametrize("name", [n for n in one_of_each(ASYNCHRONOUS) if not make_strategy(n).traits.one_host])
 def test_an_asynchronous_run_that_diverges_ends(name: str) -> None:
     hosts = Hosts(name, sizes(name), terms={"patience_seconds": 60})
     learners = sum(hosts.sizes)

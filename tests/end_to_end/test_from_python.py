@@ -13,11 +13,11 @@ from roundelay.core.records import Evaluation, Segment, of_kind
 
 SCRIPT = """
 import roundelay
-from roundelay.cli import main
 
 silent = roundelay.Silent()
 two = roundelay.PrepareOptions(workers=2)
 roundelay.prepare("kaldi", "data", source="source", lexicon="source/dict.txt", options=two, progress=silent)
+assert roundelay.inspect("data", roundelay.InspectOptions(workers=1), progress=silent).usable
 summary = roundelay.align("recipe.yaml", {"alignment": "from_python/alignment"}, progress=silent)
 changes = {"training.strategy": "adpsgd", "training.learners": 2, "schedule.max_epochs": 2}
 run = roundelay.train("recipe.yaml", "from_python/run", changes, progress=silent)
@@ -25,7 +25,11 @@ run = roundelay.train("recipe.yaml", "from_python/run", changes, progress=silent
 assert roundelay.load_run("from_python/run").results.wer["test"].wer == test.score.errors.wer
 exported = roundelay.export(run.folder, "from_python/exported", to="torch")
 assert exported.difference <= 1e-4, exported
-main(["pack", "from_python/run", "--out", "from_python/model"])
+card = roundelay.pack(run.folder, "from_python/model", progress=silent)
+assert card.word_errors["test"]["words"] == test.score.errors.ref, card
+judged = dict(splits=["test"], workers=1, times=False, progress=silent)
+(seen,) = roundelay.evaluate("from_python/model", "data", **judged)
+assert seen.summary.score.errors.wer == test.score.errors.wer, seen
 (heard,) = roundelay.transcribe("from_python/model", "source/wav/test0-000.wav", progress=silent)
 assert not heard.problem, heard
 assert {word.word for word in heard.transcripts[0].words} <= {"YES", "NO", "GO", "STAY"}, heard

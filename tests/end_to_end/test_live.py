@@ -18,7 +18,13 @@ from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.decode.search import decode
 from roundelay.speech.search.beam import GrowingSearch
 from roundelay.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
+from roundelay.transcription.serving.endpoint import LIVE, Endpoint, Service
+from roundelay.transcription.serving.http import Limits
+from roundelay.transcription.transcribing import Options
+from support.asking import Server
 from support.beeps import RATE, say
+from support.served import served
+from support.websocket import BYTES, speaking
 
 QUICK = ["schedule.max_epochs=2", "training.runtime=sim"]
 SENTENCES = [["GO", "YES"], ["NO"], ["STAY", "STAY", "GO"], ["YES", "NO", "GO"]]
@@ -146,6 +152,28 @@ def test_scores_grow_as_samples_come(model: Model, talk: Samples) -> None:
     assert f"at most {behind:.2f} s of audio behind" in delays(model)
 
 
+@pytest.mark.parametrize("model", ["ctc"], indirect=True)
+def test_over_a_connection_words_are_the_same(model: Model, talk: Samples) -> None:
+    """As those of whoever gives the samples to the recogniser, by a WebSocket and as events."""
+    sent = np.round(32767 * talk).astype("<i2")
+    expected = [u for u in heard(model, sent.astype(np.float32) / np.float32(32768), 1000) if u.final]
+    service = Service(model, "beeps", Options(), lambda so_far: Live(model, so_far=so_far))
+    buffer = BytesIO()
+    soundfile.write(buffer, sent, RATE, format="WAV", subtype="PCM_16")
+    with served(Endpoint(service).answer, Limits()) as port:
+        with speaking(port, LIVE) as client:
+            client.send(BYTES, sent.tobytes())
+            client.end()
+            events, _, _ = client.told()
+        *deltas, done, _ = Server(port).post(buffer.getvalue(), stream="true")[2].decode().split("\n\n")
+    found = [event for event in events if event["type"] == "transcript.text.segment"]
+    assert [(one["start"], one["text"]) for one in found] == [(u.segment.start, u.segment.text) for u in expected]
+    assert any(event["type"] == "transcript.text.partial" for event in events)
+    assert events[-1]["text"] == " ".join(" ".join(words) for words in SENTENCES)
+    assert json.loads(done.partition("data: ")[2])["text"] == events[-1]["text"]
+    assert [json.loads(one.partition("data: ")[2])["delta"].split() for one in deltas] == SENTENCES
+
+
 def test_an_utterance_without_end_is_cut(model: Model, talk: Samples) -> None:
     speech = np.concatenate([talk[: 4 * RATE], *[talk[RATE : RATE + RATE // 2]] * 12])
     final = [update for update in heard(model, speech, 1000, Cutting(longest=3.0)) if update.final]
@@ -209,3 +237,42 @@ def test_the_command(
     assert "--format txt or json" in capsys.readouterr().err
     assert main([*call[:-1], "--rate", "8000"]) == 2
     assert "give --stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["ctc"], indirect=True)
+@pytest.mark.timeout(600)
+def test_sherpa_finds_the_words_while_somebody_speaks(model: Model, talk: Samples, tmp_path: Path) -> None:
+    """Exported chunk by chunk, and searched by the graph: the words of our own stream, sentence by sentence, in blocks
+    of any size. After a sentence comes the noise of the recording, as it would at a microphone."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="ONNX is an extra: pip install 'roundelay[export]'")
+    assert main(["export", "sherpa", str(model.folder), "--out", str(tmp_path / "out")]) == 0
+    graph = tmp_path / "out/HLG.fst"
+    assert graph.is_file()
+    sherpa = pytest.importorskip("sherpa_onnx.lib._sherpa_onnx", reason="pip install sherpa-onnx")
+    about = json.loads((tmp_path / "out/about.json").read_text())
+    network = sherpa.OnlineWenetCtcModelConfig(str(tmp_path / "out/model.onnx"), **about["sherpa_onnx_chunks"])
+    recognizer = sherpa.OnlineRecognizer(
+        sherpa.OnlineRecognizerConfig(
+            feat_config=sherpa.FeatureExtractorConfig(**about["sherpa_onnx"]),
+            model_config=sherpa.OnlineModelConfig(
+                wenet_ctc=network, tokens=str(tmp_path / "out/tokens.txt"), num_threads=1
+            ),
+            ctc_fst_decoder_config=sherpa.OnlineCtcFstDecoderConfig(graph=str(graph)),
+            enable_endpoint=False,
+            decoding_method="greedy_search",
+        )
+    )
+    symbols = [line.split()[0] for line in (tmp_path / "out/words.txt").read_text().splitlines()]
+    final = [update for update in heard(model, talk, 1000) if update.final]
+    assert [update.segment.text.split() for update in final] == SENTENCES
+    for block, update in zip((100, 800, 3000, len(talk)), final, strict=True):
+        # sherpa-onnx waits for a whole chunk
+        piece = talk[round(update.segment.start * RATE) : round((update.segment.end + 0.5) * RATE)]
+        stream_of_it = recognizer.create_stream()
+        for at in range(0, len(piece), block):
+            stream_of_it.accept_waveform(RATE, piece[at : at + block])
+            while recognizer.is_ready(stream_of_it):
+                recognizer.decode_stream(stream_of_it)
+        result = recognizer.get_result(stream_of_it)
+        assert [symbols[number] for number in result.words] == update.segment.text.split()

@@ -111,6 +111,14 @@ def test_block_momentum_by_hand() -> None:
     assert recorded("diloco period=3") == [[-1.14] * 3, [-4.476] * 3, [-10.6884] * 3]
 
 
+def test_delayed_nesterov_by_hand() -> None:
+    # Reports of three learners move the centre by 0.1 of 1, 2 and 3, and the third by 0.3 x 0.9 v more: then it is
+    # where diloco is, for gradients are the same wherever they are taken.
+    reports = recorded("async-diloco period=2")
+    assert reports[0][:2] == [-0.1, -0.3]
+    assert [[row[2]] * 3 for row in reports] == recorded("diloco period=3")
+
+
 def test_a_centre_by_hand() -> None:
     # asgd: the centre goes to -1, -3, -6, -10, ...; a row is the centre as its learner left it.
     assert recorded("asgd") == [[-1.0, -3.0, -6.0], [-10.0, -15.0, -21.0], [-28.0, -36.0, -45.0]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roundelay.strategies import STRATEGIES
-from support import attached_laws
+from support import attached_laws, attached_resuming
 from support.attached_hosts import run_hosts
 from support.attached_laws import LEARNERS, OPTIMIZERS, SIZES, STEPS, alone, close, mlp
 from support.launched import reports, run_learners
@@ -126,6 +126,32 @@ def test_samplers_share_out_every_example_once(found: Found, law: str) -> None:
 def test_a_state_saved_and_loaded_changes_nothing(found: Found, strategy: str) -> None:
     law = found[f"going on {strategy}"]
     assert law[0]["straight"] == law[0]["values"] == law[1]["values"]
+
+
+@pytest.mark.parametrize("strategy", attached_resuming.SYNCHRONOUS)
+def test_a_session_saved_and_resumed_in_the_middle_of_an_epoch_goes_on_bit_for_bit(
+    found: Found, strategy: str, request: pytest.FixtureRequest
+) -> None:
+    """Adam's state, a schedule, dropout's random numbers and batch normalisation included."""
+    if f"resumed {strategy}" not in found:
+        assert request.node.callspec.params["found"] not in ("here", "hosts")
+        pytest.skip("run where all learners are on the host")
+    law = found[f"resumed {strategy}"]
+    for rank in range(LEARNERS):
+        assert law[rank]["straight"] == law[rank]["values"] == law[0]["values"]
+        assert law[rank]["rest"] == law[rank]["trained"] != []
+        assert law[rank]["steps"][0] == law[rank]["steps"][1]
+
+
+@pytest.mark.parametrize("kind", ["here", "hosts"])
+@pytest.mark.parametrize("strategy", attached_resuming.OTHERS)
+def test_other_learners_go_on_from_the_model_and_share_out_what_is_left_of_an_epoch(kind: str, strategy: str) -> None:
+    law = run(kind)[f"others {strategy}"]
+    for rank in range(LEARNERS):
+        close(law[rank]["one"], law[rank]["saved"])
+    (first, one, again), (second, _, other) = (law[rank]["trained"] for rank in range(LEARNERS))
+    whole = list(range(attached_resuming.EXAMPLES))
+    assert sorted(first + second + one + again + other) == sorted(2 * whole)
 
 
 def test_the_minibatches_here_are_uneven() -> None:

@@ -15,6 +15,7 @@ from roundelay.attached import Session
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import entering
 from roundelay.strategies import STRATEGIES
+from support import attached_resuming
 from support.launched import report
 
 PATIENCE = 60.0
@@ -272,6 +273,7 @@ def main() -> None:
     going_on()
     block_momentum()
     forward_without_step()
+    attached_resuming.main(DEVICE, sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ MANY = (
     "asgd period=3",
     "asgd staleness_aware=true",
     "asgd max_delay=8",
+    "async-diloco period=2",
     "easgd period=2",
     "easgd-sync period=2",
     "dpsgd",
@@ -51,6 +52,7 @@ MANY = (
     "adpsgd:exponential",
     "hadpsgd",
     "hadpsgd:fixed-ring node_size=1",
+    "a2cid2 mixing_rate=0.3 pull=0.8",
 )
 EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)

@@ -2,13 +2,14 @@
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.seal import TAG_BYTES, cut
-from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link, LinkOptions
+from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link, LinkClosed, LinkOptions
 
 SECRET = b"a secret of this run, 32 bytes .."
 HERE = ("127.0.0.1", 0)
@@ -79,6 +80,20 @@ def sealed(link: Link, kind: bytes = b"word", text: bytes = b"{}", payload: byte
 def put(link: Link, data: bytes) -> None:
     """Onto the wire, as it is."""
     link.write([memoryview(data)])
+
+
+@contextmanager
+def putting(link: Link, data: bytes) -> Iterator[None]:
+    """Onto the wire meanwhile: it may be more than the kernel keeps until somebody reads it."""
+
+    def write() -> None:
+        with suppress(LinkClosed):
+            put(link, data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    yield
+    thread.join()
 
 
 def pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:

@@ -1,6 +1,6 @@
 """A recogniser that hears words of one tone each: enough to see where every sample went."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from roundelay.core.streams import stream
 from roundelay.speech.scoring.formats.ctm import TimedWord
+from roundelay.transcription.live import Update
+from roundelay.transcription.transcript import placed
 
 Samples = npt.NDArray[np.float32]
 TONES = {"LOW": 400, "MIDDLE": 900, "HIGH": 1600, "TOP": 2400}  # Hz
@@ -80,3 +82,36 @@ class ToneRecogniser:
                 yield name, [heard(samples, self.sample_rate) for samples in pieces]
         for name, pieces in waiting:
             yield name, [heard(samples, self.sample_rate) for samples in pieces]
+
+
+class ToneListener:
+    """Implements `Listening`: words so far every tenth of a second, final ones once half a second of quiet follows."""
+
+    def __init__(self, sample_rate: int = 8000) -> None:
+        self.sample_rate = sample_rate
+        self._samples: Samples = np.zeros(0, np.float32)  # of the utterance
+        self._before = 0.0  # seconds that came before these
+
+    def push(self, samples: Samples) -> Iterator[Update]:
+        step = self.sample_rate // 10
+        for at in range(0, len(samples), step):
+            self._samples = np.concatenate([self._samples, samples[at : at + step]])
+            yield from self._heard(pause=0.5)
+
+    def finish(self) -> Iterator[Update]:
+        yield from self._heard(pause=0.0)
+
+    def _heard(self, pause: float) -> Iterator[Update]:
+        words, seconds = heard(self._samples, self.sample_rate).timed, len(self._samples) / self.sample_rate
+        if not words:
+            return
+        final = words[-1].start + words[-1].duration + pause <= seconds
+        found = placed([word.word for word in words], words if final else (), self._before, self._before + seconds)
+        if final:
+            self._samples, self._before = self._samples[:0], self._before + seconds
+        yield Update(self._before + seconds * (not final), self._before, found, final=final)
+
+
+def listen(sample_rate: int) -> Callable[[bool], ToneListener]:
+    """A factory of those, as a service has it."""
+    return lambda so_far: ToneListener(sample_rate)

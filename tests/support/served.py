@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from roundelay.transcription.serving.endpoint import refusal
 from roundelay.transcription.serving.http import Answer, Limits, listen
+from roundelay.transcription.serving.replies import refusal
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from roundelay.core.errors import UserError
 from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import ScannedLstm
 from roundelay.exporting.sherpa import search_graph, sherpa_ctc
+from roundelay.exporting.sherpa_streaming import SherpaChunks
 from roundelay.exporting.utterance import UtteranceScores, utterance_scores
 from roundelay.exporting.writing import (
     DESCRIPTION,
@@ -33,8 +34,10 @@ from roundelay.speech.decode.lm.estimate import estimate
 from roundelay.speech.decode.search import decode
 from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.parts import FeatureConfig, only_fbank
+from roundelay.speech.features.store import StoredPart
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.model_input import ModelInput
+from roundelay.speech.models.conformer import ConformerConfig
 from roundelay.speech.models.frames import log_likelihoods
 from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.search.fst import from_arrays
@@ -64,6 +67,58 @@ def model(name: str) -> AcousticModel:
 
 def scores_of(name: str) -> UtteranceScores:
     return utterance_scores(model(name), name)
+
+
+def in_chunks(normalise: Literal["speaker", "none"]) -> SherpaChunks:
+    """Rows of 3 frames, chunks of two rows, two of them seen before."""
+    config = ConformerConfig(
+        layers=2, width=16, heads=2, kernel=7, deltas=1, subsampling=3, attention_chunk=6, left_chunks=2
+    )
+    torch.manual_seed(1)
+    network = config.network([StoredPart("fbank", 4, 1, normalise)], 5).eval()
+    return SherpaChunks(network, (torch.zeros(4), torch.ones(4)))
+
+
+def run_in_chunks(chunks: SherpaChunks, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of all rows, and the second of the arrays that are kept at last."""
+    found, kept = [], chunks.given(0)[3:5]
+    for number, first in enumerate(range(0, len(features) - chunks.reach - chunks.frames + 1, chunks.frames)):
+        _, offset, required, _, _, seen = chunks.given(number)
+        scores, *kept = chunks(
+            features[None, first : first + chunks.frames + chunks.reach], offset, required, *kept, seen
+        )
+        found.append(scores[0])
+    return torch.cat(found), kept[1]
+
+
+def test_for_sherpa_chunks_have_the_scores_of_a_stream(one_thread: None) -> None:
+    """Of features that are not normalised: the rows that `transcribe --stream` searches."""
+    chunks = in_chunks("none")
+    features = torch.randn(6 * 9 + 2, 4, generator=torch.Generator().manual_seed(2))
+    streamed = chunks.network.streamed(torch.zeros(4), torch.ones(4))
+    assert streamed is not None
+    with torch.inference_mode():
+        found, _ = run_in_chunks(chunks, features)
+    expected = streamed.push(features).log_softmax(-1)
+    assert len(found) == 18
+    torch.testing.assert_close(found, expected[:18], rtol=1e-4, atol=1e-4)
+
+
+def test_for_sherpa_a_chunk_is_normalised_by_all_that_came(one_thread: None) -> None:
+    """By no more than the average speaker has to lend; of five seconds by nothing else."""
+    chunks = in_chunks("speaker")
+    features = 3 + 2 * torch.randn(6 * 90 + 2, 4, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        _, kept = run_in_chunks(chunks, features)
+        mean, variance, last = chunks._kept(kept)
+        some, all_ = (chunks._statistics(mean, variance, torch.tensor([frames])) for frames in (250, 540))
+    heard = features[: 6 * 90]
+    torch.testing.assert_close(mean, heard.mean(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(variance, heard.var(0, correction=0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(last, heard[-2:])
+    torch.testing.assert_close(all_, (heard.mean(0), heard.std(0, correction=0)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(some[1].square(), 0.5 * heard.var(0, correction=0) + 0.5, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(some[0].mean(), heard.mean(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", WHOLE)

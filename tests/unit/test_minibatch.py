@@ -49,6 +49,12 @@ def test_what_cannot_be_cut_is_said_with_its_option(size: MinibatchSize, sequenc
         size.frames(4, 5000, sequences)
 
 
+def test_examples_that_are_no_frames_are_called_by_their_name() -> None:
+    complaint = r"training\.minibatch is 16 sequences, but there are only 4 training utterances\."
+    with pytest.raises(UserError, match=complaint):
+        MinibatchSize(16, "sequences").frames(1, 4, 4, "utterances")
+
+
 def test_words() -> None:
     assert MinibatchSize(4096).text(4) == "4,096 frames a round (1,024 a learner)"
     assert MinibatchSize(256, "sequences", True).text(4) == "256 sequences a learner (1,024 a round)"

@@ -15,7 +15,7 @@ from roundelay.reports import load_runs, render_html
 from roundelay.reports.mistakes import HeardUtterance
 from roundelay.reports.page import MANY_SERIES
 from roundelay.speech.audio.picture import flac, spectrogram_png
-from roundelay.storm.both import StormOptions, StormResult
+from roundelay.storm.both import RunEnd, StormOptions, StormResult
 from roundelay.storm.page import render_page
 from roundelay.storm.story import Story, Struck
 from roundelay.transcription.serving.endpoint import Endpoint, Service
@@ -24,7 +24,7 @@ from roundelay.transcription.transcribing import Options
 from support.browser import Browser, Page, axe_source, chromium
 from support.decoded_runs import two
 from support.fake_runs import Fake, write_run
-from support.recogniser import ToneRecogniser, tones
+from support.recogniser import ToneRecogniser, listen, tones
 from support.served import served
 
 RATE = 16000
@@ -43,7 +43,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served_page(browser: Browser) -> Iterator[Page]:
-    with served(Endpoint(Service(ToneRecogniser(RATE), "tones", Options())).answer, Limits()) as port:
+    with served(Endpoint(Service(ToneRecogniser(RATE), "tones", Options(), listen(RATE))).answer, Limits()) as port:
         yield browser.page(f"http://localhost:{port}/")
 
 
@@ -71,17 +71,22 @@ def report(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Page:
 
 
 def test_a_visitor_records_and_reads(served_page: Page) -> None:
-    """The button says what it does, and each step is said aloud: `role=status` and `aria-live`."""
+    """Words come while somebody speaks. The button says what it does, and each step is said aloud: `role=status` and
+    `aria-live`, but not words that may still change."""
     served_page.tab_to("#record")
     served_page.press(" ")
     served_page.until("document.getElementById('status').textContent.startsWith('Recording')")
     assert served_page.run("document.activeElement.textContent") == "Stop"
-    served_page.run("new Promise((done) => setTimeout(done, 5000))")  # somebody speaks
+    said = "document.getElementById('text').textContent.trim()"
+    served_page.until("document.getElementById('sofar').textContent")
+    assert served_page.run("document.getElementById('sofar').closest('[aria-live]')") is None
+    served_page.until(f"/ /.test({said})")  # the file is played again and again: two words are final
+    assert served_page.run("document.getElementById('status').textContent").startswith("Recording")
     served_page.press("Enter")
     served_page.until("/words? in|No words|Not |No micro/.test(document.getElementById('status').textContent)")
     assert served_page.run("document.activeElement.textContent") == "Record"
     text = served_page.run("document.getElementById('text').textContent").split()
-    # The file is played again and again, from a place of its own: some part of it is heard.
+    # The file is played from a place of its own: some part of it is heard.
     assert len(text) >= 2
     assert set(text) <= set(WORDS)
     rows = served_page.run("[...document.querySelectorAll('#words tbody tr')].map((r) => r.innerText.split('\\t'))")
@@ -124,10 +129,11 @@ def test_a_file_is_chosen_without_a_mouse(served_page: Page, talk: Path) -> None
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_on_the_served_page(served_page: Page, talk: Path, dark: bool) -> None:
-    """With words on it."""
+    """With words on it, and those of somebody who still speaks."""
     axe = axe_source()
     served_page.look(dark=dark)
     choose(served_page, talk)
+    served_page.run("soFar('LOW'); say('Recording ...')")
     assert served_page.problems(axe) == []
 
 
@@ -149,7 +155,7 @@ def test_a_film_is_played_by_the_keyboard(browser: Browser, tmp_path: Path) -> N
         story.see_living(at, ranks)
     story.struck.append(Struck(10.0, "kill", 1, 10.0))
     story.seconds = 30.0
-    results = Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE))
+    results = RunEnd.of(Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE)))
     shown = tmp_path / "storm.html"
     write_text(shown, render_page(StormResult(story, story, (results, results)), StormOptions("demo", tmp_path)))
     page = browser.page(shown.as_uri())

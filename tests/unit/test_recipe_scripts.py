@@ -62,7 +62,7 @@ def check_order(commands: list[list[str]]) -> None:
             assert any(folder.name == "adaptation" for folder in there)
         elif words[0] in ("realign", "decode"):
             assert there.issuperset(options.exp)
-            assert words[0] == "realign" or all(Path(other) in there for other in options.others)
+            assert words[0] == "realign" or all(Path(other.split(":")[0]) in there for other in options.others)
             there.update([options.out] if options.out else [])
 
 

@@ -1,12 +1,10 @@
 """A model behind HTTP: what clients ask is answered in their shape, and nobody can ask for too much."""
 
-import http.client
 import io
 import json
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,47 +15,18 @@ from roundelay.transcription.serving.endpoint import ENDPOINT, MODELS, Endpoint,
 from roundelay.transcription.serving.form import read_form
 from roundelay.transcription.serving.http import Limits, Refused
 from roundelay.transcription.transcribing import Options
-from support.recogniser import ToneRecogniser, tones
+from support.asking import Server, message
+from support.recogniser import ToneRecogniser, listen, tones
 from support.served import served
 
 RATE = 8000
 PAGE = Path(endpoint.__file__).with_name("page.html").read_text()
 
 
-@dataclass(frozen=True)
-class Server:
-    """A server on a free port."""
-
-    port: int
-
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the reply."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, body or None, {k.replace("_", "-"): v for k, v in headers.items()})
-            reply = connection.getresponse()
-            return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
-        finally:
-            connection.close()
-
-    def post(self, file: bytes | None, **fields: str) -> tuple[int, dict[str, str], bytes]:
-        """A recording, as a form."""
-        boundary = "----a-boundary"
-        parts = [f'Content-Disposition: form-data; name="{k}"\r\n\r\n{v}'.encode() for k, v in fields.items()]
-        if file is not None:
-            head = (
-                b'Content-Disposition: form-data; name="file"; filename="talk.wav"\r\nContent-Type: audio/wav\r\n\r\n'
-            )
-            parts.append(head + file)
-        body = b"".join(b"--" + boundary.encode() + b"\r\n" + part + b"\r\n" for part in parts)
-        body += f"--{boundary}--\r\n".encode()
-        return self.ask("POST", ENDPOINT, body, Content_Type=f'multipart/form-data; boundary="{boundary}"')
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """It recognises tones; limits are low."""
-    service = Service(ToneRecogniser(RATE), "tones", Options(most_seconds=20))
+    service = Service(ToneRecogniser(RATE), "tones", Options(most_seconds=20), listen(RATE))
     with served(Endpoint(service).answer, Limits(body=600_000, seconds=1.0, connections=8)) as port:
         yield Server(port)
 
@@ -105,12 +74,6 @@ def test_the_page_asks_nobody_else() -> None:
     assert f'fetch("{ENDPOINT}"' in PAGE
     assert re.search(r'<html lang="en">', PAGE)
     assert set(re.findall(r'\$\("(\w+)"\)', PAGE)) <= set(re.findall(r'id="(\w+)"', PAGE))
-
-
-def message(reply: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    error = json.loads(reply[2])["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return reply[0], error["message"]
 
 
 def test_what_is_refused(server: Server) -> None:

@@ -1,17 +1,26 @@
 """A storm's schedule of faults, the numbers that follow from what was seen, and its page."""
 
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import roundelay
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
+from roundelay.core.progress import Silent
 from roundelay.core.records import CurvePoint, Results, to_line
-from roundelay.storm.both import StormOptions, StormResult
-from roundelay.storm.faults import FAULTS, LASTS_AT_MOST, SPARES_THE_FIRST, checked_kinds, schedule
+from roundelay.storm import running
+from roundelay.storm.both import RunEnd, StormOptions, StormResult
+from roundelay.storm.faults import FAULTS, LASTS_AT_MOST, checked_kinds, schedule
+from roundelay.storm.hosted import HostedCommand, Look, StormCommand
+from roundelay.storm.noted import leave_notes
+from roundelay.storm.notes import LABEL, NOTE_NAME, Note, note_of
 from roundelay.storm.page import render_page
 from roundelay.storm.story import Story, Struck
 from roundelay.storm.training import EventsTail
@@ -20,12 +29,12 @@ from support.fake_runs import Fake, write_run
 
 def test_faults_come_as_a_poisson_process() -> None:
     """Gaps are exponential: mean and standard deviation are equal, here within 4 standard errors."""
-    found = list(islice(schedule(3, 4, 15.0, 3.0, tuple(FAULTS)), 4000))
+    found = list(islice(schedule(3, 4, 15.0, 3.0, tuple(FAULTS), ("crash", "cut")), 4000))
     gaps = np.diff([0.0, *(fault.at for fault in found)])
     assert abs(gaps.mean() - 15) < 4 * 15 / 4000**0.5
     assert abs(gaps.std() - 15) < 4 * 15 * 2**0.5 / 4000**0.5
     assert {fault.kind for fault in found} == set(FAULTS)
-    assert {fault.host for fault in found if fault.kind in SPARES_THE_FIRST} == {1, 2, 3}
+    assert {fault.host for fault in found if fault.kind in ("crash", "cut")} == {1, 2, 3}
     assert {fault.host for fault in found if fault.kind == "kill"} == {0, 1, 2, 3}
     assert max(fault.seconds for fault in found) <= LASTS_AT_MOST * 3.0
 
@@ -75,9 +84,9 @@ def test_the_page_tells_the_share_and_every_fault(tmp_path: Path) -> None:
     calm = Story(2)
     calm.see_frames(0.0, 0)
     calm.see_frames(24.0, 2400)
-    results = Results.from_json(read_json(write_run(tmp_path, Fake(label="<b>adpsgd")) / Results.FILE))
+    outcome = RunEnd.of(Results.from_json(read_json(write_run(tmp_path, Fake(label="<b>adpsgd")) / Results.FILE)))
     options = StormOptions("demo", tmp_path)
-    result = StormResult(calm, story(), (results, results))
+    result = StormResult(calm, story(), (outcome, outcome))
     assert result.share == pytest.approx(24 / 29)
     page = render_page(result, options)
     assert page == render_page(result, options)
@@ -85,6 +94,107 @@ def test_the_page_tells_the_share_and_every_fault(tmp_path: Path) -> None:
     assert "<b>adpsgd" not in page
     assert len(re.findall("<tr>", page)) == 3  # titles, and two faults
     assert result.to_json()["victim_s"] == (3.0, 3.0)
+    assert "would not have ended" not in page
+    storm = story()
+    storm.calmed = 26.0
+    assert "there were none after 25 s" in render_page(replace(result, storm=storm), options)
+
+
+class Fragile(HostedCommand):
+    """A synchronous run on a clock that only pauses move: every crash ends it, and it begins anew. It starts within a
+    second or so, and takes so many seconds of work."""
+
+    def __init__(self, folder: Path, starting: float, work: float) -> None:
+        self.clock, self._starting, self._work, self._began, self._dead = 0.0, starting, work, 0.0, False
+        super().__init__(NoHosts(), Never(folder / "run", 2, 1))  # type: ignore[arg-type]
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def start(self, host: int) -> None:
+        if host == 0:
+            self._began, self._dead = self.clock + self._starting, False
+
+    def status(self, host: int) -> int | None:
+        if self._dead:
+            return 1
+        return 0 if self.clock - self._began > self._work else None
+
+    def look(self) -> Look:
+        return Look(counted=(int(10 * (self.clock - self._began)),) if self.clock > self._began else ())
+
+    def crash(self, host: int) -> None:
+        self._dead = True
+
+    def end(self, host: int) -> None:
+        pass
+
+    def learner(self, host: int, choice: float) -> int | None:
+        return None
+
+
+class NoHosts:
+    def heal(self, host: int) -> None:
+        pass
+
+    def rate(self, rate: str, *hosts: int) -> None:
+        pass
+
+    def processes(self, host: int) -> list[int]:
+        return []
+
+
+class Never(StormCommand):
+    spares_the_first = ("crash",)
+    comes_back = True
+
+    def told(self) -> dict[str, Any]:
+        return {}
+
+    def on(self, hosts: Any) -> HostedCommand:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("starting", "calmed"), [(0.1, 61.0), (30.0, 150.0)])
+def test_a_run_that_faults_never_let_end_ends_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: float, calmed: float
+) -> None:
+    """A fault a second: what needs nine seconds is not done in a minute; what needs half a minute to start never
+    starts, and three vain starts are enough."""
+    run = Fragile(tmp_path, starting, work=9.0)
+    monkeypatch.setattr(running, "pause", run.pause)
+    monkeypatch.setattr(running, "steady_clock", lambda: run.clock)
+    faults = schedule(0, 2, 1.0, 0.5, ["crash"], ("crash",))
+    seen = running._Watcher(run, faults, 0.5, Silent(), 60.0).run()
+    assert seen.calmed is not None
+    assert seen.calmed <= calmed
+    assert seen.starts > 1
+    assert seen.seconds < seen.calmed + 3 * (starting + 9.0)
+    assert seen.progress[-1][1] >= 85
+
+
+def test_a_note_of_a_learner_is_read_whole_or_not_at_all() -> None:
+    note = Note(steps=7, living=(0, 2, 62), at=3.5)
+    assert note_of(note.packed()) == note
+    assert note_of(note.packed()[:-1]) is None
+    assert note_of(note.packed()[:-8] + Note(8, (), 0.0).packed()[-8:]) is None
+
+
+def test_a_learner_of_a_script_leaves_a_note_after_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roundelay, "attach", roundelay.attach)
+    leave_notes(tmp_path)
+    module = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with roundelay.attach(module, optimizer, "ssgd") as session:
+        for step in range(3):
+            optimizer.zero_grad()
+            module(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            note = note_of((tmp_path / NOTE_NAME.format(rank=0)).read_bytes())
+            assert note is not None
+            assert step <= note.steps <= session.steps
+            assert note.living == (0,)
+    assert (tmp_path / LABEL).read_text() == "ssgd, 1 learners"
 
 
 def test_records_are_told_once_when_a_log_is_cut_back(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.seal import RECORD_BYTES
 from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkClosed, Tampered
-from support.links import SECRET, listening, pair, put, raw, sealed, sealed_payload, still_open_to_ours
+from support.links import SECRET, listening, pair, put, putting, raw, sealed, sealed_payload, still_open_to_ours
 from support.until import until
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -37,8 +37,7 @@ DEEP = b"[" * 200_000 + b"]" * 200_000
 )
 def test_a_malformed_frame_closes_its_link_and_no_other(bad: dict[str, Any]) -> None:
     with pair(largest=1000) as (near, far, listener):
-        put(near, sealed(near, **bad))
-        with pytest.raises(BadFrame) as found:
+        with putting(near, sealed(near, **bad)), pytest.raises(BadFrame) as found:
             far.receive(60.0)
         assert not isinstance(found.value, Tampered)
         assert far.closed
@@ -103,11 +102,11 @@ def test_random_changes_of_good_frames(seed: int, encrypts: bool) -> None:
         ends = np.cumsum([len(one) for one in frames])
         data, at = bytearray(good), int(numbers.integers(len(good)))
         data[at] ^= 1 << int(numbers.integers(8))
-        put(near, bytes(data))
-        for n in range(int(np.searchsorted(ends, at, "right"))):
-            assert far.receive(60.0).header["n"] == (0, 3, 40, 200)[n]
-        with pytest.raises(Tampered):
-            far.receive(60.0)
+        with putting(near, bytes(data)):
+            for n in range(int(np.searchsorted(ends, at, "right"))):
+                assert far.receive(60.0).header["n"] == (0, 3, 40, 200)[n]
+            with pytest.raises(Tampered):
+                far.receive(60.0)
         assert far.closed
         assert (listener.rejected.malformed, listener.rejected.tampered, listener.rejected.strangers) == (0, 1, 0)
 
@@ -149,3 +148,20 @@ def test_nothing_unverified_is_written_into_the_buffer_of_the_receiver() -> None
                 far.receive(60.0, into=into)
             thread.join()
             assert into == b"x" * 2 * RECORD_BYTES + bytes(RECORD_BYTES)
+
+
+@pytest.mark.parametrize("encrypts", [True, False])
+def test_what_is_opened_in_place_is_what_was_sent_or_nothing_is_received(encrypts: bool) -> None:
+    """Payloads of whole records and of a rest, in a buffer that is larger; then one whose last record was changed."""
+    with pair(encrypts=encrypts) as (near, far, listener):
+        into = bytearray(3 * RECORD_BYTES)
+        for size in (0, 5, RECORD_BYTES, 2 * RECORD_BYTES + 7):
+            sent = np.random.default_rng(size).bytes(size)
+            with putting(near, sealed(near, payload=sent)):
+                assert bytes(far.receive(60.0, into=into, in_place=True).payload) == sent
+        data = bytearray(sealed(near, payload=bytes(2 * RECORD_BYTES)))
+        data[-RECORD_BYTES // 2] ^= 1
+        with putting(near, bytes(data)), pytest.raises(Tampered):
+            far.receive(60.0, into=into, in_place=True)
+        assert far.closed
+        assert listener.rejected.tampered == 1

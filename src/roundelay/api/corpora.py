@@ -1,4 +1,4 @@
-"""Corpora from Python: prepare, align."""
+"""Corpora from Python: prepare, inspect, align."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,8 @@ from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.recipes.recipe import Recipe
+from roundelay.speech.corpus.inspection.findings import Inspection
+from roundelay.speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
 from roundelay.speech.corpus.named import prepare_named
 from roundelay.speech.corpus.options import DEFAULTS, PrepareOptions
 from roundelay.speech.corpus.readers import READERS
@@ -18,6 +20,8 @@ from roundelay.speech.hmm.alignment import AlignSummary
 from roundelay.speech.hmm.flat_start import train_alignments
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.terminal import Bar
+
+INSPECTED = InspectOptions()
 
 
 class Sources(TypedDict, total=False):
@@ -65,6 +69,19 @@ def prepare(
 def usual_data(name: str) -> Path:
     """The folder of a prepared corpus, where the user does not name one."""
     return Path(READERS[name].data or f"data/{name}")
+
+
+def inspect(corpus: Path | str, options: InspectOptions = INSPECTED, *, progress: Progress | None = None) -> Inspection:
+    """Find what is odd in a corpus, and what mends it; nothing is written.
+
+    Args:
+        corpus: a prepared one, a Kaldi data directory, or a folder that holds several.
+
+    Raises:
+        UserError: there is no corpus; its faults are findings.
+    """
+    need("speech", "inspect")
+    return inspect_corpus(Path(corpus), options, progress or Bar())
 
 
 def align(recipe: str | Path | Recipe, overrides: Overrides = (), *, progress: Progress | None = None) -> AlignSummary:

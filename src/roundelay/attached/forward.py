@@ -46,7 +46,7 @@ def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle]:
     module only the root has it, whose hook is not compiled."""
     hook, owners = BeforeForward(session), _owners(module)
     for kind in {type(part) for part in owners} - copyreg.dispatch_table.keys():
-        copyreg.pickle(kind, _without_hook)  # type: ignore[arg-type]
+        copyreg.pickle(kind, _without_hook)
     return [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
 
 

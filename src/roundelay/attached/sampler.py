@@ -1,11 +1,13 @@
 """Minibatches for a data loader, drawn so that a slow learner draws fewer."""
 
 from collections import Counter
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from roundelay.attached.data_position import DataPosition, Key, PassLeft
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -22,7 +24,8 @@ class SharedSampler(Sampler[list[int]]):
 
     A data loader with workers draws ahead: `num_workers x prefetch_factor` minibatches belong to a learner before it
     comes to train them. So keep both small (0 or 1 worker, prefetch_factor 2) where learners differ in speed; those
-    drawn ahead by a learner that dies are lost for the epoch, but for the last.
+    drawn ahead by a learner that dies are lost for the epoch, but for the last. The same holds for those drawn ahead
+    when a session is saved in the middle of an epoch; without workers nothing is lost.
     """
 
     def __init__(
@@ -38,11 +41,23 @@ class SharedSampler(Sampler[list[int]]):
         if examples < 1 or batch_size < 1:
             raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")
         self._learner, self._number, self._shuffle, self._seed = learner, number, shuffle, seed
-        self._round = batch_size * learner.learners
-        self._examples = examples // self._round * self._round if drop_last else examples
+        self._batch_size = batch_size
+        whole = batch_size * learner.learners
+        self._examples = examples // whole * whole if drop_last else examples
         self._of = examples
         self._epoch = 0
         self._gone_through: Counter[int] = Counter()
+        self._left: dict[Key, PassLeft] = {}
+        """Passes that a session before has left under way."""
+        self._now: _Pass | None = None
+        self.completed: Callable[[], int] = lambda: 0
+        """Number of steps the learner has completed: what was drawn since is not trained yet."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next pass: where a session has resumed in the middle of one, that epoch, so that a loop
+        begins with it: `for epoch in range(sampler.epoch, epochs)`."""
+        return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the order of the next pass. Without a call each pass takes the next order."""
@@ -50,29 +65,101 @@ class SharedSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Minibatches a learner is given in an epoch: exact under a synchronous strategy, else on average."""
-        return EpochPlan(0, self._examples, self._round, self._learner.learners, 0).rounds
+        return self._plan(0, self._learner.learners, self._examples).rounds
+
+    def _plan(self, epoch: int, cut: int, examples: int) -> EpochPlan:
+        """An epoch, cut for so many learners."""
+        return EpochPlan(epoch, examples, self._batch_size * cut, cut, self._seed)
 
     def __iter__(self) -> Iterator[list[int]]:
-        learner, epoch = self._learner, self._epoch
-        self._epoch = epoch + 1
-        key = (self._number, epoch, self._gone_through[epoch])
-        self._gone_through[epoch] += 1
-        plan = EpochPlan(epoch, self._examples, self._round, learner.learners, self._seed)
-        order = EpochPlan(epoch, self._of, self._round, learner.learners, self._seed).order()
-        if not self._shuffle:
-            order = np.arange(self._of)
-        for index in self._indices(key, plan):
-            piece = plan.piece(index)
-            if piece.frames:
-                yield order[piece.start : piece.stop].tolist()
+        epoch = self._epoch
+        times = self._gone_through[epoch]
+        self._epoch, self._gone_through[epoch] = epoch + 1, times + 1
+        left = self._left.pop((epoch, times), None) or self._whole_pass()
+        plan = self._plan(epoch, left.cut, left.examples)
+        order = self._plan(epoch, left.cut, self._of).order() if self._shuffle else np.arange(self._of)
+        self._now = now = _Pass((epoch, times), left)
+        try:
+            for index in self._indices((self._number, epoch, times), plan, left.pieces):
+                now.take(index, self.completed())
+                piece = plan.piece(index)
+                if piece.frames:
+                    yield order[piece.start : piece.stop].tolist()
+        finally:
+            if self._now is now:
+                self._now = None
 
-    def _indices(self, key: tuple[int, int, int], plan: EpochPlan) -> Iterator[int]:
+    def _whole_pass(self) -> PassLeft:
         learner = self._learner
+        own: Sequence[int] = ()
         if learner.strategy.traits.synchronous:
-            yield from range(learner.rank, plan.pieces, learner.learners)
-            return
-        while (index := learner.draw_piece(key, plan.pieces)) is not None:
-            yield index
+            own = range(learner.rank, self._plan(0, learner.learners, self._examples).pieces, learner.learners)
+        return PassLeft(learner.learners, self._examples, own)
+
+    def _indices(self, key: tuple[int, int, int], plan: EpochPlan, own: Sequence[int]) -> Iterator[int]:
+        learner = self._learner
+        yield from own
+        if not learner.strategy.traits.synchronous:
+            while (index := learner.draw_piece(key, plan.pieces)) is not None:
+                yield index
+
+    def state(self) -> dict[str, Any]:
+        """Its position, for a save: that of the pass under way, or of the next."""
+        now, times, left = self._now, dict(self._gone_through), dict(self._left)
+        key = self._epoch, times.get(self._epoch, 0)
+        if now is not None:
+            key = now.key
+            times[key[0]], left[key] = key[1], now.left(self.completed())
+        return {
+            "number": self._number,
+            "learners": self._learner.learners,
+            "batch_size": self._batch_size,
+            "dataset": self._of,
+            "examples": self._examples,
+            "epoch": key[0],
+            "nth": key[1],
+            "times": [list(one) for one in times.items()],
+            "left": [[*key, one.to_plain()] for key, one in left.items()],
+        }
+
+    def go_on(self, position: DataPosition) -> None:
+        """Begin where a session before has stopped.
+
+        Raises:
+            UserError: that one shared out other examples.
+        """
+        if (position.batch_size, position.dataset) != (self._batch_size, self._of):
+            raise UserError(
+                f"sampler {self._number} of this session shares out {self._of} examples in minibatches of "
+                f"{self._batch_size}, that of the save {position.dataset} in minibatches of {position.batch_size}: "
+                "make the same samplers in the same order to resume where the data were."
+            )
+        self._epoch, self._gone_through = position.epoch, Counter(position.times)
+        self._left = dict(position.left)
+
+
+class _Pass:
+    """A pass under way, of which so much was left when it began here."""
+
+    def __init__(self, key: Key, begun: PassLeft) -> None:
+        self.key, self._begun = key, begun
+        self._taken, self._completed = 0, -1
+        self._since: list[int] = []  # drawn since the last step that was completed
+
+    def take(self, index: int, completed: int) -> None:
+        """Minibatch `index` is drawn, after so many completed steps."""
+        if completed != self._completed:
+            self._since, self._completed = [], completed
+        self._since.append(index)
+        self._taken += 1
+
+    def left(self, completed: int) -> PassLeft:
+        """Minibatches that are still this learner's, after so many completed steps: those drawn and not trained, and
+        those of its own that are not drawn."""
+        own = self._begun.pieces[self._taken :]
+        if completed == self._completed:
+            own = [*self._since, *own]
+        return PassLeft(self._begun.cut, self._begun.examples, own)
 
 
 def size_of(dataset: Sized | int) -> int:

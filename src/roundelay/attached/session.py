@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
 from roundelay.attached.sampler import SharedSampler, size_of
+from roundelay.attached.saves import SessionSaves, fitting, look_for
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.configure import build
@@ -46,6 +48,7 @@ def attach(
     seed: int = 0,
     patience: float = 300.0,
     hosts: Mapping[str, Any] | None = None,
+    resume: str | Path | None = None,
     **options: Any,
 ) -> "Session":
     """Train `module` together with the other learners, of this host or of several. `optimizer.step()` is the session's
@@ -64,6 +67,8 @@ def attach(
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`), and `listen`, the address at which this host listens.
+        resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
+            for the first start of a command that is to go on by itself.
         options: of the strategy, as `period=20`.
 
     Raises:
@@ -84,16 +89,16 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"))
-    return Session(module, [unwrapped(one) for one in several], world, terms)
+    return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 
 class Session:
     """One learner's part in training together; see `attach`. Also a context manager that closes itself.
 
-    `consensus`, `meet`, `state_dict`, `load_state_dict` and `close` are meetings: every learner must come to them,
-    equally often and in the same order. Between two meetings each may take as many steps as it has data for. Under a
-    strategy whose learners wait for each other, those who come early take part with empty minibatches until all have
-    come; nobody hangs, and an empty minibatch changes no mean.
+    `consensus`, `meet`, `state_dict`, `load_state_dict`, `save` and `close` are meetings: every learner must come to
+    them, equally often and in the same order. Between two meetings each may take as many steps as it has data for.
+    Under a strategy whose learners wait for each other, those who come early take part with empty minibatches until all
+    have come; nobody hangs, and an empty minibatch changes no mean.
 
     Every method that waits for others, `optimizer.step` among them, may raise
 
@@ -103,17 +108,35 @@ class Session:
         SystemExit     143, at the end of a step: the process was sent SIGTERM; see `stopping`
     """
 
-    def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer], world: World, terms: AttachTerms) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        world: World,
+        terms: AttachTerms,
+        resume: Path | None = None,
+    ) -> None:
         self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
         device = device_of(module, world.rank)
+        wanted = fitting(module, self.optimizers, world.rank, world.learners, terms.strategy)
+        found = None if resume is None else look_for(resume, wanted)
         self._buffers = Buffers(module)
         self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
-        self._samplers = 0
+        self._samplers: list[SharedSampler] = []
+        self.resumed: Mapping[str, Any] | None = None
+        """The values given as `also` to the save that this session goes on from; None: it began anew."""
         if not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
             self._buffers.unpack(learner.arena.shown(self.rank))
+        self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
+        if resume is not None:
+            try:
+                self.resumed = self._saves.resume(resume, found)
+            except BaseException:
+                self._steps.release(None, FAILED)
+                raise
 
     @property
     def optimizer(self) -> Optimizer:
@@ -192,7 +215,8 @@ class Session:
         learners. The rest is this learner's own.
         """
         state: dict[str, Any] = {}
-        parameters, buffers = self._consensus("state_dict()", lambda: state.update(self._learner.state()))
+        saved = self._learner.saved
+        parameters, buffers = self._consensus("state_dict()", lambda: state.update(**saved.own(), **saved.centre()))
         with self._holding(parameters, buffers):
             model = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
         return {
@@ -223,8 +247,26 @@ class Session:
                 f"rank {self.rank}: this state has {state['row'].numel()} trainable parameters, the module "
                 f"{self._steps.parameters.count}: it is of another module."
             )
-        self._meet("load_state_dict()", lambda: self._learner.load(dict(state)))
+        self._meet("load_state_dict()", lambda: self._learner.saved.load(state))
         self._buffers.unpack(state["buffers"])
+
+    def save(self, directory: str | Path, also: Mapping[str, Any] | None = None) -> Path:
+        """Save all that the session needs to go on from here, by `attach(..., resume=directory)`: each learner its own
+        part, without waiting for the others' disks. The save before it stays until the next.
+
+        Args:
+            directory: of this training alone; on several hosts each may have its own.
+            also: whatever else the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
+                `session.resumed` after it was resumed.
+
+        Returns:
+            The folder of this save in it.
+
+        Raises:
+            UserError: it cannot be written, or the directory holds saves of another training; names the file.
+        """
+        self._steps.check_open("save")
+        return self._saves.save(Path(directory), also or {}, self._samplers)
 
     def close(self) -> None:
         """Meet for the last time. The module is left with the model to evaluate, and is the user's again. Safe to call
@@ -288,8 +330,13 @@ class Session:
             seed: of the order; the same on all learners.
             drop_last: leave out the last, smaller round.
         """
-        self._samplers += 1
-        return SharedSampler(self._learner, self._samplers, size_of(dataset), batch_size, shuffle, seed, drop_last)
+        number, steps = len(self._samplers) + 1, self._steps
+        sampler = SharedSampler(self._learner, number, size_of(dataset), batch_size, shuffle, seed, drop_last)
+        sampler.completed = lambda: steps.completed
+        if number in self._saves.samplers:
+            sampler.go_on(self._saves.samplers[number])
+        self._samplers.append(sampler)
+        return sampler
 
     # Inside -----------------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class Steps:
 
     examples: float = 1
     """Weight of gradients; see `Session`."""
+    completed = 0
+    """Steps that the loop has asked for, skipped ones included."""
 
     def __init__(
         self,
@@ -191,6 +193,7 @@ class Steps:
             self._given, self._asked, self._skip = set(), set(), False
             self._late, self._fingerprint = None, 0
         self._stepped = True
+        self.completed += 1
         self.show_home()
 
     def _update(self, gradient: Tensor, own: bool, given: Sequence[bool]) -> bool:

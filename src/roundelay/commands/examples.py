@@ -36,12 +36,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "roundelay train demo --exp exp/demo/one",
         "roundelay train demo --exp exp/demo/four --strategy adpsgd:random-ring --learners 4",
+        "roundelay train demo --exp exp/demo/auto --strategy auto --learners 4",
         "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
     ),
     "replay": ("roundelay replay exp/demo/four",),
     "storm": (
         "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
         "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
+        "roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20",
     ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "decode": (
@@ -82,6 +84,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "simulate": (
         "roundelay simulate --learners 16 --straggler 3:4x",
         "roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only",
+    ),
+    "advise": (
+        "roundelay advise cluster.yaml --parameters 12.5e6",
+        "roundelay advise cluster.yaml --learning-rate 0.04 --format json",
+        "roundelay advise --probe an4 --machines 2 --link 100mbit",
+        "roundelay advise --run exp/an4/adpsgd --target-loss 1.4",
     ),
     "compare": (
         "roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3",

@@ -1,12 +1,11 @@
 """Packed models trained on with somebody's own speech: finetune."""
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
-from roundelay.terminal import Bar, console
+from roundelay.terminal import console
 
 
 def add(command: Command) -> None:
@@ -57,20 +56,11 @@ def add(command: Command) -> None:
 
 
 def _finetune(options: argparse.Namespace) -> None:
-    from roundelay.packed.finetuning import Finetuning, finetune
-    from roundelay.packed.making import refuse_existing
-    from roundelay.packed.small_steps import SmallSteps
-    from roundelay.packed.speech_data import read_training_speech
-    from roundelay.speech.corpus.formats.recordings import RecordingOptions
+    from roundelay.api.packing import finetune
 
-    given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "layers", "hold", "seed")}
-    steps = SmallSteps(**{name: value for name, value in given.items() if value is not None})
-    how = Finetuning(options.out, options.words, steps, options.confidence)
-    refuse_existing(options.out)
-    with tempfile.TemporaryDirectory() as converted:
-        recordings = RecordingOptions(Path(converted), together=True)
-        data = read_training_speech(options.data, options.split, options.source, Bar(), recordings)
-        done = finetune(options.model, data, how, Bar())
+    named = ("source", "epochs", "learning_rate", "layers", "hold", "seed", "confidence")
+    given = {name: value for name in named if (value := getattr(options, name)) is not None}
+    done = finetune(options.model, options.data, options.out, words=options.words, splits=options.split, **given)
     for remark in done.remarks:
         console.print(f"warning: {remark}", markup=False)
     console.print(

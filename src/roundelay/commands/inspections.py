@@ -44,11 +44,12 @@ def add(command: Command) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from roundelay.speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
+    from roundelay.api.corpora import inspect
+    from roundelay.speech.corpus.inspection.inspect import InspectOptions
 
     splits = dict(_split(text) for text in options.split)
     how = InspectOptions(splits, options.root, options.lexicon, options.alignment, options.workers)
-    found = inspect_corpus(options.corpus, how, Bar(quiet=True))
+    found = inspect(options.corpus, how, progress=Bar(quiet=True))
     if options.format == "json":
         write(json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
     else:

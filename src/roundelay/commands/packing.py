@@ -1,14 +1,12 @@
 """Models that leave the house: pack, evaluate."""
 
 import argparse
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import whole
 from roundelay.commands.base import Command
-from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -81,36 +79,17 @@ def _pack(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
-    from roundelay.api.recognition import decode_recipe
+    from roundelay.api.packing import pack
     from roundelay.commands.recognition import weighted
     from roundelay.packed.folder import is_packed
-    from roundelay.packed.making import Packing, pack
-    from roundelay.speech.trained import check_trained
 
     named = [weighted(text) for text in options.exp]
-    if is_packed(named[0][0]) or options.words is not None:
-        _reword(options)
-        return
-    for exp, weight in named:
-        if not weight > 0:
-            raise UserError(
-                f"pack {exp}:{weight:g}: weights of runs must be above 0; leave out a run that is not to count."
-            )
-    runs = [(exp, decode_recipe(exp, options.set, None), weight) for exp, weight in named]
-    for exp, *_ in runs:
-        check_trained(exp)
-    card = pack(runs, Packing(options.out, options.decoded, options.licence), Bar())
-    for split, errors in card.word_errors.items():
-        console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
+    more = {name: getattr(options, name) for name in ("words", "decoded", "licence")}
+    card = pack(named, options.out, options.set, **more, progress=Bar())
+    if not is_packed(named[0][0]):
+        for split, errors in card.word_errors.items():
+            console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
     _ready(options.out, card)
-
-
-def _reword(options: argparse.Namespace) -> None:
-    from roundelay.packed.rewording import Rewording, reword
-
-    if len(options.exp) > 1 or options.decoded is not None:
-        raise UserError("pack: a packed model is given other words alone, without further runs and --decoded.")
-    _ready(options.out, reword(Path(options.exp[0]), Rewording(options.out, options.words, options.set), Bar()))
 
 
 def _ready(out: Path, card: "Card") -> None:
@@ -122,16 +101,13 @@ def _ready(out: Path, card: "Card") -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from roundelay.packed.evaluate import Evaluating, evaluate
-    from roundelay.packed.model import load_model
-    from roundelay.packed.speech_data import read_speech
-    from roundelay.speech.corpus.formats.recordings import RecordingOptions
+    from roundelay.api.packing import Judged, evaluate
 
-    model = load_model(options.model)
-    how = Evaluating(options.out, options.workers, options.ignore_case, not options.no_times)
-    with tempfile.TemporaryDirectory() as converted:
-        data = read_speech(options.data, options.split, options.source, Bar(), RecordingOptions(Path(converted)))
-        _show_evaluated(options, evaluate(model, data, how, Bar()))
+    how: Judged = {"splits": options.split, "workers": options.workers, "ignore_case": options.ignore_case}
+    if options.source is not None:
+        how["source"] = options.source
+    how["times"] = not options.no_times
+    _show_evaluated(options, evaluate(options.model, options.data, options.out, **how))
 
 
 def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, non_negative, positive, whole
 from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -15,8 +16,23 @@ if TYPE_CHECKING:
 def add(command: Command) -> None:
     """Its options."""
     sub = command("storm", _storm, "train on several hosts of one machine with and without random faults")
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe; its corpus is ready")
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example schedule.max_epochs=5")
+    sub.add_argument(
+        "recipe",
+        nargs="?",
+        help="a YAML file, or the name of a packaged recipe; its corpus is ready",
+    )
+    sub.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        help="section.key=value, for example schedule.max_epochs=5; with --script, behind --, its own options",
+    )
+    sub.add_argument(
+        "--script",
+        default="",
+        metavar="FILE",
+        help="a script that calls roundelay.attach, instead of a recipe",
+    )
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of both runs and the page")
     sub.add_argument(
         "--strategy", default="", metavar="NAME[:TOPOLOGY][,KEY=VALUE...]", help="the strategy (default: the recipe's)"
@@ -57,19 +73,17 @@ def add(command: Command) -> None:
 
 
 def _storm(options: argparse.Namespace) -> None:
-    from roundelay.recipes.known import check_recipe, check_strategy
-
-    check_recipe(options.recipe, options.overrides)
-    if options.strategy:
-        check_strategy(options.strategy)
+    _check(options)
     from roundelay.storm.both import STORM, UNDISTURBED, StormOptions, run_storm
     from roundelay.storm.faults import checked_kinds
     from roundelay.storm.page import write_page
 
+    words = [] if options.recipe is None else [options.recipe, *options.overrides]
     chosen = StormOptions(
-        recipe=options.recipe,
+        recipe="" if options.script else options.recipe,
         out=options.out,
-        overrides=tuple(options.overrides),
+        overrides=() if options.script else tuple(options.overrides),
+        script=(str(Path(options.script).resolve()), *words) if options.script else (),
         strategy=options.strategy,
         hosts=options.hosts,
         learners=options.learners,
@@ -93,6 +107,24 @@ def _storm(options: argparse.Namespace) -> None:
     console.print(f"the page, with a film of it: {page}", markup=False)
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Raise a UserError unless there is a recipe, or a script and nothing that only recipes have."""
+    from roundelay.recipes.known import check_recipe, check_strategy
+
+    if not options.script:
+        if options.recipe is None:
+            raise UserError("storm needs a recipe, or --script FILE.")
+        check_recipe(options.recipe, options.overrides)
+        if options.strategy:
+            check_strategy(options.strategy)
+        return
+    if not Path(options.script).is_file():
+        raise UserError(f"--script {options.script}: there is no such file.")
+    only = {"--strategy": options.strategy, "--pace": options.pace, "--decode": options.decode}
+    if given := [name for name, value in only.items() if value]:
+        raise UserError(f"{given[0]} is for recipes: give the script its own options behind --.")
+
+
 def _print(found: "StormResult") -> None:
     from roundelay.storm.story import middle_and_worst
 
@@ -100,12 +132,12 @@ def _print(found: "StormResult") -> None:
     for name, story, results in zip(
         ("undisturbed", "storm"), (found.undisturbed, found.storm), found.results, strict=True
     ):
-        loss = results.frame_cross_entropy.get("dev")
+        loss = results.losses.get("dev")
         wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
-        speed = f"{story.frames_per_second:,.0f}"
+        speed = f"{story.frames_per_second:,.{0 if found.counted == 'frames' else 1}f}"
         row = [name, f"{story.seconds:.0f}", speed, f"{len(story.struck)}", f"{story.starts}"]
         rows.append((*row, "" if loss is None else f"{loss:.4f}", wer))
-    print_table(["", "seconds", "frames/s", "faults", "starts", "dev loss", "WER"], rows)
+    print_table(["", "seconds", f"{found.counted}/s", "faults", "starts", "dev loss", "WER"], rows)
     counts: dict[str, list[float | None]] = {}
     victims: dict[str, list[float | None]] = {}
     for one in found.storm.recoveries():
@@ -125,3 +157,9 @@ def _print(found: "StormResult") -> None:
         + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
         markup=False,
     )
+    if (calmed := found.storm.since_training().calmed) is not None:
+        console.print(
+            f"with more faults the run would not have ended: there were none after {calmed:.0f} s, so that is the most "
+            "it can be",
+            markup=False,
+        )

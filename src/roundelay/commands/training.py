@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from roundelay.runtime.launch.world import HostPlace
 
 
+AUTO = "auto"
+"""In the place of a strategy: the one that is advised."""
+
+
 def add(command: Command) -> None:
     """Their options."""
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
@@ -73,6 +77,8 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
 
+    if options.strategy == AUTO:
+        _choose(options, place)
     recipe = load_recipe(options.recipe, _overrides(options))
     job = make_job(recipe, options.exp, place)
     cluster = job.cluster
@@ -110,6 +116,16 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     return 0
 
 
+def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
+    """Put a strategy in the place of `auto`, and say which and why."""
+    from roundelay.advice.auto import chosen_strategy, refuse_several_hosts
+
+    if place is not None and not place.alone:
+        refuse_several_hosts()
+    options.strategy, why = chosen_strategy(options.recipe, _overrides(options), options.exp)
+    console.print(f"strategy {options.strategy}: {why}", markup=False)
+
+
 def _check(options: argparse.Namespace) -> None:
     """Find slips in recipe and overrides.
 
@@ -136,7 +152,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
     for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
         value = getattr(options, flag)
-        if value is not None:
+        if value is not None and (flag, value) != ("strategy", AUTO):
             given.append(f"training.{flag}={value}")
     if options.init is not None:
         given.append(f"init.model={json.dumps(str(options.init))}")
@@ -186,7 +202,8 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--strategy",
         metavar="NAME[:TOPOLOGY][,KEY=VALUE...]",
-        help="the data-parallel strategy; `roundelay list strategies` names all (default: the recipe's)",
+        help="the data-parallel strategy; `roundelay list strategies` names all; auto: the one that `roundelay advise` "
+        "would take on this host (default: the recipe's)",
     )
     sub.add_argument(
         "--learners",

@@ -223,25 +223,18 @@ def _stream(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from roundelay.packed.model import load_model
-    from roundelay.transcription.serving.endpoint import Endpoint, Service
-    from roundelay.transcription.serving.http import Limits
-    from roundelay.transcription.serving.serve import ServingPlace, serve
-    from roundelay.transcription.transcribing import Options
+    from roundelay.api.transcribing import serve
 
-    if options.port > 65535:
-        raise UserError(f"--port {options.port}: there are ports up to 65535.")
-    model = load_model(options.model)
-    how, name = Options(most_seconds=60 * options.max_minutes), options.model.resolve().name
-
-    def ready(port: int) -> None:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        _print(f"{name} is served at http://{host}:{port}/ (Ctrl-C ends it)")
-
-    with tempfile.TemporaryDirectory(prefix="roundelay-") as folder:
-        endpoint = Endpoint(Service(model, name, how, options.host, Path(folder)))
-        place = ServingPlace(options.host, options.port, Limits(body=options.max_megabytes << 20), Path(folder))
-        return 128 + serve(endpoint, place, ready, complain)
+    name = options.model.resolve().name
+    return 128 + serve(
+        options.model,
+        options.host,
+        options.port,
+        max_megabytes=options.max_megabytes,
+        max_minutes=options.max_minutes,
+        ready=lambda address: _print(f"{name} is served at {address} (Ctrl-C ends it)"),
+        remark=complain,
+    )
 
 
 def _print(line: str) -> None:

@@ -116,8 +116,10 @@ class Reach(Effect[int | None]):
 class Exchange(Reach):
     """Apply `rule` to (my row, row `peer`).
 
-    `private` are vectors (P,) of mine that the rule reads or writes along with the rows. With `since`, a version of the
-    peer's row, the rule is also told how many mutations that row has seen after it.
+    `private` are vectors (P,) of mine that the rule reads or writes along with the rows, and `theirs` names of vectors
+    that the peer's learner keeps, which come behind mine: they are guarded by its row's lock, and a strategy that asks
+    for them runs on one host. With `since`, a version of the peer's row, the rule is also told how many mutations that
+    row has seen after it.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
@@ -128,6 +130,7 @@ class Exchange(Reach):
     private: tuple[Tensor, ...] = ()
     since: int | None = None
     codec: Codec = FP32
+    theirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,13 @@ class MinibatchSize:
         """Number of a round, over all learners."""
         return self.number * learners if self.per_learner else self.number
 
-    def frames(self, learners: int, examples: int, sequences: int | None) -> int:
+    def frames(self, learners: int, examples: int, sequences: int | None, kind: str = "frames") -> int:
         """Frames of a round, of a training set of so many `examples` (frames) in `sequences`, where it has any.
 
         Sequences stand for the frames that so many have on average: rounds have equally many frames in either unit.
+
+        Args:
+            kind: of the examples; where they are not frames, they are sequences themselves.
 
         Raises:
             UserError: sequences are asked for, and the model trains on single frames; the set is too small for a round.
@@ -44,7 +47,8 @@ class MinibatchSize:
                 )
             wanted = max(learners, -(-wanted * examples // sequences))  # rounded up, so that no round is left over
         if examples < wanted:
-            there = f"{examples} training frames" + f" in {sequences} sequences" * (self.unit == "sequences")
+            there = f"{examples} training {kind}"
+            there += f" in {sequences} sequences" * (self.unit == "sequences" and kind == "frames")
             each = f" for each of {learners} learners" * (self.per_learner and learners > 1)
             raise UserError(f"{self.option} is {self.number} {self.unit}{each}, but there are only {there}.")
         return wanted

@@ -25,15 +25,16 @@ from roundelay.core.streams import stream
 from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import with_scanned_lstms
 from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
+from roundelay.exporting.sherpa_streaming import OUTPUT_NAMES, SherpaChunks, sherpa_chunks, streaming_metadata, streams
 from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
 from roundelay.packed.folder import PackedModel, is_packed, read_packed
-from roundelay.speech.decode.graphs.graph import FST_FILE, WORDS_FILE, load_graph
+from roundelay.speech.decode.graphs.graph import WORDS_FILE, load_graph
 from roundelay.speech.search.fst import write_arrays
 from roundelay.speech.trained import AcousticModel, load_model
 
 Kind = Literal["onnx", "torch", "sherpa"]
 FILES: Mapping[Kind, str] = {"onnx": "model.onnx", "torch": "model.pt2", "sherpa": "model.onnx"}
-DESCRIPTION, TOKENS = "about.json", "tokens.txt"
+DESCRIPTION, TOKENS, HLG = "about.json", "tokens.txt", "HLG.fst"
 TOLERANCE = 1e-4
 """Largest difference from the network's own log-likelihoods, as a share of the largest of them."""
 IN_WORDS = (
@@ -55,11 +56,11 @@ SHERPA_CALLS = {
     },
     "output": "(1, frames / subsampling, rounded up; units) float32, log p(unit | frame); and the number of rows",
 }
-Called = UtteranceScores | CombinedScores | SherpaCtc
-OUTPUTS: Mapping[Kind, tuple[str, ...]] = {"onnx": (OUTPUT,), "sherpa": ("log_probs", "log_probs_length")}
-"""Names of outputs in ONNX."""
+Called = UtteranceScores | CombinedScores | SherpaCtc | SherpaChunks
 FRAMES = 57
 """Frames of the utterance that a model is traced with, and the first of those it is compared on."""
+CHUNKS = 7
+"""Chunks, one after the other, that a streaming model is compared on."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ class Exported:
 
 def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     """Write the acoustic model of a run, or of a packed model, into the folder `out`: model.onnx or model.pt2, and
-    about.json, which says what its inputs are. For sherpa-onnx tokens.txt too, and of a packed model its graph. The
-    networks of a combination become one model, with their weights.
+    about.json, which says what its inputs are. For sherpa-onnx tokens.txt too, and of a packed model its graph; a
+    conformer in chunks is written for recognition while somebody speaks, any other for whole recordings. The networks
+    of a combination become one model, with their weights.
 
     Raises:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
@@ -99,12 +101,11 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         called = scores = utterance_scores(model, name)
         about = describe(model, folder.resolve().name)
         if to == "sherpa":
-            called = sherpa_ctc(model, scores, name)
-            about = {**about, **metadata(model), **SHERPA_CALLS, "sherpa_onnx": feature_options(model)}
+            called, about = _for_sherpa(model, scores, packed, name, about)
     file = Path(out) / FILES[to]
     file.parent.mkdir(parents=True, exist_ok=True)
     with quiet():
-        write(program_of(called), file, to, about)
+        write(program_of(called), file, to, about, _outputs(called))
     difference = difference_of(file, to, called)
     if not difference <= TOLERANCE:
         file.unlink()
@@ -119,9 +120,20 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
     return Exported(file, difference)
 
 
+def _for_sherpa(
+    model: AcousticModel, scores: UtteranceScores, packed: PackedModel | None, name: str, about: dict[str, Any]
+) -> tuple[SherpaCtc | SherpaChunks, dict[str, Any]]:
+    called = sherpa_ctc(model, scores, name)
+    about = {**about, **metadata(model), **SHERPA_CALLS, "sherpa_onnx": feature_options(model)}
+    if not streams(model):
+        return called, about
+    chunks = sherpa_chunks(model, None if packed is None else packed.networks[0], name)
+    return chunks, {**about, **streaming_metadata(chunks)}
+
+
 def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
     graph = load_graph(folder)
-    with atomic_write(out / FST_FILE) as file:
+    with atomic_write(out / HLG) as file:
         write_arrays(file, search_graph(graph, packed.search))
     write_text(out / WORDS_FILE, "".join(f"{word} {number}\n" for number, word in enumerate(graph.words)))
 
@@ -177,6 +189,8 @@ def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tenso
 
 def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
     """Inputs of the model for any features of so many frames."""
+    if isinstance(called, SherpaChunks):
+        return called.given(0)
     if isinstance(called, SherpaCtc):
         return _inputs(frames, called.scores)[0][None], torch.full((1,), frames, dtype=torch.int64)
     if isinstance(called, CombinedScores):
@@ -184,28 +198,52 @@ def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
     return _inputs(frames, called)
 
 
-def _shortest(called: Called) -> int:
-    return called.scores.shortest if isinstance(called, SherpaCtc) else called.shortest
+def _compared(called: Called) -> Iterator[tuple[Tensor, ...]]:
+    """Inputs that a written model is held to the network on."""
+    if isinstance(called, SherpaChunks):
+        yield from called.several(CHUNKS)
+        return
+    shortest = called.scores.shortest if isinstance(called, SherpaCtc) else called.shortest
+    for frames in (FRAMES, shortest, 400, 401):
+        yield _given(frames, called)
+
+
+def _shapes(called: Called) -> Any:
+    """Dimensions of inputs that may differ; None: none of them."""
+    if isinstance(called, SherpaChunks):
+        return None
+    if isinstance(called, SherpaCtc):
+        return {1: Dim("frames", min=called.scores.shortest, max=1_000_000)}, None
+    frames = {0: Dim("frames", min=called.shortest, max=1_000_000)}
+    return ((frames, None, None) * len(called.kinds),) if isinstance(called, CombinedScores) else (frames, None, None)
+
+
+def _outputs(called: Called) -> tuple[str, ...]:
+    """Names of outputs in ONNX."""
+    if isinstance(called, SherpaChunks):
+        return OUTPUT_NAMES
+    return ("log_probs", "log_probs_length") if isinstance(called, SherpaCtc) else (OUTPUT,)
 
 
 def program_of(called: Called) -> ExportedProgram:
-    """The model for utterances of any length from its shortest on."""
+    """The model for utterances of any length from its shortest on, or for a chunk."""
     whole = with_scanned_lstms(copy.deepcopy(called)).eval()
-    frames = Dim("frames", min=_shortest(called), max=1_000_000)
-    shapes: tuple[Any, ...] = ({1: frames}, None) if isinstance(called, SherpaCtc) else ({0: frames}, None, None)
-    if isinstance(called, CombinedScores):
-        shapes = (shapes * len(called.kinds),)
     with torch.no_grad():
         return torch.export.export(
             whole,
             _given(FRAMES, called),
-            dynamic_shapes=shapes,
+            dynamic_shapes=_shapes(called),
             prefer_deferred_runtime_asserts_over_guards=True,  # it asks more of subsampled frames than it can prove
         )
 
 
-def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, Any]) -> None:
+def write(
+    program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, Any], outputs: Sequence[str] = (OUTPUT,)
+) -> None:
     """Write a program, with facts among its metadata.
+
+    Args:
+        outputs: their names, in ONNX.
 
     Raises:
         UserError: a package is missing.
@@ -215,8 +253,8 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
             torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})
         return
     onnx = import_module("onnx")
-    inputs, outputs = [*about["inputs"]], [*OUTPUTS[to]]
-    made = torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False)
+    inputs, names = [*about["inputs"]], [*outputs]
+    made = torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=names, verbose=False)
     assert made is not None
     proto = made.model_proto
     for key, value in about.items():
@@ -228,30 +266,29 @@ def write(program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, An
 
 
 def difference_of(file: Path, kind: Kind, called: Called) -> float:
-    """The largest difference of an exported model from the network, over utterances of several lengths, as a share of
-    the largest log-likelihood."""
+    """The largest difference of an exported model from the network, over utterances of several lengths or chunks one
+    after the other, as a share of the largest log-likelihood (of what else it gives, of the largest of that)."""
     differences = []
     if kind == "torch":
         program = torch.export.load(file).module()
     else:
         session = import_module("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    for frames in (FRAMES, _shortest(called), 400, 401):
-        inputs = _given(frames, called)
-        with torch.inference_mode():
-            expected = _first(called(*inputs))
+    with torch.inference_mode():
+        for inputs in _compared(called):
+            expected = _arrays(called(*inputs))
             if kind == "torch":
-                found = _first(program(*inputs))
+                found = _arrays(program(*inputs))
             else:
                 names = [one.name for one in session.get_inputs()]
                 given = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
-                found = session.run([*OUTPUTS[kind]], given)[0]
-        differences.append(float(np.abs(found - expected).max() / np.abs(expected).max()))
+                found = session.run([*_outputs(called)], given)
+            for one, other in zip(found, expected, strict=True):
+                differences.append(float(np.abs(one - other).max() / np.abs(other).max()))
     return max(differences)
 
 
-def _first(outputs: Tensor | tuple[Tensor, Tensor]) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = (outputs[0] if isinstance(outputs, tuple) else outputs).numpy()
-    return found
+def _arrays(outputs: Tensor | tuple[Tensor, ...]) -> list[NDArray[Any]]:
+    return [one.numpy() for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 @contextmanager

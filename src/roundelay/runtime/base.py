@@ -30,6 +30,11 @@ STALENESS_BINS = 64
 """Bins of the staleness histogram; the last collects everything above."""
 
 
+def of_centre(name: str) -> bool:
+    """Is the vector of this name in a `ClusterState` the centre, or kept beside it?"""
+    return name.partition(" ")[0] == "centre"
+
+
 def wall_clock() -> float:
     """Seconds on a clock that never goes back. The only clock the rest of the house reads."""
     return time.monotonic()
@@ -78,6 +83,11 @@ class Cluster:
     def centre(self) -> bool:
         """Is there a centre row besides the learners' rows?"""
         return self.strategy.traits.model == "centre"
+
+    @property
+    def centre_vectors(self) -> dict[str, str]:
+        """Names in a `ClusterState` of the vectors kept beside the centre, by their own."""
+        return {name: f"centre {name}" for name in self.strategy.centre_memory}
 
     def stop_round(self, reached: int) -> int:
         """The round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
@@ -264,7 +274,8 @@ class LearnerDied(Exception):
 
 @dataclass(frozen=True)
 class ClusterState:
-    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre" is (1, P)), integers by name
+    """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
+    names that begin with that word, are (1, P)), integers by name
     ((L,) each; versions (L + 1,) with a centre), clock.
 
     The numbers an optimizer keeps of each learner, if it keeps any, are the vector `scalars`, (L, n) float64.

@@ -1,7 +1,7 @@
 """The state of L learners as a state of M: for a run that goes on with another number of them.
 
     row          the model to evaluate, on every learner: the centre, or the mean of the holders' rows
-    centre       stays
+    centre       stays, and what is kept beside it
     all others   (momentum, block memory, ...) the mean over the L learners, on every learner; a vector that is the same
                  on all, such as the anchor of block momentum, stays bit for bit what it is
     steps        the largest, on every learner: whatever is drawn by step number goes on, and nothing is drawn twice
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from roundelay.runtime.base import Cluster, ClusterState
+from roundelay.runtime.base import Cluster, ClusterState, of_centre
 
 
 def resized(state: ClusterState, holders: Sequence[int], learners: int) -> ClusterState:
@@ -24,7 +24,7 @@ def resized(state: ClusterState, holders: Sequence[int], learners: int) -> Clust
     centre = state.vectors.get("centre")
     vectors = {}
     for name, value in state.vectors.items():
-        if name == "centre":
+        if of_centre(name):
             vectors[name] = value
         else:
             one = _mean(value) if name != "row" else _mean(value[list(holders)]) if centre is None else centre[0]

@@ -214,23 +214,37 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
     rule: Callable[..., None] = request.rule
     if request.since is not None:
         rule = partial(rule, age=theirs.version - request.since)
-    private: list[Sequence[Tensor | None]] = [slices(vector) for vector in request.private]
+    given = [*request.private, *(_remembered(theirs, name) for name in request.theirs)]
+    private: list[Sequence[Tensor | None]] = [slices(vector) for vector in given]
     if not request.codec.exact:
         rule = CodedRule(request, rule).apply
         for row in (mine, theirs):
             error = memory_of(request.codec, row.memory)
             private.append([None] * len(row.parts) if error is None else slices(error))
-    elif mine.vector.device != theirs.vector.device:
+    elif any(vector.device != mine.vector.device for vector in (theirs.vector, *given)):
         rule = partial(_brought, rule)
     chunks: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
     return lambda number: rule(*chunks[number])
 
 
-def _brought(rule: Callable[..., None], mine: Tensor, there: Tensor, *private: Tensor) -> None:
-    """Apply the rule where mine is: theirs is brought there, and back."""
-    theirs = there.to(mine.device)
-    rule(mine, theirs, *private)
-    there.copy_(theirs)
+def _remembered(row: Row, name: str) -> Tensor:
+    """The vector (P,) that is remembered of a row.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if name not in row.memory:
+        raise ValueError(f"an exchange asks for {name!r} of row {row.rank}, which remembers {', '.join(row.memory)}")
+    return row.memory[name]
+
+
+def _brought(rule: Callable[..., None], mine: Tensor, *others: Tensor) -> None:
+    """Apply the rule where mine is: the other vectors are brought there, and back."""
+    here = [other.to(mine.device) for other in others]
+    rule(mine, *here)
+    for other, vector in zip(others, here, strict=True):
+        if vector is not other:
+            other.copy_(vector)
 
 
 def _prepare_fetch(mine: Row, theirs: Row, request: Fetch) -> ChunkWork:

@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
-from roundelay.runtime.base import ClusterState
+from roundelay.runtime.base import ClusterState, of_centre
 
 TRACE_VERSION = 1
 
@@ -192,8 +192,8 @@ def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
     """A short hash of every living learner's vectors and counters, and of the centre, by name."""
     found = {}
     for name, value in state.vectors.items():
-        for rank in (0,) if name == "centre" else living:
-            found[name if name == "centre" else f"{name} of learner {rank}"] = hashlib.blake2b(
+        for rank in (0,) if of_centre(name) else living:
+            found[name if of_centre(name) else f"{name} of learner {rank}"] = hashlib.blake2b(
                 value[rank].contiguous().numpy().tobytes(), digest_size=8
             ).hexdigest()
     for name, numbers in state.integers.items():

@@ -1,8 +1,9 @@
 """A training undisturbed, and the same in a storm: both kept in one folder, and what came of them."""
 
+import math
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, final
@@ -10,16 +11,22 @@ from typing import Any, final
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Progress
-from roundelay.core.records import Results
+from roundelay.core.records import Results, WordErrors
 from roundelay.runtime.namespaces.hosts import NoNamespaces
 from roundelay.storm.faults import Fault, schedule
+from roundelay.storm.hosted import LINK, StormCommand
 from roundelay.storm.running import watch_training
+from roundelay.storm.script import ScriptCommand, label_of
 from roundelay.storm.story import Story, middle_and_worst
-from roundelay.storm.training import LINK, TrainingCommand
+from roundelay.storm.training import TrainingCommand
 
 UNDISTURBED, STORM = "undisturbed", "storm"
 CURVE_POINTS = 2000
 """Points of curves an epoch, at most: they tell when minibatches were counted."""
+LONGEST_STORM = 5.0
+"""Times the seconds of the undisturbed run after which there are no more faults."""
+AT_LEAST = 60.0
+"""Seconds in which there may be faults however short the undisturbed run was: a start takes some."""
 
 
 @final
@@ -29,6 +36,7 @@ class StormOptions:
 
     Attributes:
         out: folder of both runs.
+        script: a training script and its arguments, instead of a recipe.
         strategy: as `train` takes it; empty: the recipe's.
         learners: on each host.
         every: mean seconds between faults.
@@ -42,6 +50,7 @@ class StormOptions:
     recipe: str
     out: Path
     overrides: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
     strategy: str = ""
     hosts: int = 2
     learners: int = 1
@@ -53,13 +62,27 @@ class StormOptions:
     pace: float = 0.0
     link: str = LINK
 
-    def command(self, exp: str) -> TrainingCommand:
+    @property
+    def counted(self) -> str:
+        """Name of whatever is counted."""
+        return "minibatches" if self.script else "frames"
+
+    def command(self, exp: str) -> StormCommand:
         """The command of one of the two runs."""
+        if self.script:
+            return ScriptCommand(self.out / exp, self.hosts, self.learners, self.link, self.script)
         words = ["--strategy", self.strategy] if self.strategy else []
         for rank in range(self.hosts * self.learners if self.pace else 0):
             words += ["--straggler", f"{rank}:+{self.pace:g}"]
         words += [f"training.curve_points={CURVE_POINTS}", *self.overrides]
-        return TrainingCommand(self.recipe, self.out / exp, self.hosts, self.learners, tuple(words), self.link)
+        return TrainingCommand(self.out / exp, self.hosts, self.learners, self.link, self.recipe, tuple(words))
+
+    def outcome(self, exp: str, story: Story) -> "RunEnd":
+        """The end of one of the two runs."""
+        if not self.script:
+            return RunEnd.of(results_of(self.out / exp))
+        counted = story.progress[-1][1] if story.progress else 0
+        return RunEnd(label_of(self.out / exp) or Path(self.script[0]).name, counted)
 
     def weather(self) -> dict[str, Any]:
         """Everything that decides about faults."""
@@ -74,12 +97,35 @@ class StormOptions:
 
 @final
 @dataclass(frozen=True)
+class RunEnd:
+    """The end of a run.
+
+    Attributes:
+        counted: minibatches, or frames, trained and counted.
+        losses: held-out, by split; none of a script.
+        wer: by split.
+    """
+
+    label: str
+    counted: int
+    losses: Mapping[str, float] = field(default_factory=dict)
+    wer: Mapping[str, WordErrors] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, results: Results) -> "RunEnd":
+        """That of `roundelay train`."""
+        return cls(results.label, results.frames_seen, results.frame_cross_entropy, results.wer)
+
+
+@final
+@dataclass(frozen=True)
 class StormResult:
-    """Both stories, and the results of both runs."""
+    """Both stories, and the ends of both runs."""
 
     undisturbed: Story
     storm: Story
-    results: tuple[Results, Results]
+    results: tuple[RunEnd, RunEnd]
+    counted: str = "frames"
 
     @property
     def share(self) -> float:
@@ -101,10 +147,11 @@ class StormResult:
             "others_s": others,
             "victim_s": victims,
             "starts": self.storm.starts,
-            "frames_per_second": [round(one.frames_per_second, 1) for one in (self.undisturbed, self.storm)],
-            "cross_entropy": [calm.frame_cross_entropy, stormy.frame_cross_entropy],
-            "frames_seen": [calm.frames_seen, stormy.frames_seen],
+            f"{self.counted}_per_second": [round(one.frames_per_second, 1) for one in (self.undisturbed, self.storm)],
+            "cross_entropy": [dict(calm.losses), dict(stormy.losses)],
+            f"{self.counted}_seen": [calm.counted, stormy.counted],
             "left": self.storm.left,
+            "calmed_s": self.storm.since_training().calmed,
         }
 
 
@@ -117,30 +164,34 @@ def run_storm(options: StormOptions, progress: Progress) -> StormResult:
     """
     try:
         calm = _story(options, UNDISTURBED, iter(()), {}, progress)
-        faults = schedule(options.seed, options.hosts, options.every, options.lasting, options.kinds)
-        stormy = _story(options, STORM, islice(faults, options.most or None), options.weather(), progress)
+        spared = options.command(STORM).spares_the_first
+        faults = schedule(options.seed, options.hosts, options.every, options.lasting, options.kinds, spared)
+        some, longest = (
+            islice(faults, options.most or None),
+            max(AT_LEAST, LONGEST_STORM * calm.since_training().seconds),
+        )
+        stormy = _story(options, STORM, some, options.weather(), progress, longest)
     except NoNamespaces as error:
         raise UserError(
             f"no hosts can be made on this machine: {error}. It takes Linux, root or a kernel that lets users make "
             "namespaces, and Debian's packages iproute2 and util-linux."
         ) from None
-    result = StormResult(calm, stormy, (results_of(options.out / UNDISTURBED), results_of(options.out / STORM)))
+    ends = options.outcome(UNDISTURBED, calm), options.outcome(STORM, stormy)
+    result = StormResult(calm, stormy, ends, options.counted)
     write_json(options.out / "storm-result.json", result.to_json())
     return result
 
 
 def _story(
-    options: StormOptions, name: str, faults: Iterator[Fault], weather: dict[str, Any], progress: Progress
+    options: StormOptions,
+    name: str,
+    faults: Iterator[Fault],
+    weather: dict[str, Any],
+    progress: Progress,
+    longest: float = math.inf,
 ) -> Story:
     command, kept = options.command(name), options.out / f"{name}.json"
-    told = {
-        "recipe": command.recipe,
-        "hosts": command.hosts,
-        "learners": command.learners,
-        "options": [*command.options],
-        "link": command.link,
-        **weather,
-    }
+    told = {**command.told(), **weather}
     if kept.is_file():
         there = read_json(kept)
         if there["told"] != told:
@@ -148,7 +199,7 @@ def _story(
         return Story.from_json(there["story"])
     if command.exp.is_dir():  # of a call that was interrupted: its time cannot be continued
         shutil.rmtree(command.exp)
-    story = watch_training(command, faults, options.lasting, progress)
+    story = watch_training(command, faults, options.lasting, progress, longest)
     write_json(kept, {"told": told, "story": story.to_json()})
     return story
 

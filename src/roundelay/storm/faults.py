@@ -18,8 +18,6 @@ FAULTS = {
     "cut": "a host is off the network for a while",
     "slow": "a host's link is slow for a while",
 }
-SPARES_THE_FIRST = ("crash", "cut")
-"""Kinds that would end the run where they meet the first host, which leads it."""
 LASTS_AT_MOST = 5.0
 """Times the mean that a fault lasts at most."""
 
@@ -42,19 +40,22 @@ class Fault:
     choice: float
 
 
-def schedule(seed: int, hosts: int, every: float, lasting: float, kinds: Sequence[str]) -> Iterator[Fault]:
+def schedule(
+    seed: int, hosts: int, every: float, lasting: float, kinds: Sequence[str], spares_the_first: Sequence[str] = ()
+) -> Iterator[Fault]:
     """Faults in order, without end.
 
     Args:
         every: mean seconds between two.
         lasting: mean seconds that one lasts.
         kinds: of FAULTS, all equally probable.
+        spares_the_first: kinds that never meet the first host.
     """
     drawn, at = stream(seed, "storm"), 0.0
     while True:
         at += float(drawn.exponential(every))
         kind = kinds[int(drawn.integers(len(kinds)))]
-        host = int(drawn.integers(1 if kind in SPARES_THE_FIRST else 0, hosts))
+        host = int(drawn.integers(1 if kind in spares_the_first else 0, hosts))
         seconds = min(float(drawn.exponential(lasting)), LASTS_AT_MOST * lasting)
         yield Fault(at, kind, host, seconds, float(drawn.random()))
 

@@ -32,21 +32,46 @@ def write_page(found: StormResult, options: StormOptions, out: Path) -> Path:
 
 def render_page(found: StormResult, options: StormOptions) -> str:
     """The page. Equal results give an equal page."""
+    title = f"{found.results[1].label}, {options.hosts} hosts of {options.learners}: {_share(found)} in a storm"
+    lead = element(
+        "div", *(element("p", esc(joined(sentence))) for sentence in _sentences(found, options)), class_="lead"
+    )
+    header = element("header", element("p", "Roundelay storm", class_="eyebrow"), element("h1", esc(title)), lead)
+    note = (
+        f"Bars: learners that live. Below: {found.counted} trained and counted, in the storm and, dashed, undisturbed."
+    )
+    film = element("h2", "The run", class_="unseen") + figure(
+        f"Learners and {found.counted} over time", note, _film(found)
+    )
+    main = element("main", header, film, element("h2", "Faults"), _faults(found.storm.since_training()), footer())
+    return document(title, main, script=files("roundelay.storm").joinpath("film.js").read_text(encoding="utf-8"))
+
+
+def _share(found: StormResult) -> str:
+    return f"{100 * found.share:.1f} %"
+
+
+def _sentences(found: StormResult, options: StormOptions) -> list[str]:
     calm, storm = found.results
-    share = f"{100 * found.share:.1f} %"
-    title = f"{storm.label}, {options.hosts} hosts of {options.learners}: {share} in a storm"
-    struck = len(found.storm.struck)
+    struck, digits = len(found.storm.struck), 0 if found.counted == "frames" else 1
     sentences = [
-        f"In the storm, {share} of the minibatches counted that the same learners train undisturbed in the same time: "
-        f"{found.storm.frames_per_second:,.0f} against {found.undisturbed.frames_per_second:,.0f} frames a second.",
+        f"In the storm, {_share(found)} of the minibatches counted that the same learners train undisturbed in the "
+        f"same time: "
+        f"{found.storm.frames_per_second:,.{digits}f} against {found.undisturbed.frames_per_second:,.{digits}f} "
+        f"{found.counted} a second.",
         f"{counted(struck, 'fault')} in {found.storm.since_training().seconds:.0f} s, one every {options.every:g} s on "
-        f"average; the run was started {counted(found.storm.starts, 'time')}. Frames trained and counted: "
-        f"{storm.frames_seen:,}, undisturbed {calm.frames_seen:,}.",
+        f"average; the run was started {counted(found.storm.starts, 'time')}. {found.counted.capitalize()} trained and "
+        f"counted: {storm.counted:,}, undisturbed {calm.counted:,}.",
     ]
+    if (calmed := found.storm.since_training().calmed) is not None:
+        sentences.append(
+            f"With more faults the run would not have ended: there were none after {calmed:.0f} s, so the share is at "
+            "most that."
+        )
     losses = [
-        f"{split} {stormy:.4f} nats per frame against {calm.frame_cross_entropy[split]:.4f}"
-        for split, stormy in storm.frame_cross_entropy.items()
-        if split in calm.frame_cross_entropy
+        f"{split} {stormy:.4f} nats per frame against {calm.losses[split]:.4f}"
+        for split, stormy in storm.losses.items()
+        if split in calm.losses
     ]
     errors = [
         f"{split} {storm.wer[split].wer:.2f} % of words wrong against {calm.wer[split].wer:.2f} %"
@@ -57,12 +82,7 @@ def render_page(found: StormResult, options: StormOptions) -> str:
         sentences.append("In the end: " + ", ".join([*losses, *errors]) + ".")
     if found.storm.left:
         sentences.append(f"{found.storm.left} processes outlived the run.")
-    lead = element("div", *(element("p", esc(joined(sentence))) for sentence in sentences), class_="lead")
-    header = element("header", element("p", "Roundelay storm", class_="eyebrow"), element("h1", esc(title)), lead)
-    note = "Bars: learners that live. Below: frames trained and counted, in the storm and, dashed, undisturbed."
-    film = element("h2", "The run", class_="unseen") + figure("Learners and frames over time", note, _film(found))
-    main = element("main", header, film, element("h2", "Faults"), _faults(found.storm.since_training()), footer())
-    return document(title, main, script=files("roundelay.storm").joinpath("film.js").read_text(encoding="utf-8"))
+    return sentences
 
 
 def _film(found: StormResult) -> str:
@@ -72,7 +92,7 @@ def _film(found: StormResult) -> str:
     curve_top, curve_bottom = bottom + 40, bottom + 40 + CURVE
     most = max((frames for one in (story, undisturbed) for _, frames in one.progress), default=1)
     frames = axis([0.0, float(most)], curve_bottom, curve_top, from_zero=True)
-    parts = [y_axis(frames, LANES_LEFT, FILM_WIDTH - 14, "frames")]
+    parts = [y_axis(frames, LANES_LEFT, FILM_WIDTH - 14, found.counted)]
     for rank in range(story.learners):
         parts.append(_lane(story, rank, LANES_TOP + LANE * rank, seconds))
     parts += [_curve(undisturbed, seconds, frames, "d1 c5"), _curve(story, seconds, frames, "c0")]
@@ -86,14 +106,17 @@ def _film(found: StormResult) -> str:
         fill="var(--sheet)",
     )
     parts += [curtain, *_marks(story, seconds, curve_bottom), x_axis(seconds, curve_bottom, "seconds of training")]
-    label = f"Learners that live and frames trained over {story.seconds:.0f} seconds, with {len(story.struck)} faults"
+    label = (
+        f"Learners that live and {found.counted} trained over {story.seconds:.0f} seconds, with {len(story.struck)} "
+        "faults"
+    )
     chart = svg(FILM_WIDTH, curve_bottom + 48, label, *parts, class_="chart whole")
     data = {
         "left": LANES_LEFT,
         "right": seconds.place(story.seconds),
         "seconds": round(story.seconds, 2),
         "learners": story.learners,
-        "unit": "frames",
+        "unit": found.counted,
         "progress": _thinned([(round(at, 2), count) for at, count in story.progress]),
         "living": [(round(at, 2), len(ranks)) for at, ranks in story.living],
         "struck": [(round(one.at, 2), f"{one.kind}, host {one.host}") for one in story.struck],

@@ -1,5 +1,6 @@
 """One training on hosts, under a schedule of faults or none, until it ends: its story."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,12 +10,11 @@ from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay.core.records import CurvePoint, RunStarted, Segment
 from roundelay.runtime.clocks import pause, steady_clock
 from roundelay.runtime.namespaces.hosts import Hosts
 from roundelay.storm.faults import Fault
+from roundelay.storm.hosted import HostedCommand, StormCommand
 from roundelay.storm.story import Story, Struck
-from roundelay.storm.training import EventsTail, HostedTraining, TrainingCommand
 
 LOOK_SECONDS = 0.1
 """Interval at which the run's files are looked at: the resolution of what is seen."""
@@ -23,24 +23,33 @@ GRACE_SECONDS = 60.0
 LEAVING_SECONDS = 10.0
 """For helper processes to end after their host's command."""
 USELESS_STARTS = 3
-"""Starts in a row without new minibatches after which the storm is given up."""
+"""Starts in a row without new minibatches after which there are no more faults; and, without faults, no more starts."""
 
 
-def watch_training(command: TrainingCommand, faults: Iterator[Fault], again_after: float, progress: Progress) -> Story:
+def watch_training(
+    command: StormCommand,
+    faults: Iterator[Fault],
+    again_after: float,
+    progress: Progress,
+    longest: float = math.inf,
+) -> Story:
     """Train to the end, whatever happens.
 
     A host whose command has ended before its time is given it again after `again_after` seconds, all of them where the
     first has ended: under a synchronous strategy a loss ends a run, which goes on from its last checkpoint.
 
+    Where faults come faster than a run gets on it would never end. So there are no more of them after `longest`
+    seconds of training, or once it was started again and again in vain; then it may end in peace, or not at all.
+
     Raises:
-        UserError: the training ends with an error before any fault, or again and again without getting on; names the
-            file of its output.
+        UserError: the training ends with an error before any fault, or again and again without getting on, or does not
+            end though there are no more faults; names the file of its output.
         NoNamespaces: hosts cannot be made here.
     """
     command.exp.parent.mkdir(parents=True, exist_ok=True)
     with Hosts(command.hosts) as hosts:
         hosts.rate(command.link)
-        return _Watcher(HostedTraining(hosts, command), faults, again_after, progress).run()
+        return _Watcher(command.on(hosts), faults, again_after, progress, longest).run()
 
 
 @final
@@ -48,10 +57,11 @@ def watch_training(command: TrainingCommand, faults: Iterator[Fault], again_afte
 class _Watcher:
     """A training while it runs. One thread: it looks at files and processes, and does what is due."""
 
-    training: HostedTraining
+    training: HostedCommand
     faults: Iterator[Fault]
     again_after: float
     progress: Progress
+    longest: float
     started: float = field(default_factory=steady_clock)
     due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)  # heap: seconds, number, what to do
     number: Iterator[int] = field(default_factory=count)
@@ -63,7 +73,6 @@ class _Watcher:
     def __post_init__(self) -> None:
         command = self.training.command
         self.story = Story(command.hosts * command.learners)
-        self.tail = EventsTail(command.exp)
         self.next = next(self.faults, None)
         self.shown = 0
 
@@ -80,6 +89,7 @@ class _Watcher:
         while not self._over():
             while self.due and self.due[0][0] <= self.now:
                 heappop(self.due)[2]()
+            self._calm_down()
             self._strike()
             self._look()
             self._start_again()
@@ -96,22 +106,30 @@ class _Watcher:
     # What is seen ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        at = self.now
-        for record in self.tail.new():
-            if isinstance(record, RunStarted) and self.begun is None:
-                self.progress.start(f"{self.training.command.exp.name}: {record.label}")
-            if isinstance(record, CurvePoint | Segment):
-                self.begun = at if self.begun is None else self.begun
+        at, news = self.now, self.training.look()
+        if news.label and self.begun is None:
+            self.progress.start(f"{self.training.command.exp.name}: {news.label}")
+        for counted in news.counted:
+            self.begun = at if self.begun is None else self.begun
+            if not self.story.progress or counted > self.story.progress[-1][1]:
                 self.useless = 0
-                self.story.see_frames(at, record.frames)
-        live = self.training.live()
-        if self.training.status(0) is not None:
-            self.story.see_living(at, ())
-        elif live is not None and live.living is not None:
-            self.story.see_living(at, live.living)
+            self.story.see_frames(at, counted)
+        if news.living is not None:
+            self.story.see_living(at, news.living)
         if self.story.progress and (new := self.story.progress[-1][1] - self.shown) > 0:
             self.progress.advance(new, f"{len(self.story.struck)} faults")
             self.shown += new
+
+    def _calm_down(self) -> None:
+        """No more faults, where the run would not end with them."""
+        late = 0.0 if self.begun is None else self.now - self.begun
+        if self.next is not None and late > self.longest:
+            self.next, self.story.calmed = None, self.now
+        if self.ended is None and late > 2 * self.longest:
+            raise UserError(
+                f"the training has not ended {late:.0f} s after its first minibatches, though there were no more "
+                f"faults after {self.longest:.0f} s: see {self.training.output(0)}."
+            )
 
     def _over(self) -> bool:
         """True once all hosts have ended, after the first has ended well."""
@@ -155,7 +173,8 @@ class _Watcher:
                 self.later(fault.seconds, lambda: training.resume(process))
         elif fault.kind == "crash":
             training.crash(host)
-            self._again(host, fault.seconds)
+            if training.command.comes_back:
+                self._again(host, fault.seconds)
         elif fault.kind == "cut":
             training.hosts.cut(host)
             self.later(fault.seconds, lambda: training.hosts.heal(host))
@@ -189,6 +208,8 @@ class _Watcher:
         if self.ended is not None or self.down >= set(hosts):
             return
         if training.status(0) not in (None, 0) and 0 not in self.down:
+            if self.story.struck and self.useless >= USELESS_STARTS and self.next is not None:
+                self.next, self.story.calmed, self.useless = None, self.now, 0
             if not self.story.struck or self.useless >= USELESS_STARTS:
                 raise UserError(
                     f"the training ends with an error (exit status {training.status(0)}) "
@@ -205,11 +226,11 @@ class _Watcher:
                 if host not in self.down:
                     self._again(host, self.again_after)
             return
-        for host in hosts[1:]:
+        for host in hosts[1:] if training.command.comes_back else ():
             if host not in self.down and training.status(host) not in (None, 0):
                 self._again(host, self.again_after)
 
 
-def _last_line(training: HostedTraining) -> str:
+def _last_line(training: HostedCommand) -> str:
     lines = training.output(0).read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "(nothing)")

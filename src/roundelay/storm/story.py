@@ -55,6 +55,7 @@ class Story:
         starts: times that the first host's command was given.
         seconds: until all hosts had ended.
         left: processes that outlived the run.
+        calmed: when faults were ended (s), for the run would not have ended with them; None: they were not.
     """
 
     learners: int
@@ -64,6 +65,7 @@ class Story:
     starts: int = 1
     seconds: float = 0.0
     left: int = 0
+    calmed: float | None = None
 
     def see_frames(self, at: float, frames: int) -> None:
         """So many frames are trained and counted."""
@@ -92,6 +94,7 @@ class Story:
             living=[(max(0.0, at - begun), ranks) for at, ranks in self.living],
             struck=[dataclasses.replace(one, at=one.at - begun, until=one.until - begun) for one in self.struck],
             seconds=self.seconds - begun,
+            calmed=None if self.calmed is None else self.calmed - begun,
         )
 
     def recoveries(self) -> list[Recovery]:

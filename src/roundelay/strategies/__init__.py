@@ -6,8 +6,10 @@ from typing import Any
 
 from roundelay.core.configure import build
 from roundelay.core.strategy_text import check_choice, parse_strategy
+from roundelay.strategies.a2cid2 import A2CiD2
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.asgd import Asgd
+from roundelay.strategies.async_diloco import AsyncDiLoCo
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.bmuf import Bmuf, BmufFairseq
 from roundelay.strategies.bsp import Bsp
@@ -34,6 +36,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         SlowMo,
         DiLoCo,
         Asgd,
+        AsyncDiLoCo,
         Easgd,
         EasgdSync,
         DPsgd,
@@ -41,6 +44,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         GossipDiLoCo,
         AdPsgd,
         HAdPsgd,
+        A2CiD2,
         DelayByOne,
         DelayedGradient,
     )

@@ -27,6 +27,8 @@ class Traits:
     joins: Literal["at once", "next segment"] = "at once"
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
+    one_host: bool = False
+    """Its exchanges meet what the peer's learner remembers, which does not travel: all learners are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
 
@@ -45,6 +47,12 @@ class Strategy(ABC):
     def memory(self) -> tuple[str, ...]:
         """Vectors (P,) a learner keeps for this strategy, by name: in `me.memory`, zero at the start, in every
         checkpoint."""
+        return ()
+
+    @property
+    def centre_memory(self) -> tuple[str, ...]:
+        """Vectors (P,) kept beside the centre, by name: zero at the start, in every checkpoint, guarded by the centre's
+        lock. An `Exchange` with the centre reaches them by `theirs`."""
         return ()
 
     @property

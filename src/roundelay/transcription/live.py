@@ -10,9 +10,9 @@ Legend: N samples, T frames.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,23 @@ class Update:
     def latency(self) -> float:
         """Seconds of audio from the end of the speech to these words."""
         return self.at - self.spoken
+
+
+class Listening(Protocol):
+    """A recogniser of one speaker's speech, as it comes."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the samples it takes, Hz."""
+        ...
+
+    def push(self, samples: Samples) -> Iterable[Update]:
+        """Updates with these samples (N,)."""
+        ...
+
+    def finish(self) -> Iterable[Update]:
+        """Updates with what is left: nothing follows."""
+        ...
 
 
 @final
@@ -128,10 +145,13 @@ class Live:
         model: a packed model.
         cutting: options; `pause` ends an utterance.
         latencies: where to note them.
+        so_far: find words that are not final as well.
     """
 
-    def __init__(self, model: Model, cutting: Cutting = USUAL, latencies: Latencies | None = None) -> None:
-        self._latencies = latencies or Latencies()
+    def __init__(
+        self, model: Model, cutting: Cutting = USUAL, latencies: Latencies | None = None, *, so_far: bool = True
+    ) -> None:
+        self._latencies, self._so_far = latencies or Latencies(), so_far
         self._model, self._cutting, self._rate = model, cutting, model.sample_rate
         self._energies = Energies(self._rate)
         self._level: npt.NDArray[np.float32] = np.zeros(0, np.float32)
@@ -159,6 +179,11 @@ class Live:
         yield from self._heard(last=True)
 
     @property
+    def sample_rate(self) -> int:
+        """The model's, Hz."""
+        return self._rate
+
+    @property
     def _now(self) -> int:
         return self._level_first + len(self._level)
 
@@ -178,7 +203,8 @@ class Live:
                 self._start = max(self._held_first, spans[0][0] - self._frames(self._cutting.margin))
                 self._growing.begin()
             if (ends := self._end(spans, last)) is None:
-                yield self._partial()
+                if self._so_far:
+                    yield self._partial()
                 return
             yield self._final(*ends)
 
@@ -266,14 +292,26 @@ def updates(
     Raises:
         Unusable: the sound is damaged, or has no such channel.
     """
+    yield from heard_in(Live(model, cutting, latencies), sound, channel)
+
+
+def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
+    """Updates from a sound that is open, block by block.
+
+    Args:
+        channel: from 1; 0 for the mean of all.
+
+    Raises:
+        Unusable: the sound is damaged, or has no such channel.
+    """
     if channel > sound.channels:
         raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
-    resampler, live = Resampler(sound.rate, model.sample_rate), Live(model, cutting, latencies)
+    resampler = Resampler(sound.rate, listening.sample_rate)
     for block in sound.blocks:
         mono = block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
-        yield from live.push(resampler.push(mono))
-    yield from live.push(resampler.finish())
-    yield from live.finish()
+        yield from listening.push(resampler.push(mono))
+    yield from listening.push(resampler.finish())
+    yield from listening.finish()
 
 
 @final

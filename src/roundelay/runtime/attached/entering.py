@@ -176,6 +176,7 @@ class Entrance:
             views=ATTACHED_VIEWS if self._place is None else HOSTS_VIEWS,
             shown_bytes=self._facts["bytes of buffers"],
             tensors=self._terms.tensors,
+            centre_memory=self.strategy.centre_memory,
         )
 
     @property

@@ -27,10 +27,11 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows, write
+from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote, VoteTables
@@ -142,6 +143,8 @@ class AttachedLearner:
         self._engine = Engine(self.me, backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
+        self.saved = SavedState(self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy)
+        """Copies of its state, in meetings."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
@@ -314,27 +317,7 @@ class AttachedLearner:
         self._look()
         return [self.arena.shown(rank) for rank in self._around.taking_part(self._members)]
 
-    # State, and the end -----------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """While `meet` reads: a copy of all that is this learner's."""
-        found: dict[str, Any] = {
-            "row": _copy(self.me.x),
-            "memory": {name: _copy(vector) for name, vector in self.me.memory.items()},
-            "steps": self.me.steps,
-        }
-        if self.strategy.traits.model == "centre":
-            found["centre"] = _copy(self._around.centre())
-        return found
-
-    def load(self, state: dict[str, Any]) -> None:
-        """While `meet` reads: go on from there."""
-        self.me.replace(state["row"])
-        for name, vector in self.me.memory.items():
-            vector.copy_(state["memory"][name])
-        self.arena.optimizer.steps[self.rank] = state["steps"]
-        if "centre" in state and (centre := self._around.centre_to_load(self._members)) is not None:
-            write(centre, state["centre"])
+    # The end ----------------------------------------------------------------------------------------------------------
 
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
@@ -374,7 +357,7 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self._patience
+        del self.me, self.arena, self.inputs, self.saved, self._patience
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager
@@ -384,8 +367,3 @@ class AttachedLearner:
             yield
         except MemberLost as error:
             raise self._members.died(error.rank, NEEDED) from None
-
-
-def _copy(vector: Tensor) -> Tensor:
-    """In the memory of the host."""
-    return vector.to("cpu", copy=True)

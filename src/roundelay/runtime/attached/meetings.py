@@ -16,7 +16,7 @@ from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 
-KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "close()")
+KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "save()", "attach(resume=...)", "close()")
 
 
 class MeetingsDiffer(UserError):
@@ -62,8 +62,9 @@ class Meetings:
                 first, second = sorted([(self._rank, mine), (rank, self._said(number, rank))])
                 raise MeetingsDiffer(
                     f"rank {first[0]} is in {first[1]}, rank {second[0]} in {second[1]}: all learners must come to the "
-                    "same meetings (consensus, meet, state_dict, load_state_dict, close), equally often. A meeting "
-                    "inside `if rank == 0:` is one that the others miss: let all learners come, and print on one."
+                    "same meetings (consensus, meet, state_dict, load_state_dict, save, close), equally often. A "
+                    "meeting inside `if rank == 0:` is one that the others miss: let all learners come, and print on "
+                    "one."
                 )
 
     @property
@@ -87,7 +88,7 @@ class Meetings:
 
 
 def _named(kind: str, nth: int) -> str:
-    return kind if kind == "close()" else f"its {_ordinal(nth)} {kind}"
+    return kind if kind in ("attach(resume=...)", "close()") else f"its {_ordinal(nth)} {kind}"
 
 
 def _ordinal(number: int) -> str:

@@ -4,7 +4,9 @@ Learners need not be in the same pass: the fast begin the next while the slow en
 slots found by key. The minibatch a learner has drawn last is held for it: should it die, somebody else draws it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
@@ -59,6 +61,27 @@ def _slot(tables: PassTables, key: Key) -> int:
     count[0] += 1
     keys[slot], tables.next_index[slot], tables.returned[slot, 0] = wanted, 0, 0
     return slot
+
+
+def copy_of(arena: Arena) -> list[list[Any]]:
+    """Every pass under way: its key, the next minibatch, and those that are to be drawn again."""
+    with arena.queue_lock:
+        tables, found = arena.view(PassTables), []
+        for slot in range(min(PASS_SLOTS, int(tables.count[0]))):
+            key, returned = tables.keys[slot].tolist(), tables.returned[slot]
+            found.append([[key[0] - 1, *key[1:]], int(tables.next_index[slot]), returned[1 : 1 + returned[0]].tolist()])
+        return found
+
+
+def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
+    """Go on with passes that `copy_of` has found, in an arena in which none has begun."""
+    with arena.queue_lock:
+        tables = arena.view(PassTables)
+        for key, following, returned in passes:
+            slot = _slot(tables, (int(key[0]), int(key[1]), int(key[2])))
+            tables.next_index[slot] = following
+            tables.returned[slot, 0] = len(returned)
+            tables.returned[slot, 1 : 1 + len(returned)] = returned
 
 
 def give_back(arena: Arena, rank: int) -> None:

@@ -71,8 +71,12 @@ class Surroundings(ABC):
         """The centre, (P,), in a meeting."""
 
     @abstractmethod
-    def centre_to_load(self, members: Membership) -> Row | None:
-        """The centre's row, if this learner is to write what is loaded into it."""
+    def leads(self, members: Membership) -> bool:
+        """Does this learner answer for what all share: the centre, and passes over data?"""
+
+    def centre_row(self) -> Row:
+        """The row of the centre, for the learner that answers for it."""
+        return self._rows[-1]
 
     @abstractmethod
     def draw(self, key: passes.Key, pieces: int) -> int | None:
@@ -111,8 +115,8 @@ class OneHost(Surroundings):
     def centre(self) -> Tensor:
         return self._arena.rows()[-1].vector
 
-    def centre_to_load(self, members: Membership) -> Row | None:
-        return self._rows[-1] if self._rank == members.living[0] else None
+    def leads(self, members: Membership) -> bool:
+        return self._rank == members.living[0]
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
         return passes.draw(self._arena, self._rank, key, pieces)
@@ -163,10 +167,9 @@ class SeveralHosts(Surroundings):
     def centre(self) -> Tensor:
         return model_to_evaluate(self._arena, self._here)
 
-    def centre_to_load(self, members: Membership) -> Row | None:
-        """The centre is on the first host."""
-        here = [rank for rank in members.living if rank in self._here]
-        return self._rows[-1] if 0 in self._here and self._rank == here[0] else None
+    def leads(self, members: Membership) -> bool:
+        """All of it is on the first host."""
+        return 0 in self._here and self._rank == next(rank for rank in members.living if rank in self._here)
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
         if 0 in self._here:  # passes are in this arena

@@ -54,6 +54,7 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     Raises:
         UserError: no; says why, and what can.
     """
+    check_may_travel(strategy)
     label = strategy.label
     if record:
         raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
@@ -61,6 +62,19 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
         raise UserError(
             f"training.on_death is {on_death!r}: under {label} on several hosts the death of a learner ends the run, "
             "with a complete checkpoint. Choose stop; the same command goes on from there, also with fewer learners."
+        )
+
+
+def check_may_travel(strategy: Strategy) -> None:
+    """Can learners of several hosts train by this strategy?
+
+    Raises:
+        UserError: no.
+    """
+    if strategy.traits.one_host:
+        raise UserError(
+            f"{strategy.label} is for learners of one host: its exchanges meet what the other learner, or the centre, "
+            "remembers, and that does not travel. Choose another strategy, or put all learners on one host."
         )
 
 

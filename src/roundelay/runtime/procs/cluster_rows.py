@@ -109,6 +109,8 @@ class ClusterRows:
         vectors = {name: self._arena.stacked(name, source) for name in names}
         if self._cluster.centre:
             vectors["centre"] = self.centre()[None]
+            beside = self._rows[-1].memory
+            vectors |= {name: beside[own][None].clone() for own, name in self._cluster.centre_vectors.items()}
             for rank in set(learners) - set(living):
                 vectors["row"][rank] = vectors["centre"][0]
         if self._scalars:
@@ -125,6 +127,8 @@ class ClusterRows:
                 self._arena.vector(name, rank).copy_(state.vectors[name][rank])
         if self._cluster.centre:
             self._rows[-1].vector.copy_(state.vectors["centre"][0])
+            for own, name in self._cluster.centre_vectors.items():
+                self._rows[-1].memory[own].copy_(state.vectors[name][0])
         if self._scalars:
             self._arena.optimizer.scalars[:] = state.vectors["scalars"].numpy()
         self._arena.optimizer.steps[:] = state.integers["steps"]

@@ -96,7 +96,15 @@ class ProcsRuntime(Runtime):
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
         self.shards, self.common = learner.shards, learner.common
         scalars, views = len(cluster.optimizer.scalars), () if share is None else share.views
-        self.layout = Layout(cluster.learners, self.parameters, cluster.memory, cluster.centre, scalars, views)
+        self.layout = Layout(
+            cluster.learners,
+            self.parameters,
+            cluster.memory,
+            cluster.centre,
+            scalars,
+            views,
+            centre_memory=cluster.strategy.centre_memory,
+        )
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)

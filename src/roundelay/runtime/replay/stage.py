@@ -59,6 +59,8 @@ class Stage:
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
         for row in self.rows[: cluster.learners]:
             row.memory = {name: state.vectors[name][row.rank] for name in cluster.memory}
+        if cluster.centre:
+            self.rows[-1].memory = {own: state.vectors[name][0] for own, name in cluster.centre_vectors.items()}
         self.events = [deque(some) for some in events]
         self.baton = Baton()
         self.means = RecordedMeans(self.baton, cluster.learners)

@@ -82,6 +82,7 @@ class SimRuntime(Runtime):
         self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
         if cluster.centre:
             self._vectors["centre"] = self._learner.initial()[None].clone()
+            self._vectors |= {name: torch.zeros(1, size) for name in cluster.centre_vectors.values()}
         self._versions, self._steps = np.zeros(learners + cluster.centre, np.int64), np.zeros(learners, np.int64)
         self._counts = Counts.zeros(learners, cluster.centre)
         self._gradients = Gradients(self._learner, torch.zeros(learners, size), self.cost.together)
@@ -93,6 +94,8 @@ class SimRuntime(Runtime):
             self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
             for me in self._me:
                 me.row.memory = me.memory
+            if cluster.centre:
+                self._rows[-1].memory = {own: self._vectors[name][0] for own, name in cluster.centre_vectors.items()}
         else:
             versions, everyone = [0] * len(self._versions), tuple(range(learners))
             self._me = self._timed = [

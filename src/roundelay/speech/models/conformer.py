@@ -177,13 +177,17 @@ class Conformer(SequenceNetwork):
         other.load_state_dict(self.state_dict())
         return other.train(self.training)
 
-    def going_on(self, x: Tensor, pasts: Sequence["Past"]) -> Tensor:
+    def going_on(self, x: Tensor, pasts: Sequence["Past"], seen: Tensor | None = None) -> Tensor:
         """Scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after what `pasts` hold, one for each
-        block; they then hold this chunk too."""
+        block; they then hold this chunk too.
+
+        Args:
+            seen: (1, 1, 1, rows before + L), where not all rows that they hold were said; None: they were.
+        """
         x = self.dropout(self.input(x))
         for block, past in zip(self.blocks, pasts, strict=True):
             assert isinstance(block, _Block)
-            x = block.going_on(x, past)
+            x = block.going_on(x, past, seen)
         scores: Tensor = self.output(x[0])
         return scores
 
@@ -204,6 +208,7 @@ class Conformer(SequenceNetwork):
 
 
 @final
+@dataclass(eq=False)
 class Past:
     """Of one block, everything that later chunks need of earlier ones.
 
@@ -213,10 +218,16 @@ class Past:
         near: (1, half a kernel, D), inputs of the convolution.
     """
 
-    def __init__(self, config: ConformerConfig) -> None:
+    rows: int | Tensor
+    keys: Tensor
+    values: Tensor
+    near: Tensor
+
+    @classmethod
+    def none(cls, config: ConformerConfig) -> "Past":
+        """Before the first chunk."""
         none = torch.zeros((1, config.heads, 0, config.width // config.heads))
-        self.rows, self.keys, self.values = 0, none, none
-        self.near = torch.zeros((1, config.kernel // 2, config.width))
+        return cls(0, none, none, torch.zeros((1, config.kernel // 2, config.width)))
 
 
 @final
@@ -227,7 +238,7 @@ class _StreamedChunks(Streamed):
         assert network.config.attention_chunk is not None
         super().__init__(network.reach, network.config.attention_chunk, network.columns)
         self._network, self._mean, self._std = network, mean[None], std[None]
-        self._pasts = [Past(network.config) for _ in network.blocks]
+        self._pasts = [Past.none(network.config) for _ in network.blocks]
 
     def _scores(self, features: Tensor) -> Tensor:
         x = self._network.frontend.flat_over_time(features[None], self._mean, self._std)
@@ -255,13 +266,13 @@ class _Block(nn.Module):
         normal: Tensor = self.norm(x)
         return normal
 
-    def going_on(self, x: Tensor, past: Past) -> Tensor:
+    def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
         """The same of the next chunk (1, L, D)."""
         x = x + 0.5 * self.first(x)
-        x = x + self.attention.going_on(x, past)
+        x = x + self.attention.going_on(x, past, seen)
         x = x + self.convolution.going_on(x, past)
         x = x + 0.5 * self.last(x)
-        past.rows += x.shape[1]
+        past.rows = past.rows + x.shape[1]
         normal: Tensor = self.norm(x)
         return normal
 
@@ -296,15 +307,15 @@ class _Attention(nn.Module):
         query, key, value = self._parts(x, 0)
         return self._found(query, key, value, seen[:, None])
 
-    def going_on(self, x: Tensor, past: Past) -> Tensor:
+    def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
         """The same of the next chunk (1, L, D)."""
         query, key, value = self._parts(x, past.rows)
         keys, values = torch.cat([past.keys, key], 2), torch.cat([past.values, value], 2)
         forgotten = max(0, keys.shape[2] - self.before)
         past.keys, past.values = keys[:, :, forgotten:], values[:, :, forgotten:]
-        return self._found(query, keys, values, None)
+        return self._found(query, keys, values, seen)
 
-    def _parts(self, x: Tensor, before: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self, x: Tensor, before: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, heads, T, D / heads) of rows that come after so many others."""
         sequences, longest, width = x.shape
         heads = self.inputs(self.norm(x)).view(sequences, longest, 3, self.heads, width // self.heads)
@@ -358,7 +369,7 @@ class _Convolution(nn.Module):
         return found
 
 
-def rotated(x: Tensor, before: int = 0) -> Tensor:
+def rotated(x: Tensor, before: int | Tensor = 0) -> Tensor:
     """Queries or keys (N, heads, T, d), pairs of their elements turned by an angle that grows with time: their products
     then depend on how far apart two frames are, not on where they are. Angles are d / 2 geometric steps from 1 to
     1 / 10,000 a frame; `before` frames came before these."""

@@ -55,8 +55,9 @@ class LabelledFrames:
     ) -> None:
         if len(labels) != len(store.array):
             raise UserError(
-                f"{store.folder}: {len(store.array)} frames, but the alignment has {len(labels)}. "
-                "Run `roundelay align` again."
+                f"{store.folder}: {len(store.array)} frames, but the alignment has {len(labels)}: it is of other "
+                "features. Were copies at other speeds or warps left out or added since? Give `roundelay features` the "
+                "same --speed and --warp as then; or run `roundelay align` again, for these features."
             )
         self._store, self._labels, self._how = store, labels, order
         self._runs = {

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import final
+from urllib.parse import parse_qsl
 
 _HEAD_BYTES = 1 << 15  # of request line and headers
 _METHODS = frozenset({"GET", "HEAD", "POST"})
@@ -30,12 +31,13 @@ class Limits:
 @final
 @dataclass(frozen=True)
 class Request:
-    """A request; names of headers are in lower case."""
+    """A request; names of headers are in lower case. `asked` is what is behind the ? of its address."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
+    asked: Mapping[str, str] = field(default_factory=dict)
 
 
 @final
@@ -49,6 +51,28 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@final
+@dataclass(frozen=True)
+class Pieces:
+    """A response that is sent piece by piece, as it is found.
+
+    Attributes:
+        pieces: may raise `Refused` in the place of the first.
+    """
+
+    kind: str
+    pieces: AsyncGenerator[bytes, None]
+
+
+@final
+@dataclass(frozen=True)
+class Upgrade:
+    """A connection that goes on in another protocol (RFC 9110, 7.8), which `talk` speaks to its end."""
+
+    headers: Mapping[str, str]
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter, Limits], Awaitable[None]]
+
+
 class Refused(Exception):
     """The request cannot be answered."""
 
@@ -57,7 +81,8 @@ class Refused(Exception):
         self.status = status
 
 
-Answer = Callable[[Request], Awaitable[Response]]
+Reply = Response | Pieces | Upgrade
+Answer = Callable[[Request], Awaitable[Reply]]
 """Raises `Refused`."""
 Refusal = Callable[[Refused], Response]
 
@@ -77,7 +102,7 @@ async def listen(
     places = asyncio.Semaphore(limits.connections)
     reading, answering = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
 
-    async def answered(request: Request) -> Response:
+    async def answered(request: Request) -> Reply:
         answering.add(_this_task())
         return await answer(request)
 
@@ -118,28 +143,50 @@ async def _conversation(
     try:
         request = await _request(reader, writer, limits)
         method = request.method
-        response = await answer(request)
+        reply = await answer(request)
+        if isinstance(reply, Pieces):
+            await _send_pieces(reply, writer, limits)
+        elif isinstance(reply, Upgrade):
+            writer.write(_head(HTTPStatus.SWITCHING_PROTOCOLS, reply.headers))
+            await reply.talk(reader, writer, limits)
     except Refused as refused:
-        response = refusal(refused)
+        reply = refusal(refused)
     except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
         return  # nobody is there any more
-    headers = {
-        "Content-Type": response.kind,
-        "Content-Length": str(len(response.body)),
-        "Connection": "close",
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        **response.headers,
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    first = f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\n"
     with contextlib.suppress(ConnectionError, TimeoutError):
-        writer.write(f"{first}{head}\r\n".encode("latin-1", "replace") + (b"" if method == "HEAD" else response.body))
+        if isinstance(reply, Response):
+            length = {"Content-Length": str(len(reply.body)), **reply.headers}
+            head = _head(reply.status, {**_usual(reply.kind), **length})
+            writer.write(head + (b"" if method == "HEAD" else reply.body))
         await asyncio.wait_for(writer.drain(), limits.seconds)
         writer.write_eof()
         # What a refused client still sends is read, for a while: a reset would take the reply from it.
         while await asyncio.wait_for(reader.read(1 << 16), 1.0):
             pass
+
+
+async def _send_pieces(reply: Pieces, writer: asyncio.StreamWriter, limits: Limits) -> None:
+    """The end of the connection is the end of the response: how long it is, nobody knows before."""
+    async with contextlib.aclosing(reply.pieces) as pieces:
+        begun = False
+        async for piece in pieces:
+            writer.write(piece if begun else _head(HTTPStatus.OK, _usual(reply.kind)) + piece)
+            begun = True
+            await asyncio.wait_for(writer.drain(), limits.seconds)
+
+
+def _usual(kind: str) -> Mapping[str, str]:
+    return {
+        "Content-Type": kind,
+        "Connection": "close",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{lines}\r\n".encode("latin-1", "replace")
 
 
 async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: Limits) -> Request:
@@ -159,10 +206,9 @@ async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, l
         if not colon or name != name.strip() or not name:
             raise Refused(HTTPStatus.BAD_REQUEST, "A header is broken.")
         headers[name.lower()] = value.strip()
-    request = Request(parts[0], parts[1].partition("?")[0], headers)
-    if request.method != "POST":
-        return request
-    return Request(request.method, request.path, headers, await _body(reader, writer, headers, limits))
+    path, _, asked = parts[1].partition("?")
+    body = await _body(reader, writer, headers, limits) if parts[0] == "POST" else b""
+    return Request(parts[0], path, headers, body, dict(parse_qsl(asked)))
 
 
 async def _body(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import final
 
 from roundelay.core.errors import UserError
-from roundelay.transcription.serving.endpoint import Endpoint, refusal
+from roundelay.transcription.serving.endpoint import Endpoint
 from roundelay.transcription.serving.http import Limits, listen
+from roundelay.transcription.serving.replies import refusal
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -53,8 +54,8 @@ def serve(
                 shutil.rmtree(place.folder, ignore_errors=True)
                 os._exit(128 + number)
             ended.append(number)
-            if endpoint.busy:
-                remark("ending once the recording at hand is recognised; the same again ends it at once.")
+            if endpoint.at_hand:
+                remark(f"ending once {endpoint.at_hand} is recognised; the same again ends it at once.")
             endpoint.end()
             serving.cancel()
 

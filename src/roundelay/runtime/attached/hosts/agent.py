@@ -138,12 +138,8 @@ class SessionAgent:
         if generation <= self._generation:
             return
         self._generation = generation
-        alive = checks.wholes(header["alive"], self._host.place.learners, stop=2)
         addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
-        if self._begun:
-            gone = [rank for rank in self._host.elsewhere if not alive[rank]]
-            self._host.arena.liveness.mark(gone, False)
-        self._host.links.endpoint.peers(addresses)
+        self._host.links.endpoint.peers(addresses)  # who lives is in the columns, with what they did before
 
     # What is done -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
+from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.memory.arena import Arena
@@ -34,7 +35,7 @@ Send = Callable[[dict[str, Any], bytes], None]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedTable:
     """A table with a column for each learner.
 
@@ -85,17 +86,20 @@ class SharedColumns:
 
     def __init__(self, arena: Arena) -> None:
         attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)
-        inputs = arena.view(InputTables)
+        inputs, saves = arena.view(InputTables), arena.view(SaveTables)
         self._seldom = [
             *(SharedTable(table, stop=None) for table in vars(arena.counts).values()),
             SharedTable(arena.optimizer.steps),
             SharedTable(inputs.fingerprints, stop=None),
             SharedTable(inputs.count, published=True),
+            SharedTable(saves.whole),
+            SharedTable(saves.last),
         ]
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
+        self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
         at_meetings = [
             SharedTable(attendance.ending, published=True),
-            SharedTable(arena.liveness.alive, published=True, stop=2),
+            self._alive,
             SharedTable(attendance.met, published=True),
         ]
         self._often = [  # in the order in which they are written
@@ -119,8 +123,12 @@ class SharedColumns:
         return b"".join(table.read(ranks) for table in self._at_meetings)
 
     def read(self, ranks: Sequence[int], everything: bool) -> bytes:
-        """A copy of the columns of `ranks`."""
-        parts = [table.read(ranks) for table in reversed(self._tables(everything))]
+        """A copy of the columns of `ranks`. A learner counts as gone if it was before all else is read: whoever sees
+        that must see all that it did before."""
+        lived, parts = self._alive.numbers[list(ranks)], list[bytes]()
+        for table in reversed(self._tables(everything)):
+            live = table is self._alive
+            parts.append(bytes((lived | table.numbers[list(ranks)]).tobytes()) if live else table.read(ranks))
         return b"".join(reversed(parts))
 
     def enter(self, ranks: Sequence[int], everything: bool, data: bytes) -> None:
@@ -136,7 +144,9 @@ class SharedColumns:
         if at != len(data):
             raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
         for table, columns in zip(tables, found, strict=True):
-            table.write(ranks, columns)
+            live = table is self._alive
+            table.write(ranks, columns | table.numbers[list(ranks)] if live else columns)
+        self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
 
     def _tables(self, everything: bool) -> list[SharedTable]:
         return [*self._seldom, *self._often] if everything else self._often

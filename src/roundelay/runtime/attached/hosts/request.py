@@ -14,9 +14,10 @@ from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.hosts.terms import HostTerms, check_may_travel
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
@@ -24,7 +25,7 @@ from roundelay.runtime.procs.memory.views.view import View
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.base import Strategy
 
-ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables)
+ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables, SaveTables)
 """Of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BetweenHosts)
 """The same, on one of several hosts."""
@@ -81,8 +82,9 @@ class SessionRequest:
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
-            UserError: the strategy is none of those that hosts know by name.
+            UserError: the strategy is none of those that hosts know by name, or for one host.
         """
+        check_may_travel(self.strategy)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,9 +96,8 @@ class Buffer:
     uses cost nothing."""
 
     def __init__(self, parameters: int, vectors: int = 1) -> None:
-        self.bytes = torch.empty(room(parameters, vectors), dtype=torch.uint8)
-        lying: Any = self.bytes.numpy()
-        self.view = memoryview(lying)
+        lying: Any = np.empty(room(parameters, vectors), np.uint8)  # NumPy asks the kernel for large pages
+        self.bytes, self.view = torch.from_numpy(lying), memoryview(lying)
 
     def filled(self, size: int, codec: Codec = FP32) -> memoryview:
         """The part that `size` elements take."""
@@ -117,12 +117,12 @@ class Scratch:
     """A few chunks that stay in cache. One thread's."""
 
     def __init__(self) -> None:
-        self.vectors = torch.empty(3, CHUNK)
+        self._chunks = torch.empty(3, CHUNK).unbind()
 
     def take(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Three of them, (size,) each."""
-        a, b, c = self.vectors[:, :size]
-        return a, b, c
+        a, b, c = self._chunks
+        return (a, b, c) if size == CHUNK else (a[:size], b[:size], c[:size])
 
 
 def swapped(rule: Rule) -> Rule:
@@ -137,8 +137,7 @@ def swapped(rule: Rule) -> Rule:
 def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
     """Under the lock: write `fragment` of the row to `hold` by `codec`, with `error` (P,) feedback if there is one."""
     if codec.exact:
-        for x, out in zip(fragment.parts(row.vector), hold.vectors(fragment.size), strict=True):
-            out.copy_(x)
+        hold.bytes[: 4 * fragment.size].view(torch.float32).copy_(row.vector[fragment.elements])
         return
     errors = fragment.parts(error) if error is not None else repeat(None)
     for x, e, coded in zip(fragment.parts(row.vector), errors, hold.parts(fragment.size, codec), strict=False):

@@ -42,7 +42,7 @@ class Sealer:
     """
 
     def __init__(self, key: bytes, encrypts: bool = True) -> None:
-        self._encrypts, self._number = encrypts, 0
+        self.encrypts, self._number = encrypts, 0
         self._use(key)
 
     def _use(self, key: bytes) -> None:
@@ -60,7 +60,7 @@ class Sealer:
         sealed is what `data` was at one moment, whoever writes it meanwhile."""
         size, nonce = len(data), self._nonce()
         filled = room[: size + TAG_BYTES]
-        if self._encrypts:
+        if self.encrypts:
             self._cipher.encrypt_into(nonce, data, None, filled)
         else:
             filled[:size] = data
@@ -73,15 +73,28 @@ class Sealer:
         Raises:
             Forged: it is not what was sent as the next.
         """
-        size, nonce = len(record) - TAG_BYTES, self._nonce()
+        size = len(record) - TAG_BYTES
+        if not self.encrypts:
+            self.verify(record[:size], record[size:])
+            return record[:size]
+        nonce = self._nonce()  # first, for it may change the key
         try:
-            if not self._encrypts:
-                self._cipher.decrypt(nonce, record[size:], record[:size])
-                return record[:size]
             self._cipher.decrypt_into(nonce, record, None, room[:size])
         except InvalidTag as error:
             raise Forged from error
         return room[:size]
+
+    def verify(self, data: memoryview, tag: memoryview) -> None:
+        """The next record has this data and this tag, where records are not encrypted.
+
+        Raises:
+            Forged: it is not what was sent as the next.
+        """
+        nonce = self._nonce()
+        try:
+            self._cipher.decrypt(nonce, tag, data)
+        except InvalidTag as error:
+            raise Forged from error
 
 
 def _expand(key: bytes, label: bytes) -> bytes:

@@ -8,8 +8,9 @@ A message is a frame:
     payload   raw, at most the link's `largest`
 The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
 that is not sealed, and memory grows with what has come, not with what is announced. Nothing is written into a buffer of
-the receiver before the tag of its record was verified. Nothing is ever unpickled. A record without its tag, and a frame
-that makes no sense, close their connection, and are counted.
+the receiver before the tag of its record was verified, unless the receiver says that the buffer is of no worth until
+all of it has come (`in_place`): then records are decrypted where they belong. Nothing is ever unpickled. A record
+without its tag, and a frame that makes no sense, close their connection, and are counted.
 """
 
 import json
@@ -263,12 +264,13 @@ class Link(Stream):
             filled += len(self._out.seal(data, self._sent[filled:]))
         self.write([self._sent[:filled]])
 
-    def receive(self, timeout: float | None, into: Any = None) -> Message:
+    def receive(self, timeout: float | None, into: Any = None, in_place: bool = False) -> Message:
         """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
         within `patience` seconds, again and again.
 
         Args:
             into: a buffer for the payload; if it is too small for it, the frame counts as malformed.
+            in_place: what is in `into` is of no worth unless this returns, so it may be written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
@@ -276,7 +278,7 @@ class Link(Stream):
         """
         with self.in_use():
             try:
-                return self._receive(timeout, into)
+                return self._receive(timeout, into, in_place)
             except Forged as error:
                 reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
                 self._rejected.count("tampered", reason)
@@ -286,7 +288,7 @@ class Link(Stream):
                 self.close()
                 raise
 
-    def _receive(self, timeout: float | None, into: Any) -> Message:
+    def _receive(self, timeout: float | None, into: Any, in_place: bool) -> Message:
         self.wait(timeout)
         name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
         if not name_size or text_size > HEADER_BYTES or size > self.largest:
@@ -308,11 +310,33 @@ class Link(Stream):
         view = memoryview(into).cast("B")
         if size > len(view):
             raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
-        at = 0
-        for piece in self._records(size):
-            view[at : at + len(piece)] = piece
-            at += len(piece)
+        if in_place:
+            self._open_in_place(view[:size])
+        else:
+            at = 0
+            for piece in self._records(size):
+                view[at : at + len(piece)] = piece
+                at += len(piece)
         return Message(kind, header, view[:size])
+
+    def _open_in_place(self, view: memoryview) -> None:
+        """Fill `view` with the data of the next records, without a copy.
+
+        Raises:
+            Forged: `view` has what nobody has sent.
+        """
+        at, tag = 0, memoryview(bytearray(TAG_BYTES))
+        for part in sizes(len(view)):
+            place = view[at : at + part]
+            if self._in.encrypts:
+                record = self._room_for(part)
+                self.fill(record)
+                self._in.open(record, place)
+            else:
+                self.fill(place)
+                self.fill(tag)
+                self._in.verify(place, tag)
+            at += part
 
     def _records(self, size: int) -> Iterator[memoryview]:
         """The data of the next records, `size` bytes together; each good until the next is asked for.
@@ -321,11 +345,15 @@ class Link(Stream):
             Forged.
         """
         for part in sizes(size):
-            if part + TAG_BYTES > len(self._sealed):
-                self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
-            record = self._sealed[: part + TAG_BYTES]
+            record = self._room_for(part)
             self.fill(record)
             yield self._in.open(record, self._opened)
+
+    def _room_for(self, part: int) -> memoryview:
+        """Room for a record of so many bytes of data, as it comes."""
+        if part + TAG_BYTES > len(self._sealed):
+            self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
+        return self._sealed[: part + TAG_BYTES]
 
 
 def _room(size: int) -> memoryview:

@@ -68,6 +68,11 @@ class Outbox:
         """
         text: dict[str, Any] = {"peer": effect.peer}
         if isinstance(effect, Exchange):
+            if effect.theirs:
+                raise UserError(
+                    f"an exchange with row {effect.peer}, of another host, asks for what that row's learner remembers, "
+                    "which does not travel. Run this strategy on one host."
+                )
             try:
                 text |= {"rule": describe(effect.rule), "since": effect.since}
             except ValueError as error:

@@ -65,6 +65,7 @@ class Layout:
     views: tuple[type[View], ...] = ()  # besides those of every arena
     shown_bytes: int = 0  # what each learner may show the others besides vectors
     tensors: int = 0  # see Sizes
+    centre_memory: tuple[str, ...] = ()  # vectors (P,) beside the centre, behind which they lie
 
     @property
     def vectors(self) -> tuple[str, ...]:
@@ -103,7 +104,9 @@ class Layout:
     @property
     def shown_at(self) -> int:
         """The offset at which bytes that learners show begin."""
-        return self.header_bytes + self.row_bytes * (self.learners * len(self.vectors) + self.centre)
+        return self.header_bytes + self.row_bytes * (
+            self.learners * len(self.vectors) + self.centre + len(self.centre_memory)
+        )
 
     @property
     def total_bytes(self) -> int:
@@ -221,7 +224,10 @@ class Arena:
             elsewhere = None if self.on_devices is None else self.on_devices.centre
             at = self.layout.learners * len(self.layout.vectors)
             vectors.append(self._at(at) if elsewhere is None else elsewhere)
-        return [self.row(rank, vector) for rank, vector in enumerate(vectors)]
+        rows = [self.row(rank, vector) for rank, vector in enumerate(vectors)]
+        if self.layout.centre:
+            rows[-1].memory = {name: self._at(at + 1 + k) for k, name in enumerate(self.layout.centre_memory)}
+        return rows
 
     def row(self, rank: int, vector: Tensor) -> Row:
         """Row `rank`, whose parameters are in `vector` (P,), with the version, the lock and the lease that are here."""

@@ -1,0 +1,185 @@
+"""Seconds to a held-out loss by every way over every link, for benchmarks/two_hosts.py --to-loss."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from two_hosts_learner import Way
+from two_hosts_loop import make_task
+from two_hosts_notes import done, last_words, speed
+from two_hosts_predicted import UNSHAPED, Link, steps_a_second
+from two_hosts_rivals import is_ours, missing, parsed
+from two_hosts_table import Cell, Results, Setting
+from two_hosts_tasks import LossTask
+from two_hosts_trainings import variables
+
+from roundelay.runtime.namespaces.hosts import Hosts
+
+WAYS = (
+    "alone",
+    "adpsgd",
+    "adpsgd+fragments=8",
+    "ssgd",
+    "bsp,period=50",
+    "bmuf,period=50",
+    "diloco,period=50",
+    "diloco,period=100",
+    "diloco,period=500",
+    "diloco,period=100,fragments=4,delay=5,codec=int4",
+    "ddp",
+    "decent-dp",
+    "torchft-localsgd,period=50",
+    "torchft-diloco,period=50",
+    "torchft-diloco,period=100",
+    "accelerate-localsgd,period=50",
+    "hivemind,period=50",
+)
+RATES = ("10mbit", "100mbit", "1gbit", UNSHAPED)
+START = 120.0
+"""Seconds in which both learners must have found each other."""
+OVER = 20.0
+"""Seconds beyond those asked for, where a step takes long."""
+
+
+def grid(options: argparse.Namespace) -> str:
+    """All cells that are not there yet; the table."""
+    from roundelay.run_directory import machine
+
+    torch.set_num_threads(1)
+    task = make_task(options)
+    network = task.network()
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    told = {
+        "task": options.to_loss,
+        "minibatch": task.inputs,
+        "parameters": parameters,
+        "seconds": options.seconds,
+        "looks": options.looks,
+        "machine": machine(),
+    }
+    results = Results(Path(options.out), told, options.target_loss)
+    begun = task.judge(network)
+    previous: Cell | None = None
+    for number, rate, slower, mode in cells(options):
+        cell = Cell(mode, Setting(rate, options.delay, slower), number)
+        if (there := results.cells.get(cell.key)) and not there.failed:
+            previous = None
+            continue
+        if lacking := missing(mode):
+            cell.failed = f"package {lacking} is not installed"
+        else:
+            _measure(cell, task, begun, options)
+            if is_ours(mode) and cell.alone:
+                first, second = cell.alone[0]
+                seconds = 1 / first if slower > 1 else 2 / (first + second)
+                speed = steps_a_second(Way.of(mode), Link(rate, options.delay), parameters, seconds, slower)
+                cell.predicted = speed * seconds / (1 + 1 / slower)
+            if previous is not None and cell.alone:
+                previous.alone.append(cell.alone[0])
+            previous = cell if cell.alone else None
+        results.add(cell)
+        said = cell.failed or f"{cell.ratio:.3f} of never talking, {cell.last:.4f} in the end"
+        print(f"round {number + 1}: {rate} {mode}: {said}", file=sys.stderr, flush=True)
+    results.write()
+    return results.table()
+
+
+def cells(options: argparse.Namespace) -> list[tuple[int, str, float, str]]:
+    """(round, rate, factor of the slow learner, way) of all cells, in their order."""
+    ways = list(dict.fromkeys(["alone", *(options.only or WAYS)]))
+    slower = [1.0, options.slower] if options.slower > 1 else [1.0]
+    return [
+        (number, rate, factor, mode)
+        for number in range(options.rounds)
+        for rate in options.rates or RATES
+        for factor in slower
+        for mode in ways
+    ]
+
+
+def _measure(cell: Cell, task: LossTask, begun: float, options: argparse.Namespace) -> None:
+    """Train by one way, and judge the models."""
+    folder = Path(tempfile.mkdtemp(prefix="roundelay-two-hosts-"))
+    try:
+        with Hosts(2, delays={1: cell.setting.delay} if cell.setting.delay else None) as hosts:
+            if cell.setting.rate != UNSHAPED:
+                hosts.rate(cell.setting.rate)
+            cell.failed = _train(hosts, cell, folder, options)
+        if cell.failed:
+            return
+        cell.alone = [tuple(float((folder / f"alone-{rank}").read_text()) for rank in range(2))]  # type: ignore[list-item]
+        period = parsed(cell.mode)[1].get("period", 1)
+        ends = [np.fromfile(folder / f"steps-{rank}") for rank in range(2)]
+        cell.steps = tuple(speed(one, period) for one in ends)  # type: ignore[assignment]
+        cell.curve = [(0.0, begun), *_curve(task, folder, cell.mode == "alone")]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -> str:
+    """Both learners until time is up; the reason if that did not work."""
+    words = [
+        sys.executable,
+        str(Path(__file__).with_name("two_hosts.py")),
+        "--on-host",
+        cell.mode,
+        "--notes",
+        str(notes),
+    ]
+    words += ["--to-loss", options.to_loss, "--seconds", str(options.seconds), "--looks", str(options.looks)]
+    words += [
+        "--slower",
+        str(cell.setting.slower),
+        "--calibrate",
+        str(options.calibrate),
+        "--width",
+        str(options.width),
+    ]
+    words += ["--layers", str(options.layers), "--minibatch", str(options.minibatch)]
+    words += [f"--{name}={value}" for name, value in (("text", options.text), ("recipe", options.recipe)) if value]
+    words += ["--addresses", *(hosts.address(host) for host in range(2))]
+    words += ["--set", *options.set] if options.set else []
+    processes = []
+    for host in range(2):
+        with open(notes / f"said-{host}", "wb") as said:
+            given = variables(hosts, host, 1)
+            command = [*words, "--core", str(host)]
+            processes.append(hosts.start(host, command, env=given, stdout=said, stderr=said, stdin=subprocess.DEVNULL))
+    began = time.monotonic()
+    trains: float | None = None
+    while any(process.poll() is None for process in processes):
+        time.sleep(0.25)
+        now = time.monotonic()
+        if trains is None and all((notes / f"joined-{rank}").exists() for rank in range(2)):
+            trains = now
+        if trains is None and now - began > START + options.calibrate:
+            return f"the learners did not find each other in {START:.0f} s: {last_words(notes)}"
+        if trains is not None and (now - trains > options.seconds + OVER or done(notes, options.seconds)):
+            return ""
+        if any(process.poll() is not None for process in processes):
+            time.sleep(1.0)  # the other may say more
+            return f"a learner ended: {last_words(notes)}"
+    return f"both learners ended: {last_words(notes)}"
+
+
+def _curve(task: LossTask, notes: Path, alone: bool) -> list[tuple[float, float]]:
+    """Seconds and held-out losses of the mean of both models; of the first host's alone."""
+    network, found = task.network(), []
+    ranks: Sequence[int] = (0,) if alone else (0, 1)
+    looks = sorted({int(path.stem.split("-")[2]) for path in notes.glob("weights-0-*.at")})
+    for look in looks:
+        paths = [notes / f"weights-{rank}-{look}" for rank in ranks]
+        if not all(path.with_suffix(".at").exists() for path in paths):
+            continue
+        mean = np.mean([np.fromfile(path, np.float32) for path in paths], axis=0, dtype=np.float64)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(mean.astype(np.float32)), network.parameters())
+        at = max(float(path.with_suffix(".at").read_text()) for path in paths)
+        found.append((at, task.judge(network)))
+    return found

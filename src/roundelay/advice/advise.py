@@ -1,0 +1,191 @@
+"""Strategies ranked for a cluster and a model, and the gain of a second machine or a faster link."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot
+from typing import Any, final
+
+from roundelay.advice.candidates import Candidate, candidates
+from roundelay.advice.learning import Trained, bears, efficiency, fitted
+from roundelay.advice.throughput import StepWork, never_talking, speed
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.runtime.sim.cluster import Node, VirtualCluster
+
+EQUALLY_FAST = 1.01
+"""Times the seconds of the fastest, within which the plainest candidate is taken."""
+FASTER = 10.0
+"""Times as fast a link is supposed to be for the line that says what that would gain."""
+LOOKED_AT_AGAIN = 6
+"""Candidates, the first ones, that are looked at again for those lines."""
+
+
+@final
+@dataclass(frozen=True)
+class AdviceTask:
+    """A training that is to be advised on.
+
+    parameters  of the model
+    examples    that one learner needs to the loss; frames, sequences, whatever a minibatch has
+    frames      of a learner's minibatch
+    momentum    of the local optimizer
+    rate        learning rate that one learner bears well; None: none is said
+    """
+
+    parameters: float
+    examples: float = 1e6
+    frames: int = 256
+    momentum: float = 0.9
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.examples >= self.frames:
+            raise UserError(f"examples is {self.examples:g}: give at least a minibatch, {self.frames}.")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"momentum is {self.momentum}: choose a number from 0 up to, not including, 1.")
+
+    @property
+    def work(self) -> StepWork:
+        """A step of it."""
+        return StepWork(self.parameters, self.frames)
+
+
+@final
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate, as it would do.
+
+    throughput     examples a second of all learners
+    of_never_talking  share of what they would do if they never talked
+    bears          largest learning rate, as a share of the largest that one learner bears
+    factor         times as many examples as one learner needs for the same loss
+    seconds        to that loss
+    error          standard error of the logarithm of seconds
+    outside        reasons why the fit says little of it
+    """
+
+    candidate: Candidate
+    throughput: float
+    of_never_talking: float
+    bears: float
+    factor: float
+    seconds: float
+    error: float
+    outside: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Seconds, one standard error less and more."""
+        return self.seconds * exp(-self.error), self.seconds * exp(self.error)
+
+
+@final
+@dataclass(frozen=True)
+class WhatIf:
+    """The same with something changed: the best strategy then, and its seconds."""
+
+    change: str
+    best: Ranked
+    gain: float  # seconds now over seconds then
+
+
+@final
+@dataclass(frozen=True)
+class Advice:
+    """Candidates in their order, the fastest to the loss first."""
+
+    cluster: str
+    learners: int
+    task: AdviceTask
+    ranked: tuple[Ranked, ...]
+    what_if: tuple[WhatIf, ...]
+
+    @property
+    def first(self) -> Ranked:
+        """The plainest of those that are within 1 % of the fastest of which the fit knows enough, or else of all."""
+        return best_of(self.ranked)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain mapping."""
+        return {
+            "cluster": self.cluster,
+            "learners": self.learners,
+            "task": plain(self.task),
+            "first": _row(self.first),
+            "ranked": [_row(one) for one in self.ranked],
+            "what_if": [{"change": one.change, "gain": one.gain, "best": _row(one.best)} for one in self.what_if],
+        }
+
+
+def _row(one: Ranked) -> dict[str, Any]:
+    low, high = one.range
+    return {**plain(one), "flags": one.candidate.flags, "seconds_low": low, "seconds_high": high}
+
+
+def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
+    """Rank everything that is considered for `cluster`.
+
+    Raises:
+        UserError: learners of the cluster die or join, which no prediction knows of.
+    """
+    if cluster.deaths or cluster.joins:
+        raise UserError(
+            f"cluster {cluster.name!r} has deaths or joins: advice is for learners that stay. Leave both keys out."
+        )
+    ranked = rank(cluster, task, candidates(cluster))
+    again = [one.candidate for one in ranked[:LOOKED_AT_AGAIN]]
+    advice = Advice(cluster.name, cluster.learners, task, tuple(ranked), ())
+    now = advice.first.seconds
+    changes = []
+    for change, other in changed(cluster):
+        news = [one for one in candidates(other) if one in again or one.strategy.startswith(("hadpsgd", "ssgd"))]
+        best = best_of(rank(other, task, news))
+        changes.append(WhatIf(change, best, now / best.seconds))
+    return replace(advice, what_if=tuple(changes))
+
+
+def best_of(ranked: Sequence[Ranked]) -> Ranked:
+    """The best of candidates in their order."""
+    known = [one for one in ranked if not one.outside] or list(ranked)
+    equal = [one for one in known if one.seconds <= EQUALLY_FAST * known[0].seconds]
+    return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
+
+
+def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:
+    """`considered` in the order of their seconds."""
+    alone = never_talking(cluster, task.work)
+    return sorted((_predict(one, cluster, task, alone) for one in considered), key=lambda one: one.seconds)
+
+
+def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, alone: float) -> Ranked:
+    strategy, fit = candidate.made, fitted()
+    learners = 1 if strategy.name == "sgd" else cluster.learners
+    rounds = max(1.0, task.examples / (task.frames * learners))
+    fast = speed(candidate, cluster, task.work)
+    trained = Trained(learners, rounds, task.momentum, steps_an_exchange=fast.steps_an_exchange)
+    found = efficiency(strategy, trained, fit)
+    return Ranked(
+        candidate=candidate,
+        throughput=fast.examples_per_second,
+        of_never_talking=fast.examples_per_second / alone,
+        bears=bears(strategy, learners, task.momentum) / (2 * (1 + task.momentum)),
+        factor=found.factor,
+        seconds=task.examples * found.factor / fast.examples_per_second,
+        error=hypot(found.error, fit.throughput_error),
+        outside=found.outside,
+    )
+
+
+def changed(cluster: VirtualCluster) -> list[tuple[str, VirtualCluster]]:
+    """Clusters with a machine more, and with faster links."""
+    last = replace(cluster.nodes[-1], count=1)
+    found = [("a second machine" if len(cluster.machines()) == 1 else "a machine more", _with_machine(cluster, last))]
+    if len(cluster.machines()) > 1:
+        between = cluster.links.between
+        faster = replace(cluster.links, between=replace(between, bandwidth=FASTER * between.bandwidth))
+        found.append((f"links {FASTER:g} times as fast", replace(cluster, links=faster, exchange=None)))
+    return found
+
+
+def _with_machine(cluster: VirtualCluster, node: Node) -> VirtualCluster:
+    return replace(cluster, nodes=(*cluster.nodes, node))

@@ -1,0 +1,87 @@
+"""Strategies that are considered for a cluster: periods, fragments, codecs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.strategies import make_strategy
+from roundelay.strategies.base import Strategy
+
+EVERYWHERE = (
+    "ssgd",
+    "delay-by-one",
+    "bsp,period=5",
+    "bsp,period=20",
+    "bmuf,period=5",
+    "bmuf,period=20",
+    "bmuf,period=80",
+    "slowmo,period=12",
+    "diloco,period=50",
+    "diloco,period=100",
+    "diloco,period=500",
+    "diloco,period=100,fragments=4,delay=10",
+    "diloco,period=100,codec=int8",
+    "gossip-diloco,period=50",
+    "dpsgd:ring",
+    "dpsgd:random-ring,order=consensus",
+    "gossip-pga,period=6",
+    "easgd,period=4",
+    "easgd,period=16",
+    "asgd",
+    "adpsgd:random-ring",
+)
+"""Considered for every cluster of two learners or more."""
+EXCHANGING = ("adpsgd", "hadpsgd")
+"""Considered with other codecs and numbers of fragments too, where there are several nodes."""
+FRAGMENTS = (1, 8, 16)
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy, and the options of a run on several hosts that go with it.
+
+    strategy   as `--strategy` takes it
+    wire       codec between hosts, as `--wire` takes it
+    fragments  of exchanges between hosts, as `--fragments` takes it
+    """
+
+    strategy: str
+    wire: str = "fp32"
+    fragments: int = 1
+
+    @property
+    def made(self) -> Strategy:
+        """The strategy itself."""
+        return make_strategy(self.strategy)
+
+    @property
+    def flags(self) -> str:
+        """Options of `roundelay train` that say the same."""
+        more = f" --fragments {self.fragments}" if self.fragments > 1 else ""
+        return f"--strategy {self.strategy}{more}" + (f" --wire {self.wire}" if self.wire != "fp32" else "")
+
+
+def candidates(cluster: VirtualCluster) -> list[Candidate]:
+    """Everything that is considered for this cluster; one learner alone is always among it."""
+    return [Candidate("sgd"), *(_of_many(cluster) if cluster.learners > 1 else ())]
+
+
+def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
+    machines = cluster.machines()
+    nodes = {machine.learners for machine in machines}
+    texts = list(EVERYWHERE)
+    if len(machines) > 1 and len(nodes) == 1 and nodes != {1}:
+        texts.append(f"hadpsgd,node_size={nodes.pop()}")
+    for text in texts:
+        yield Candidate(text)
+        if len(machines) == 1:
+            continue
+        if text == "ssgd":
+            yield Candidate(text, "bf16")
+        if make_strategy(text).name in EXCHANGING:
+            for fragments in FRAGMENTS:
+                for wire in ("fp32", "bf16"):
+                    if (fragments, wire) != (1, "fp32"):
+                        yield Candidate(text, wire, fragments)

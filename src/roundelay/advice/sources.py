@@ -1,0 +1,128 @@
+"""Facts of an advice: from a virtual cluster, a probe of this machine, a run's records."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from roundelay.advice.advise import Advice, AdviceTask, advise
+from roundelay.advice.from_run import read_facts
+from roundelay.advice.measurements import bytes_per_second
+from roundelay.advice.probe import Machines, link_of, probed_layers, probed_recipe
+from roundelay.core.cores import cores
+from roundelay.core.errors import UserError
+from roundelay.recipes.recipe import load_recipe
+from roundelay.runtime.doctor.consult import consult
+from roundelay.runtime.sim.cluster import VirtualCluster, VirtualLink, VirtualLinks, load_cluster
+
+BYTES_A_PARAMETER = 4
+Say = Callable[[str], None]
+
+
+@final
+@dataclass(frozen=True)
+class Wanted:
+    """Facts that a user gives; None: not given.
+
+    cluster      a YAML file
+    probe        a recipe whose model is timed on this machine, or a number of parameters
+    run          a run directory whose records are read
+    target_loss  held-out, of the run
+    machines     like this one; learners on each
+    link         rate between them, as tc takes it (100mbit)
+    hosts        addresses where `roundelay doctor --listen` waits: links to them are measured
+    """
+
+    cluster: Path | None = None
+    parameters: float | None = None
+    examples: float | None = None
+    frames: int | None = None
+    momentum: float | None = None
+    rate: float | None = None
+    probe: str | None = None
+    run: Path | None = None
+    target_loss: float | None = None
+    machines: int | None = None
+    learners: int | None = None
+    link: str | None = None
+    hosts: Sequence[str] = ()
+    listen: str | None = None
+
+
+def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
+    """The advice for what the user gives.
+
+    Raises:
+        UserError: something is missing; names the file and the key, or the option.
+    """
+    sources = [name for name in ("cluster", "probe", "run") if getattr(wanted, name) is not None]
+    if len(sources) != 1:
+        raise UserError(
+            f"advise has {len(sources)} sources of facts{': ' * bool(sources)}{' and '.join(sources)}. Give one: a "
+            "cluster's YAML file (docs/simulator.md), --probe RECIPE (or a number of parameters), or --run DIR."
+        )
+    if wanted.cluster is not None:
+        cluster = load_cluster(wanted.cluster)
+        return advise(cluster, task_of(wanted, AdviceTask(_parameters(wanted, cluster))))
+    if wanted.run is not None:
+        return _of_run(wanted, wanted.run, say)
+    return _of_probe(wanted, str(wanted.probe), say)
+
+
+def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
+    """The task as it is known, with what the user gives in its place."""
+    given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
+    return replace(known, **{name: value for name, value in given.items() if value is not None})
+
+
+def _parameters(wanted: Wanted, cluster: VirtualCluster) -> float:
+    if wanted.parameters is not None:
+        return wanted.parameters
+    if cluster.model_bytes is None:
+        raise UserError(
+            f"{wanted.cluster}: model_bytes is missing: add it (4 for every parameter), or give --parameters."
+        )
+    return cluster.model_bytes / BYTES_A_PARAMETER
+
+
+def _of_run(wanted: Wanted, run: Path, say: Say) -> Advice:
+    facts = read_facts(run, wanted.target_loss, _link(wanted))
+    if not facts.link_known:
+        say(f"{run}: its records do not say how fast links between hosts are: 10 Gbit/s is assumed. Give --link.")
+    return advise(facts.cluster, task_of(wanted, facts.task))
+
+
+def _of_probe(wanted: Wanted, probe: str, say: Say) -> Advice:
+    usual = VirtualLinks().between
+    link, count = _link(wanted) or usual, wanted.machines or 1
+    if wanted.hosts:
+        count, link = 1 + len(wanted.hosts), _measured_link(wanted, say)
+    machines = Machines(wanted.learners or cores(), count, link)
+    try:
+        parameters = float(probe)
+    except ValueError:
+        overrides = [f"training.learners={machines.learners * machines.count}"]
+        cluster, task = probed_recipe(load_recipe(probe, overrides), machines)
+        return advise(cluster, task_of(wanted, task))
+    task = task_of(wanted, AdviceTask(parameters))
+    return advise(probed_layers(parameters, task.frames, machines), task)
+
+
+def _link(wanted: Wanted) -> VirtualLink | None:
+    return None if wanted.link is None else link_of(wanted.link, bytes_per_second(wanted.link))
+
+
+def _measured_link(wanted: Wanted, say: Say) -> VirtualLink:
+    """The slowest of all ways between these hosts, as the doctor measures them.
+
+    Raises:
+        UserError: a host cannot be reached.
+    """
+    report = consult(wanted.hosts, wanted.listen, wanted.learners, wanted.parameters or 1e6, Path("exp"), None, say)
+    ways = [] if report is None else report.ways
+    rates = [way.megabytes_s for way in ways if way.megabytes_s is not None]
+    if report is None or len(rates) < len(ways) or not rates:
+        problems = "; ".join(way.problem for way in ways if way.problem) or "see `roundelay doctor`"
+        raise UserError(f"--hosts {' '.join(wanted.hosts)}: not every link could be measured: {problems}.")
+    latency = max(way.latency_ms or 0.0 for way in ways)
+    return link_of("measured", 1e6 * min(rates), latency)

@@ -1,0 +1,124 @@
+"""Examples a second of a candidate, in the simulator, and of learners that never talk."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+from roundelay.advice.candidates import EXCHANGING, Candidate
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.effects import Draw, Grad
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.simulation.timing import Timed, time_strategy
+from roundelay.strategies.base import Strategy, Traits
+
+MINIBATCHES = 3_000
+"""Simulated for a candidate, over all learners, where its period does not ask for more."""
+PERIODS = 2
+"""Periods simulated at least."""
+
+
+@final
+@dataclass(frozen=True)
+class NeverTalks(Strategy):
+    """Learners that train on their own."""
+
+    name: ClassVar[str] = "never talking"
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=0, waits="nobody")
+
+    async def learn(self, me: Me) -> None:
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
+
+
+@final
+@dataclass(frozen=True)
+class StepWork:
+    """The model and its minibatches.
+
+    parameters  of the model
+    frames      of a learner's minibatch: examples, whatever they are
+    """
+
+    parameters: float
+    frames: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.parameters >= 1 or self.frames < 1:
+            raise UserError(
+                f"a model of {self.parameters:g} parameters and minibatches of {self.frames}: give at least one each."
+            )
+
+
+@final
+@dataclass(frozen=True)
+class Speed:
+    """Speed of a candidate.
+
+    examples_per_second  of all learners together
+    steps_an_exchange    steps of a learner for each exchange of a whole row that it has begun; 1 where the strategy
+                         has none, or says itself how often
+    """
+
+    examples_per_second: float
+    steps_an_exchange: float = 1.0
+
+
+def speed(candidate: Candidate, cluster: VirtualCluster, work: StepWork) -> Speed:
+    """The speed of a candidate on a cluster."""
+    strategy = candidate.made
+    if strategy.name == "sgd":
+        return Speed(_alone(cluster, work))
+    strategy.check(cluster.learners)
+    sent = CODECS[candidate.wire].bytes_of(round(work.parameters)) / candidate.fragments
+    busy = cluster if strategy.traits.synchronous else _with_carriers(cluster)
+    found = _timed(strategy, replace(busy, model_bytes=sent), work)
+    counts, steps = found.outcome.counts, 1.0
+    if strategy.name in EXCHANGING and counts.exchanges.any():
+        steps = float(counts.steps.sum() / counts.exchanges.sum()) * candidate.fragments
+    return Speed(found.frames_per_second, steps)
+
+
+def never_talking(cluster: VirtualCluster, work: StepWork) -> float:
+    """Examples a second of all learners together, if none of them ever sends or waits."""
+    return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_second
+
+
+def _timed(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> Timed:
+    period = strategy.block
+    rounds = max(PERIODS * period, min(400, MINIBATCHES // cluster.learners), 20)
+    rounds = -(-rounds // period) * period
+    return time_strategy(strategy, cluster, work.frames, rounds)
+
+
+def _alone(cluster: VirtualCluster, work: StepWork) -> float:
+    """One learner, on the fastest node."""
+    fastest = max(cluster.machines(), key=lambda machine: machine.speed)
+    one = replace(
+        cluster,
+        nodes=(replace(fastest, learners=1, count=1),),
+        centre_node=0,
+        stragglers=(),
+        deaths=(),
+        joins=(),
+    )
+    return never_talking(one, work)
+
+
+def _with_carriers(cluster: VirtualCluster) -> VirtualCluster:
+    """The cluster as learners have it while others carry rows: where learners keep all cores of their node busy, what
+    carries rows to other nodes has its share of these cores (`exchange_share`)."""
+    machines = cluster.machines()
+    if len(machines) == 1:
+        return cluster
+    share = HostOptions().exchange_share
+
+    def left(speed: float, full: bool) -> float:
+        return speed * (1 - share) if full else speed
+
+    nodes = tuple(
+        replace(node, speed=left(node.speed, node.cores is not None and node.learners >= node.cores))
+        for node in cluster.nodes
+    )
+    return replace(cluster, nodes=nodes)

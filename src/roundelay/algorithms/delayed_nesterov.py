@@ -1,0 +1,65 @@
+"""Delayed Nesterov: an outer optimizer for reports that come one by one (Liu et al. 2024, "Asynchronous Local-SGD
+Training for Language Modeling", arXiv 2401.09135, algorithm 3, with its c at 0).
+
+The centre is W, with a momentum m and a buffer D beside it, both zero at first. Report number t (from 1) brings
+d = p - w: p is the centre as its learner last read it, w where it has come from there.
+
+    D <- D + d
+    t mod N != 0:   W <- W - rate d / N
+    t mod N == 0:   m <- mu m + D / N
+                    W <- W - rate (d / N + mu m),   D <- 0
+
+and the learner goes on from w = p = W. So the momentum of late reports does not add up: over N of them W goes as by one
+Nesterov step on their mean. With N = 1 and one learner that is DiLoCo's outer step, to the bit.
+
+Source: torchft's asynchronous DiLoCo, which names the algorithm and has its defaults (0.7, 0.9); the paper's own text
+was not read.
+
+Legend: C elements of a chunk.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OuterReport:
+    """The exchange of a learner's row with the centre."""
+
+    rate: float
+    momentum: float
+    reports: int
+    """N: reports to one step of the momentum."""
+    read: int
+    """Version of the centre that the learner has read: the number of reports before it."""
+
+    def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, outer: Tensor, gathered: Tensor, age: int) -> None:
+        """Change all five (C,) in place: my row, the centre, what I last read of it, and m and D beside it."""
+        change = pulled - mine
+        if self.reports > 1:
+            gathered.add_(change)
+            change.div_(self.reports)
+        if (self.read + age + 1) % self.reports == 0:
+            outer.mul_(self.momentum)
+            if self.reports > 1:
+                outer.add_(gathered, alpha=1 / self.reports)
+                gathered.zero_()
+            else:
+                outer.add_(change)
+            change.add_(outer, alpha=self.momentum)
+        centre.sub_(change, alpha=self.rate)
+        mine.copy_(centre)
+        pulled.copy_(centre)
+
+
+def local_steps(period: int, learners: int, taken: int, drawn: int) -> int:
+    """Steps of a learner until its next report, by its speed, so that all report equally often (their DyLU): `period`
+    times its speed over that of the mean learner, rounded down, at least 1.
+
+    Args:
+        taken: steps that it took last, while all learners together drew `drawn` minibatches.
+    """
+    if drawn < taken:  # minibatches of a dead learner are drawn again
+        return period
+    return max(1, period * learners * taken // drawn)

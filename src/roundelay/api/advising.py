@@ -1,0 +1,45 @@
+"""Strategies ranked for a cluster, from Python: advise."""
+
+from pathlib import Path
+
+from roundelay.advice.advise import Advice
+from roundelay.advice.sources import Wanted, advise_on
+
+
+def advise(
+    cluster: Path | str | None = None,
+    parameters: float | None = None,
+    *,
+    probe: str | None = None,
+    run: Path | str | None = None,
+    examples: float | None = None,
+    machines: int | None = None,
+    link: str | None = None,
+) -> Advice:
+    """Rank strategies for a cluster and a model, by predicted seconds to a loss.
+
+    The facts are from one of three: `cluster`, `probe` or `run`.
+
+    Args:
+        cluster: the YAML file of a virtual cluster (docs/simulator.md).
+        parameters: of the model; None: the cluster's `model_bytes` over 4, or those of the probe or the run.
+        probe: a recipe whose model is timed on this machine, or a number of parameters.
+        run: a run directory whose records are read.
+        examples: that one learner needs to the loss; None: the recipe's epochs, what the run needed, or a million.
+        machines: with `probe`: like this one.
+        link: between machines, as `100mbit`.
+
+    Raises:
+        UserError: a file or a directory is not what it should be, or does not say enough; names it and the key.
+    """
+    return advise_on(
+        Wanted(
+            cluster=None if cluster is None else Path(cluster),
+            parameters=parameters,
+            examples=examples,
+            probe=probe,
+            run=None if run is None else Path(run),
+            machines=machines,
+            link=link,
+        )
+    )

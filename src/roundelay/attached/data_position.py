@@ -1,0 +1,122 @@
+"""Position of a sampler in its data, as a save has it, and as learners of a session that resumes take it over.
+
+A pass that was under way stays cut as it was, also where learners have become more or fewer. Under a synchronous
+strategy what is left of it is dealt out in turn. Under an asynchronous one it is drawn from the shared queue, and only
+what learners had drawn and not trained is dealt out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+Pieces = Sequence[int]
+"""Numbers of minibatches."""
+Key = tuple[int, int]
+"""A pass: its epoch, and how often that was gone through before."""
+
+
+@dataclass(frozen=True)
+class PassLeft:
+    """Minibatches that are left of a pass for one learner.
+
+    Attributes:
+        cut: number of learners the pass is cut for.
+        examples: that it shares out.
+        pieces: minibatches that are this learner's, before any that all draw from.
+    """
+
+    cut: int
+    examples: int
+    pieces: Pieces
+
+    def to_plain(self) -> list[Any]:
+        """Plain values."""
+        return [self.cut, self.examples, runs(self.pieces)]
+
+    @classmethod
+    def from_plain(cls, said: Sequence[Any]) -> Self:
+        """The inverse of `to_plain`."""
+        cut, examples, pieces = said
+        return cls(cut, examples, from_runs(pieces))
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """Of one learner in one sampler.
+
+    Attributes:
+        dataset: examples in it.
+        epoch: of the next pass.
+        times: how often each epoch was gone through.
+        left: of passes that were under way.
+    """
+
+    batch_size: int
+    dataset: int
+    epoch: int
+    times: Mapping[int, int]
+    left: Mapping[Key, PassLeft] = field(default_factory=dict)
+
+
+def runs(pieces: Pieces) -> list[list[int]]:
+    """`pieces` as runs of equal steps, [first, past the last, step] each; an epoch has millions."""
+    if isinstance(pieces, range):
+        return [[pieces.start, pieces.stop, pieces.step]] if pieces else []
+    found: list[list[int]] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if last is not None and last[1] == last[0] + 1 and piece > last[0]:  # one number so far
+            found[-1] = [last[0], piece + 1, piece - last[0]]
+        elif last is not None and last[1] > last[0] + 1 and piece == last[1] - 1 + last[2]:
+            last[1] = piece + 1
+        else:
+            found.append([piece, piece + 1, 1])
+    return found
+
+
+def from_runs(said: Sequence[Sequence[int]]) -> Pieces:
+    """The inverse of `runs`."""
+    if len(said) == 1:
+        return range(*said[0])
+    return [piece for run in said for piece in range(*run)]
+
+
+def position_of(state: Mapping[str, Any]) -> DataPosition:
+    """The position of the learner whose sampler's state this is."""
+    times = dict(state["times"])
+    return DataPosition(state["batch_size"], state["dataset"], state["epoch"], times, _left(state))
+
+
+def _left(state: Mapping[str, Any]) -> dict[Key, PassLeft]:
+    return {(epoch, nth): PassLeft.from_plain(said) for epoch, nth, said in state["left"]}
+
+
+def dealt_out(
+    states: Mapping[int, Mapping[str, Any]],
+    rank: int,
+    learners: int,
+    synchronous: bool,
+    returned: Mapping[Key, Pieces],
+) -> DataPosition:
+    """The position of learner `rank` of so many, in a sampler that other learners had come so far with: the lowest of
+    theirs.
+
+    Args:
+        states: of the sampler, by the rank of those learners.
+        returned: of passes that all draw from, minibatches that a dead learner had left undone.
+    """
+    first = min(states.values(), key=lambda state: (state["epoch"], state["nth"]))
+    lefts = {before: _left(state) for before, state in states.items()}
+    cuts = dict.fromkeys(returned, (first["learners"], first["examples"]))
+    cuts |= {key: (one.cut, one.examples) for left in lefts.values() for key, one in left.items()}
+    everything: dict[Key, list[int]] = {key: list(returned.get(key, ())) for key in cuts}
+    for before, state in states.items():
+        for key, (cut, examples) in cuts.items():
+            if key in lefts[before]:
+                everything[key].extend(lefts[before][key].pieces)
+            elif synchronous and (state["epoch"], state["nth"]) <= key:  # it has not begun that pass
+                rounds = -(-examples // (state["batch_size"] * cut))
+                everything[key].extend(range(before, rounds * cut, cut))
+    left = {key: PassLeft(*cuts[key], sorted(pieces)[rank::learners]) for key, pieces in everything.items()}
+    times = dict(first["times"])
+    return DataPosition(first["batch_size"], first["dataset"], first["epoch"], times, left)

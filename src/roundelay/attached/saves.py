@@ -1,0 +1,219 @@
+"""Saves of a session, and going on from one: what `Session.save` and `attach(resume=...)` do."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from roundelay.attached.buffers import Buffers
+from roundelay.attached.data_position import DataPosition
+from roundelay.attached.resuming import Fitting, Resumed, check_fits, resumed_from
+from roundelay.attached.sampler import SharedSampler
+from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, write_part
+from roundelay.attached.steps import Steps
+from roundelay.attached.trees import to_plain
+from roundelay.core.errors import UserError
+from roundelay.strategies.base import Strategy
+
+log = logging.getLogger("roundelay")
+
+Meet = Callable[[str, Callable[[], None]], None]
+"""`meet(kind, read)`: a meeting of the session's."""
+
+
+def fitting(
+    module: nn.Module, optimizers: Sequence[Optimizer], rank: int, learners: int, strategy: Strategy
+) -> Fitting:
+    """Facts that a save must agree on with this learner."""
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    return Fitting(
+        rank,
+        learners,
+        strategy.name,
+        strategy.memory,
+        strategy.traits.synchronous,
+        [[name, list(one.shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())],
+        [type(one).__name__ for one in optimizers],
+    )
+
+
+def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
+    """The newest save of which a learner can take its state; None: there is none.
+
+    Raises:
+        UserError: it does not fit, or is damaged; says in what, or names the file.
+    """
+    found = find(directory, wanted.rank, wanted.learners)
+    if found is not None:
+        check_fits(found, wanted)
+    return found
+
+
+class SessionSaves:
+    """Of one session.
+
+    Args:
+        wanted: facts that saves and this session agree on.
+        device: of the module; None: the memory of the host.
+        meet: of the session.
+    """
+
+    def __init__(
+        self,
+        wanted: Fitting,
+        steps: Steps,
+        buffers: Buffers,
+        optimizers: Sequence[Optimizer],
+        device: torch.device | None,
+        meet: Meet,
+    ) -> None:
+        self._fitting, self._buffers, self._optimizers = wanted, buffers, optimizers
+        self._learner, self._device, self._meet = steps.learner, device, meet
+        self._whole: dict[Path, int] = {}  # by directory, the newest save that this learner has whole there
+        self._last = 0  # the highest number of a save so far
+        self.samplers: Mapping[int, DataPosition] = {}
+        """Positions in data that samplers of this session begin at, by their numbers."""
+
+    # Saving -----------------------------------------------------------------------------------------------------------
+
+    def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[SharedSampler]) -> Path:
+        """Save the session; the folder of the save.
+
+        Raises:
+            UserError: it cannot be written, or the directory holds saves of another training.
+        """
+        directory, learner = directory.absolute(), self._learner
+        if directory not in self._whole and saves(directory):
+            raise UserError(
+                f"{directory} holds saves of another training: attach with resume={str(directory)!r} to go on from "
+                "the newest, or save to another directory."
+            )
+        before = self._whole.setdefault(directory, 0)
+        tensors: dict[str, Tensor] = {}
+        meta: dict[str, Any] = {"also": to_plain(dict(also), "also", tensors)}
+        learner.saved.note(before, self._last)
+        oldest = 0
+
+        def read() -> None:
+            nonlocal oldest
+            noted = learner.saved.noted()
+            self._last, oldest = noted.last + 1, noted.whole
+            meta.update(self._own(tensors), before=noted.whole, samplers=[one.state() for one in samplers])
+
+        self._meet("save()", read)
+        prune(directory, below=oldest)
+        folder = folder_of(directory, self._last)
+        write_part(part_path(folder, learner.rank, learner.learners), meta, tensors)
+        self._whole[directory] = self._last
+        return folder
+
+    def _own(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """All that is this learner's, in a meeting: plain values; tensors are put into `tensors`."""
+        saved, wanted = self._learner.saved, self._fitting
+        own, shared, strategy = saved.own(), saved.shared(), self._learner.strategy
+        tensors |= {"row": own["row"], "buffers": self._buffers.pack()}
+        tensors |= {f"memory.{name}": vector for name, vector in own["memory"].items()}
+        tensors |= {name: vector for name, vector in shared.items() if isinstance(vector, Tensor)}
+        random = _random_states(self._device)
+        tensors |= {f"random.{device}": state for device, state in random.items()}
+        ranks = saved.ranks
+        states = [to_plain(one.state_dict(), f"optimizer.{n}", tensors) for n, one in enumerate(self._optimizers)]
+        return {
+            "rank": wanted.rank,
+            "learners": wanted.learners,
+            "ranks": ranks,
+            "holders": list(strategy.holders(tuple(ranks))),
+            "strategy": strategy.name,
+            "options": dataclasses.asdict(strategy),  # type: ignore[call-overload]
+            "memory": list(own["memory"]),
+            "module": wanted.module,
+            "optimizers": wanted.optimizers,
+            "optimizer_states": states,
+            "steps": own["steps"],
+            "mean_weight": own["mean_weight"],
+            "passes": shared.get("passes"),
+            "random": list(random),
+        }
+
+    # Going on ---------------------------------------------------------------------------------------------------------
+
+    def resume(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
+        """Go on from the newest save that all learners have; what the user saved beside it. None: there is none yet.
+
+        Args:
+            found: the newest that this learner has.
+
+        Raises:
+            UserError: only some learners have one, or it is damaged; names them.
+        """
+        directory, learner = directory.absolute(), self._learner
+        chosen: list[Resumed] = []
+        learner.saved.note(0 if found is None else found.number, max(saves(directory), default=0))
+
+        def read() -> None:
+            noted = learner.saved.noted()
+            self._last, self._whole[directory] = noted.last, noted.whole
+            if noted.whole:
+                resumed = self._resumed(directory, found, noted.whole)
+                learner.saved.load(resumed.state)
+                chosen.append(resumed)
+            elif found is not None and found.before:
+                raise UserError(
+                    f"learners {list(noted.lacking)} find no save in {directory}, learner {learner.rank} has save "
+                    f"{found.number}: give every learner the directory with its part, or all parts to all."
+                )
+
+        self._meet("attach(resume=...)", read)
+        if not chosen:
+            level = logging.INFO if found is None else logging.WARNING
+            log.log(level, "rank %d: no save in %s that all learners have; training begins.", learner.rank, directory)
+            return None
+        self._take(chosen[0], folder_of(directory, self._whole[directory]))
+        return chosen[0].also
+
+    def _resumed(self, directory: Path, found: FoundSave | None, number: int) -> Resumed:
+        if found is None or found.number != number:  # some learner has not written the newest
+            found = find(directory, self._learner.rank, self._learner.learners, number)
+        if found is None or found.number != number:
+            raise UserError(
+                f"rank {self._learner.rank}: {folder_of(directory, number)} is the newest save that all learners have, "
+                "and this learner has no part of it: copy it here, or remove newer ones everywhere."
+            )
+        check_fits(found, self._fitting)
+        return resumed_from(found, self._fitting, self._buffers)
+
+    def _take(self, resumed: Resumed, folder: Path) -> None:
+        """After the meeting: what is this learner's alone."""
+        self._buffers.unpack(resumed.buffers)
+        for optimizer, state in zip(self._optimizers, resumed.optimizers, strict=True):
+            try:
+                optimizer.load_state_dict(state)
+            except (KeyError, ValueError) as error:
+                raise UserError(
+                    f"rank {self._learner.rank}: {type(optimizer).__name__} cannot go on from {folder} ({error}): give "
+                    "it the parameter groups it had when it was saved."
+                ) from error
+        _set_random_states(resumed.random, self._device)
+        self.samplers = resumed.samplers
+        level = logging.INFO if resumed.random else logging.WARNING
+        log.log(level, "rank %d goes on from %s: %s.", self._learner.rank, folder, resumed.said)
+
+
+def _random_states(device: torch.device | None) -> dict[str, Tensor]:
+    """States of torch's generators, by device."""
+    found = {"cpu": torch.get_rng_state()}
+    if device is not None and device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def _set_random_states(states: Mapping[str, Tensor], device: torch.device | None) -> None:
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if device is not None and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,0 +1,112 @@
+"""Copies of what is a learner's, and of what all learners share: to be saved, and to go on from.
+
+Legend: P parameters, L learners.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.entering import write
+from roundelay.runtime.attached.membership import Membership
+from roundelay.runtime.attached.save_tables import SaveTables
+from roundelay.runtime.attached.surroundings import Surroundings
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class SavesSoFar:
+    """Saves of the learners that take part: the newest that all have whole, and the highest number there has been."""
+
+    whole: int
+    last: int
+    lacking: tuple[int, ...]
+    """Ranks that have none whole."""
+
+
+@final
+class SavedState:
+    """Of one learner. All but `note` is for when a meeting reads, and nobody writes."""
+
+    def __init__(
+        self,
+        me: LearnerState,
+        arena: Arena,
+        around: Surroundings,
+        means: Means,
+        members: Callable[[], Membership],
+        strategy: Strategy,
+    ) -> None:
+        self._me, self._arena, self._around, self._means, self._members = me, arena, around, means, members
+        self._centre = strategy.traits.model == "centre"
+        self.strategy = strategy
+
+    def own(self) -> dict[str, Any]:
+        """A copy of all that is this learner's."""
+        memory = {name: _copy(vector) for name, vector in self._me.memory.items()}
+        return {
+            "row": _copy(self._me.x),
+            "memory": memory,
+            "steps": self._me.steps,
+            "mean_weight": self._means.total,  # of the last mean, which may be applied in the next segment
+        }
+
+    def centre(self) -> dict[str, Any]:
+        """A copy of the centre, if there is one, and of the vectors beside it, in a meeting with a model."""
+        if not self._centre:
+            return {}
+        return {"centre": _copy(self._around.centre()), **self._beside_centre()}
+
+    def _beside_centre(self) -> dict[str, Tensor]:
+        return {f"centre.{name}": _copy(vector) for name, vector in self._around.centre_row().memory.items()}
+
+    def shared(self) -> dict[str, Any]:
+        """A copy of what all learners share, on the learner that answers for it; nothing on the others."""
+        if not self._around.leads(self._members()):
+            return {}
+        found: dict[str, Any] = {"passes": passes.copy_of(self._arena)}
+        if self._centre:
+            found |= {"centre": _copy(self._around.centre_row().vector), **self._beside_centre()}
+        return found
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. What is shared is loaded by the learner that answers for it."""
+        self._me.replace(state["row"])
+        for name, vector in self._me.memory.items():
+            vector.copy_(state["memory"][name])
+        self._arena.optimizer.steps[self._me.rank] = state["steps"]
+        self._means.total = state.get("mean_weight", 0.0)
+        if self._around.leads(self._members()):
+            if "centre" in state:
+                centre = self._around.centre_row()
+                write(centre, state["centre"])
+                for name, vector in centre.memory.items():
+                    vector.copy_(state[f"centre.{name}"])
+            passes.restore(self._arena, state.get("passes", ()))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that take part."""
+        return list(self._around.taking_part(self._members()))
+
+    def note(self, whole: int, last: int) -> None:
+        """Say, before a meeting, which save this learner has whole, and the highest number of any it has seen."""
+        tables, rank = self._arena.view(SaveTables), self._me.rank
+        tables.whole[rank], tables.last[rank] = whole, last
+
+    def noted(self) -> SavesSoFar:
+        """All that learners have said so."""
+        tables, ranks = self._arena.view(SaveTables), self.ranks
+        lacking = tuple(rank for rank in ranks if not tables.whole[rank])
+        return SavesSoFar(int(tables.whole[ranks].min()), int(tables.last[ranks].max()), lacking)
+
+
+def _copy(vector: Tensor) -> Tensor:
+    """In the memory of the host."""
+    return vector.to("cpu", copy=True)

@@ -1,0 +1,41 @@
+"""Notes that learners of a watched script leave: files that are written over after every step."""
+
+import struct
+from dataclasses import dataclass
+from typing import final
+
+NOTE_NAME, LABEL = "learner-{rank}.note", "label.txt"
+_FORM = struct.Struct("<qqdq")
+MOST = 63
+"""Learners that a note can name."""
+
+
+@final
+@dataclass(frozen=True)
+class Note:
+    """State of one learner's session.
+
+    Attributes:
+        steps: of this learner, those of the session that it goes on from included.
+        living: ranks that live, as far as this learner has noticed.
+        at: the machine's clock (s).
+    """
+
+    steps: int
+    living: tuple[int, ...]
+    at: float
+
+    def packed(self) -> bytes:
+        """Bytes of a note."""
+        mask = sum(1 << rank for rank in self.living if rank < MOST)
+        return _FORM.pack(self.steps, mask, self.at, self.steps)
+
+
+def note_of(data: bytes) -> Note | None:
+    """The inverse of `packed`; None if that is not a whole note."""
+    if len(data) != _FORM.size:
+        return None
+    steps, mask, at, again = _FORM.unpack(data)
+    if steps != again:
+        return None
+    return Note(steps, tuple(rank for rank in range(MOST) if mask >> rank & 1), at)

@@ -1,0 +1,115 @@
+"""Asynchronous DiLoCo: each learner has an outer step with the centre when it is ready (Liu et al. 2024, arXiv
+2401.09135).
+
+A learner trains from the centre for `period` local steps, reports what it has changed, and goes on from the centre as
+it is then. The outer optimizer is delayed Nesterov (algorithms/delayed_nesterov.py): every report moves the centre by
+its N-th part, and every N-th report the momentum, too. With `by_speed` a learner takes as many steps as its speed says,
+so that all report equally often (their dynamic local updates).
+
+`rate` and `momentum` are the outer step's. N is `reports`; null for the number of learners. `rate: null` is as in
+diloco: the centre moves as far as one learner in as many examples, and the rate is at most 0.7. One learner with N = 1
+is diloco of one learner, to the bit.
+
+Where we differ: `period` is for a learner of the mean speed, theirs for the fastest, since a learner knows its share of
+all minibatches drawn and nobody else's; in loops that draw for themselves (attach) speed is not known, and all take
+`period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep` leaves
+them). A segment ends with a report, of fewer steps if need be. Their grace period for reports that come together is
+left out.
+
+Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
+Staleness counts reports of others between reading the centre and reporting back. The centre is the model. All learners
+are on one host, for the momentum beside the centre does not travel.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from roundelay.algorithms.delayed_nesterov import OuterReport, local_steps
+from roundelay.algorithms.outer_momentum import settle_outer
+from roundelay.core.effects import Draw, Exchange, Fetch, Grad
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.strategies.base import Strategy, Traits, at_least, positive, share
+from roundelay.strategies.periodic import PlainSetting, Setting
+
+PULLED = "pulled"
+BESIDE = ("momentum", "gathered")
+
+
+@dataclass(frozen=True)
+class AsyncDiLoCo(Strategy):
+    """Outer steps of each learner with the centre, by delayed Nesterov momentum."""
+
+    period: int = 50
+    local_momentum: Literal["reset", "keep"] = "reset"
+    rate: float | None = None
+    momentum: float = 0.9
+    reports: int | None = None
+    by_speed: bool = False
+
+    name: ClassVar[str] = "async-diloco"
+    memory: ClassVar[tuple[str, ...]] = (PULLED,)
+    centre_memory: ClassVar[tuple[str, ...]] = BESIDE
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False,
+        conserves=False,
+        staleness_bound=None,
+        waits="nobody for the slowest; all for the centre",
+        model="centre",
+        ages="centre",
+        one_host=True,
+        alone_is_sgd=False,
+    )
+
+    def __post_init__(self) -> None:
+        at_least(self.name, "period", self.period)
+        if self.local_momentum not in ("reset", "keep"):
+            raise UserError(f"{self.name}.local_momentum is {self.local_momentum!r}: choose reset or keep.")
+        share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+        if self.reports is not None:
+            at_least(self.name, "reports", self.reports)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} period {self.period}" + " by speed" * self.by_speed
+
+    def shortfall(self, me: Setting) -> float:
+        """Distance that the mean of all models moves in a round, as in `diloco`."""
+        resets = self.local_momentum == "reset" and me.learners > 1
+        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Momentum and rate of the outer step."""
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum) * learners / (self.reports or learners)
+
+    async def learn(self, me: Me) -> None:
+        pulled = me.memory[PULLED]
+        read = await Fetch(me.centre, pulled)
+        me.replace(pulled)
+        steps, due, first = 0, self.period, -1
+        while batch := await Draw():
+            if steps == 0:
+                if self.by_speed and first >= 0:
+                    due = local_steps(self.period, me.learners, due, batch.index - first)
+                first = batch.index
+            me.step(await Grad(me.snapshot(), batch))
+            steps += 1
+            if steps == due:
+                read, steps = await self._report(me, read), 0
+        if steps:
+            await self._report(me, read)
+
+    async def _report(self, me: Me, read: int | None) -> int | None:
+        momentum, rate = self.settled(me)
+        report = OuterReport(rate, momentum, self.reports or me.learners, read or 0)
+        version = await Exchange(me.centre, report, (me.memory[PULLED],), since=read, theirs=BESIDE)
+        if me.learners > 1 and self.local_momentum == "reset":
+            me.reset_momentum()
+        return version

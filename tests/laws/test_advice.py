@@ -1,0 +1,203 @@
+"""`roundelay advise`: its order agrees with what was measured, and its fit is that of the committed runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roundelay.advice.advise import Advice, AdviceTask, advise, changed, rank
+from roundelay.advice.candidates import Candidate, candidates
+from roundelay.advice.fit import configurations, exponent_of, runs
+from roundelay.advice.learning import COLUMNS, Trained, columns, efficiency, fitted
+from roundelay.advice.measurements import (
+    MeasuredTable,
+    ThroughputCompared,
+    candidate_of,
+    load_measured,
+    load_trainings,
+    predicted,
+    rank_correlation,
+    throughput_error,
+)
+from roundelay.advice.throughput import StepWork, never_talking, speed
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.strategies import STRATEGIES, make_strategy
+
+FITTED = Path(__file__).parents[2] / "src" / "roundelay" / "advice" / "fitted.json"
+SLOW = VirtualCluster(
+    name="two hosts",
+    nodes=(Node(count=2),),
+    compute=Compute(seconds=0.2),
+    links=VirtualLinks(between=VirtualLink(1e-4, 12e6)),
+)
+TASK = AdviceTask(parameters=12.5e6)
+
+
+@pytest.fixture(scope="module")
+def compared() -> list[ThroughputCompared]:
+    return predicted(load_measured())
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advise(SLOW, TASK)
+
+
+# Against what was measured --------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_throughput_is_the_measured_one(compared: list[ThroughputCompared]) -> None:
+    assert rank_correlation([one.row.ratio for one in compared], [one.ratio for one in compared]) >= 0.8
+
+
+def test_no_prediction_of_throughput_is_off_by_a_fifth(compared: list[ThroughputCompared]) -> None:
+    assert [one for one in compared if not 1 / 1.2 < one.ratio / one.row.ratio < 1.2] == []
+    assert throughput_error(compared) == pytest.approx(fitted().throughput_error, rel=1e-3)
+
+
+def test_the_order_of_seconds_to_a_loss_is_the_measured_one() -> None:
+    known, found = load_trainings(), []
+    task = AdviceTask(known.parameters, known.examples, known.frames)
+    for row in known.rows:
+        cluster = MeasuredTable("", known.seconds, known.parameters, ()).cluster(row.rate)
+        found += [one.seconds for one in rank(cluster, task, [candidate_of(row.mode)])]
+    assert rank_correlation([row.seconds for row in known.rows], found) >= 0.8
+
+
+def test_rank_correlation_of_lists_worked_out_by_hand() -> None:
+    assert rank_correlation([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / (5 * 24))
+
+
+# The fit --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fit_is_the_least_squares_one_of_the_committed_runs() -> None:
+    rows = json.loads(FITTED.read_text())["rows"]
+    used = configurations()
+    assert [(row["source"], row["strategy"]) for row in rows] == [(one.source, one.strategy) for one in used]
+    y = np.array([one.loss for one in used])
+    x = np.array([[row["terms"][name] for name in COLUMNS] for row in rows])
+    assert [row["measured"] for row in rows] == pytest.approx(y, abs=1e-5)
+    solved = np.linalg.lstsq(x, y, rcond=None)[0]
+    assert solved == pytest.approx([fitted().coefficients[name] for name in COLUMNS], abs=2e-4)
+    one_out = [x[k] @ np.linalg.lstsq(np.delete(x, k, 0), np.delete(y, k), rcond=None)[0] for k in range(len(y))]
+    assert np.sqrt(np.mean((one_out - y) ** 2)) == pytest.approx(fitted().leave_one_out, rel=0.01)
+    assert exponent_of(runs()["lengths"]) == pytest.approx((fitted().exponent, fitted().exponent_error), abs=1e-4)
+
+
+def test_terms_are_what_equations_say() -> None:
+    shared = Trained(learners=4, rounds=1000, momentum=0.0)
+    assert not any(columns(make_strategy("ssgd"), shared).values())
+    assert not any(columns(make_strategy("adpsgd"), Trained(1, 1000)).values())
+    late = columns(make_strategy("delay-by-one"), shared)
+    assert (late["late"], late["apart"]) == pytest.approx((1.0, 2.0))  # it bears 1 where ssgd bears 2
+    each = Trained(learners=4, rounds=1000, momentum=0.0, minibatches_a_round=4)
+    behind = (20 / (1 - 0.75) - 1) / 1000  # block momentum 1 - 1/L
+    assert columns(make_strategy("bmuf,period=20"), each)["lag"] == pytest.approx(behind / (1 + behind))
+
+
+def test_whatever_is_outside_the_fit_says_so() -> None:
+    few = Trained(learners=2, rounds=100)
+    assert "lag" in efficiency(make_strategy("diloco,period=500"), few, fitted()).outside[-1]
+    assert "no run of gossip-diloco" in efficiency(make_strategy("gossip-diloco"), few, fitted()).outside[-1]
+    many = Trained(learners=64, rounds=1000, momentum=0.0)
+    assert "apart" in efficiency(make_strategy("delay-by-one"), many, fitted()).outside[0]
+    assert efficiency(make_strategy("ssgd"), many, fitted()).outside == ()
+    assert set(fitted().strategies) <= set(STRATEGIES)
+
+
+# Advice ---------------------------------------------------------------------------------------------------------------
+
+
+def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advice: Advice) -> None:
+    seconds = [one.seconds for one in advice.ranked]
+    assert seconds == sorted(seconds)
+    assert not advice.first.outside
+    known = [one for one in advice.ranked if not one.outside]
+    equal = [one.candidate for one in known if one.seconds <= 1.01 * known[0].seconds]
+    assert advice.first.candidate in equal
+    assert advice.first.candidate.wire == "fp32" or all(one.wire != "fp32" for one in equal)
+    assert {one.candidate for one in advice.ranked} == set(candidates(SLOW))
+    for one in advice.ranked:
+        assert one.seconds == pytest.approx(TASK.examples * one.factor / one.throughput)
+        assert one.range[0] < one.seconds < one.range[1]
+
+
+def test_a_slow_link_is_no_place_for_what_waits_in_every_step(advice: Advice) -> None:
+    place = {one.candidate: number for number, one in enumerate(advice.ranked)}
+    assert place[Candidate("sgd")] < place[Candidate("ssgd")]
+    assert advice.first.of_never_talking > 0.9
+
+
+def test_a_machine_more_and_a_faster_link_are_no_loss(advice: Advice) -> None:
+    assert [one.change for one in advice.what_if] == ["a machine more", "links 10 times as fast"]
+    assert all(one.gain > 0.98 for one in advice.what_if)
+    (_, machine), (_, links) = changed(SLOW)
+    assert machine.learners == 3
+    assert links.links.between.bandwidth == 10 * SLOW.links.between.bandwidth
+
+
+def test_one_learner_has_no_choice() -> None:
+    found = advise(replace(SLOW, nodes=(Node(),)), TASK)
+    assert [one.candidate.strategy for one in found.ranked] == ["sgd"]
+    assert found.first.factor == 1
+    assert found.what_if[0].change == "a second machine"
+
+
+def test_never_talking_is_what_each_does_alone() -> None:
+    unequal = replace(SLOW, nodes=(Node(), Node(speed=0.5)))
+    assert never_talking(unequal, StepWork(1e6, frames=10)) == pytest.approx(10 / 0.2 + 10 / 0.4, rel=0.01)
+    assert speed(Candidate("sgd"), unequal, StepWork(1e6, frames=10)).examples_per_second == pytest.approx(10 / 0.2)
+
+
+def test_nodes_of_several_learners_are_offered_a_strategy_with_nodes() -> None:
+    assert "hadpsgd,node_size=2" in {one.strategy for one in candidates(replace(SLOW, nodes=(Node(2, count=2),)))}
+    assert not [one for one in candidates(SLOW) if one.strategy.startswith("hadpsgd")]
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text("nodes: [{count: 2}]\ncompute: {seconds: 0.1}\nmodel_bytes: 4.0e+6\n")
+    assert main(["advise", str(file), "--learning-rate", "0.04", "--top", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "2 learners, 1,000,000 parameters" in said
+    assert "roundelay train RECIPE --strategy" in said
+    assert "a machine more" in said
+    assert main(["advise", str(file), "--format", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["learners"] == 2
+    assert read["ranked"][0]["seconds_low"] < read["ranked"][0]["seconds"] < read["ranked"][0]["seconds_high"]
+    assert read["first"]["flags"] in said
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("compute: {second: 1}", "compute.second"),
+        ("nodes: [{count: 2}]", "model_bytes"),
+        ("nodes: [{count: 2}]\nmodel_bytes: 4.0e+6\ndeaths: [{rank: 1, at: 3}]", "deaths"),
+    ],
+)
+def test_errors_name_file_and_key(tmp_path: Path, text: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    assert main(["advise", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert "cluster" in said
+
+
+def test_numbers_that_are_no_task_are_refused() -> None:
+    with pytest.raises(UserError, match="examples"):
+        AdviceTask(parameters=1e6, examples=1)
+    with pytest.raises(UserError, match="parameters"):
+        advise(SLOW, AdviceTask(parameters=0))

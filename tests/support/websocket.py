@@ -1,0 +1,84 @@
+"""The client's end of a WebSocket, as RFC 6455 has it; it can also break the rules."""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+TEXT, BYTES, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+
+
+class Client:
+    """A connection that is open."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+
+    def send(self, code: int, payload: bytes, *, last: bool = True, masked: bool = True) -> None:
+        """Send a frame."""
+        head = bytes([(0x80 if last else 0) | code])
+        mark = 0x80 if masked else 0
+        if len(payload) < 126:
+            head += bytes([mark | len(payload)])
+        elif len(payload) < 1 << 16:
+            head += bytes([mark | 126]) + struct.pack(">H", len(payload))
+        else:
+            head += bytes([mark | 127]) + struct.pack(">Q", len(payload))
+        mask = os.urandom(4) if masked else b""
+        sent = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload)) if masked else payload
+        self._link.sendall(head + mask + sent)
+
+    def end(self) -> None:
+        """Say that no more samples come."""
+        self.send(TEXT, b'{"type": "end"}')
+
+    def frame(self) -> tuple[int, bytes]:
+        """The next frame; frames of a server are not masked."""
+        first, second = self._exactly(2)
+        assert first & 0xF0 == 0x80
+        assert second < 128
+        length = second
+        if length >= 126:
+            length = int.from_bytes(self._exactly(2 if length == 126 else 8), "big")
+        return first & 0x0F, self._exactly(length)
+
+    def told(self) -> tuple[list[dict[str, Any]], int, str]:
+        """Everything until the end: events, and the code and reason of closing."""
+        events = []
+        while (frame := self.frame())[0] != CLOSE:
+            events.append(json.loads(frame[1]))
+        code, why = struct.unpack(">H", frame[1][:2])[0], frame[1][2:].decode()
+        return events, code, why
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._link.recv(count - len(data))
+            assert more, "the server has hung up"
+            data += more
+        return data
+
+
+@contextmanager
+def speaking(port: int, path: str, **headers: str) -> Iterator[Client]:
+    """A connection to a server of this machine."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    usual = {"Host": f"localhost:{port}", "Upgrade": "websocket", "Connection": "keep-alive, Upgrade"}
+    lines = {**usual, "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key, **headers}
+    with socket.create_connection(("127.0.0.1", port), 60) as link:
+        asked = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        link.sendall(f"GET {path} HTTP/1.1\r\n{asked}\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            more = link.recv(1)
+            assert more, head
+            head += more
+        digest = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
+        assert head.startswith(b"HTTP/1.1 101 "), head
+        assert b"\r\nSec-WebSocket-Accept: " + digest + b"\r\n" in head
+        yield Client(link)

@@ -1,0 +1,115 @@
+"""Saves of attached sessions: what they may hold, and what is said where they cannot be resumed."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import roundelay
+from roundelay.attached.data_position import from_runs, runs
+from roundelay.attached.save_files import saves
+from roundelay.attached.trees import from_plain, to_plain
+from roundelay.core.errors import UserError
+
+
+def test_nested_values_come_back_as_they_were() -> None:
+    value = {
+        "state": {0: {"step": torch.tensor(3.0), "moment": torch.arange(4.0)}, 1: {}},
+        "betas": (0.9, 0.999),
+        "rates": [1, 2.5, None, True, float("inf"), "text"],
+        "milestones": Counter({10: 1}),
+    }
+    tensors: dict[str, Tensor] = {}
+    back = from_plain(to_plain(value, "optimizer", tensors), tensors)
+    assert repr(back) == repr(value)
+    assert back["state"][0]["moment"] is not value["state"][0]["moment"]  # type: ignore[index]
+
+
+def test_values_that_run_code_of_theirs_are_refused_by_place() -> None:
+    with pytest.raises(UserError, match=r"also.schedule.1 is a function, which a save cannot hold"):
+        to_plain({"schedule": [1, print_nothing]}, "also", {})
+
+
+def print_nothing() -> None: ...
+
+
+@pytest.mark.parametrize("pieces", [[], [7], [1, 3, 5], [9, 2, 4, 6, 7, 8, 3], range(5, 90, 4), range(3, 3)])
+def test_runs_say_which_pieces_there_are(pieces: list[int]) -> None:
+    assert list(from_runs(runs(pieces))) == list(pieces)
+
+
+def trained(directory: Path, steps: int, resume: bool = False, **change: Any) -> list[float]:
+    """A training of one learner that is saved after each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, change.get("width", 1))
+    optimizer = change.get("optimizer", torch.optim.Adam)(model.parameters(), lr=0.1)
+    strategy, resumed = change.get("strategy", "ssgd"), directory if resume else None
+    with roundelay.attach(model, optimizer, strategy, resume=resumed) as session:
+        for _ in range(steps):
+            torch.autograd.backward(model(torch.ones(1, 2)).sum())
+            session.step()
+            optimizer.zero_grad()
+            session.save(directory)
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+def test_a_directory_keeps_the_last_two_saves_and_a_command_goes_on_by_itself(tmp_path: Path) -> None:
+    straight = trained(tmp_path / "straight", 5)
+    assert trained(tmp_path / "saved", 3, resume=True) != straight, "there was none yet"
+    assert saves(tmp_path / "saved") == [3, 2]
+    assert trained(tmp_path / "saved", 2, resume=True) == straight
+    assert saves(tmp_path / "saved") == [5, 4]
+    with pytest.raises(UserError, match="holds saves of another training: attach with resume="):
+        trained(tmp_path / "saved", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"strategy": "bsp"}, r"save-000000002 was saved under strategy ssgd, and this session is bsp"),
+        ({"width": 3}, r"another model: weight \[1, 2\] torch.float32 there is weight \[3, 2\] torch.float32 here"),
+        ({"optimizer": torch.optim.SGD}, r"was saved with Adam, and this session has SGD"),
+    ],
+)
+def test_a_save_of_something_else_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    trained(tmp_path, 2)
+    with pytest.raises(UserError, match=says):
+        trained(tmp_path, 1, resume=True, **change)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+@pytest.mark.parametrize(
+    ("ending", "harm", "says"),
+    [
+        ("safetensors", Path.unlink, r"learner-0-of-1.safetensors: cannot be read \(No such file"),
+        ("safetensors", cut_short, r"learner-0-of-1.safetensors: damaged"),
+        ("json", cut_short, r"learner-0-of-1.json.*not valid JSON"),
+    ],
+)
+def test_what_is_damaged_is_named(tmp_path: Path, ending: str, harm: Callable[[Path], None], says: str) -> None:
+    trained(tmp_path, 2)
+    harm(tmp_path / "save-000000002" / f"learner-0-of-1.{ending}")
+    with pytest.raises(UserError, match=says):
+        trained(tmp_path, 1, resume=True)
+
+
+def test_half_a_save_is_none_and_the_one_before_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The writer was killed between its two files, or before another learner had written any."""
+    trained(tmp_path, 2)
+    (tmp_path / "save-000000002" / "learner-0-of-1.json").unlink()
+    other = tmp_path / "save-000000003"
+    other.mkdir()
+    (other / "learner-1-of-2.json").write_bytes((tmp_path / "save-000000001" / "learner-0-of-1.json").read_bytes())
+    with caplog.at_level(logging.INFO, "roundelay"):
+        trained(tmp_path, 1, resume=True)
+    assert "goes on from" in caplog.text
+    assert "save-000000001: 1 learners go on where they were, after 1 steps" in caplog.text
+    assert saves(tmp_path) == [4, 3, 2, 1], "no number is used twice, and what was gone on from stays until the next"

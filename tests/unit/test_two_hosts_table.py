@@ -1,0 +1,83 @@
+"""Results of benchmarks/two_hosts.py --to-loss: numbers that follow from a cell, and files that a grid goes on from."""
+
+import importlib
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("two_hosts_table")
+
+
+def cell(table: ModuleType, mode: str, curve: list[tuple[float, float]], number: int = 0, **more: Any) -> Any:
+    fields = {"steps": (4.0, 4.0), "alone": [(5.0, 5.0)], **more}
+    return table.Cell(mode, table.Setting("100mbit", 0.0, 1.0), number, curve=curve, **fields)
+
+
+def test_a_loss_between_two_looks_is_reached_between_them(table: ModuleType) -> None:
+    one = cell(table, "adpsgd", [(0.0, 3.0), (10.0, 2.0), (20.0, 1.0)])
+    assert one.seconds_to(1.5) == pytest.approx(15.0)
+    assert one.seconds_to(3.5) == 0.0
+    assert one.seconds_to(0.5) is None
+    assert cell(table, "adpsgd", [(0.0, math.inf), (10.0, 2.0)]).seconds_to(2.5) == 10.0
+
+
+def test_throughput_is_relative_to_both_learners_before_and_after(table: ModuleType) -> None:
+    assert cell(table, "adpsgd", [(0.0, 1.0)], alone=[(5.0, 3.0), (6.0, 6.0)]).ratio == pytest.approx(0.8)
+
+
+def test_the_table_is_in_the_order_of_the_seconds(table: ModuleType, tmp_path: Path) -> None:
+    results = table.Results(tmp_path, {"seconds": 20})
+    results.add(cell(table, "alone", [(0.0, 3.0), (20.0, 2.0)]))
+    results.add(cell(table, "ddp", [(0.0, 3.0), (20.0, 2.5)]))
+    results.add(cell(table, "torchft-diloco", [], failed="package torchft is not installed"))
+    results.add(cell(table, "adpsgd", [(0.0, 3.0), (20.0, 1.0)], predicted=0.84))
+    rows = [line.split(" | ") for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| ")]
+    assert [row[1] for row in rows[2:]] == ["adpsgd", "alone", "ddp", "torchft-diloco"]
+    first, last = rows[2], rows[-1]
+    assert first[0] == "| 10.0"
+    assert first[3] == "0.840 (+5.0 %)"
+    assert rows[4][0] == "| not in 20 s"
+    assert last[0] == "| package torchft is not installed"
+
+
+def test_a_grid_goes_on_from_its_files(table: ModuleType, tmp_path: Path) -> None:
+    kept = cell(table, "adpsgd", [(0.0, 3.0), (20.0, 1.0)])
+    lost = cell(table, "ddp", [], steps=(math.nan, math.nan), alone=[], failed="a learner ended")
+    before = table.Results(tmp_path, {"seconds": 20})
+    before.add(kept)
+    before.add(lost)
+    again = table.Results(tmp_path, {"seconds": 20})
+    assert again.cells[kept.key] == kept
+    assert again.cells[lost.key].failed == lost.failed
+    assert again.table() == before.table()
+    with pytest.raises(SystemExit, match="another command"):
+        table.Results(tmp_path, {"seconds": 30})
+
+
+def test_speeds_are_of_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of a tenth of a second, a talk of one second after every fifth: a block takes 1.5 s."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    speed = importlib.import_module("two_hosts_notes").speed
+    ends, at = [], 0.0
+    for step in range(1, 14):
+        at += 0.1 + (step % 5 == 0)
+        ends.append(at)
+    assert speed(np.array(ends), 5) == pytest.approx(5 / 1.5)
+    assert speed(np.array(ends[:4]), 5) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("rate", "bytes_a_second"), [("100mbit", 12.5e6), ("1gbit", 125e6), ("unshaped", math.inf)])
+def test_rates_are_those_of_tc(monkeypatch: pytest.MonkeyPatch, rate: str, bytes_a_second: float) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    predicted = importlib.import_module("two_hosts_predicted")
+    assert predicted.Link(rate).bandwidth == pytest.approx(bytes_a_second * predicted.PAYLOAD)
