@@ -38,7 +38,11 @@ def add(command: Command) -> None:
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
     sub.add_argument(
-        "--restarts", type=int, default=0, metavar="N", help="start learners that fail again, so often in all"
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="start learners that fail again, so often in all (default: 0)",
     )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
