@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from roundelay.algorithms.averaging import chain_piece
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
@@ -319,6 +320,16 @@ class Prices:
             left = -(-left // 2)
         return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(size))
 
+    def _chain(self, group: tuple[int, ...], size: float) -> float:
+        """Piece by piece from rank to rank and back, both ways at once: the first piece passes every link twice, and
+        the others follow it as fast as the slowest link lets them. Inside links may be a bus for all of them."""
+        members, links = self._by_node(group), self.cluster.links
+        within, across = len(group) - len(members), len(members) - 1
+        part = min(size, 4 * chain_piece(len(members)))
+        crowd = 2 * (max(map(len, members)) - 1) if links.inside.shared else 1
+        rate = max(crowd / links.inside.bandwidth if within else 0.0, 1 / links.between.bandwidth if across else 0.0)
+        return 2 * (within * links.inside.seconds(part) + across * links.between.seconds(part)) + (size - part) * rate
+
     def _server(self, group: tuple[int, ...], size: float) -> float:
         """The first of the group receives every other model, and sends the mean to each, one after another."""
         root, *others = group
@@ -343,6 +354,7 @@ class Prices:
 _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
     "ring": Prices._ring,
     "tree": Prices._tree,
+    "chain": Prices._chain,
     "server": Prices._server,
     "hierarchical": Prices._hierarchical,
 }
