@@ -37,6 +37,13 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
+    sub.add_argument(
+        "--grace",
+        type=positive,
+        default=10.0,
+        metavar="SECONDS",
+        help="learners that were told to end, by SIGTERM for example, may take so long to save (default: 10)",
+    )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
@@ -192,6 +199,7 @@ def _launch(options: argparse.Namespace) -> int:
         module=options.module,
         torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
+        ending_seconds=options.grace,
     )
 
 

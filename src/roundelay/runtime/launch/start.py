@@ -58,19 +58,19 @@ def launch(
     module: bool = False,
     torchrun_names: bool = False,
     prefix: bool = True,
+    ending_seconds: float = ENDING_SECONDS,
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
     Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told who failed. A learner that ends, well or badly, does not end
-    the others: whether they can go on is for their strategy to say. Signals are passed on to all of them, each in a
-    process group of its own.
+    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others: whether
+    they can go on is for their strategy to say. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
         torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
-        prefix: pass what learners print on in whole lines, with the rank before each; else they have this process's
-            standard output and error themselves.
+        prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
+        ending_seconds: learners may take to end after the launcher was told to; then they are killed.
 
     Returns:
         0, or the exit status of the first that failed (128 plus the signal, if one killed it).
@@ -101,7 +101,7 @@ def launch(
             processes.append(process)
             if output is not None:
                 output.add(rank, *pipes)
-        return _wait(dict(zip(ranks, processes, strict=True)), told, ended, output, say)
+        return _wait(dict(zip(ranks, processes, strict=True)), told, ended, output, say, ending_seconds)
     finally:
         _kill(processes)  # whatever went wrong, nobody stays behind
         if output is not None:
@@ -232,6 +232,7 @@ def _wait(
     ended: int,
     output: Output | None,
     say: Callable[[str], None],
+    ending_seconds: float,
 ) -> int:
     """Until all `processes`, by rank, have ended; those told to end by a signal get some time to do so."""
     running, first, deadline = dict(processes), 0, 0.0
@@ -251,7 +252,7 @@ def _wait(
                 say(f"learner {rank} ended with status {status}.")
             first = first or status
         if ENDING & set(told):
-            deadline = deadline or time.monotonic() + ENDING_SECONDS
+            deadline = deadline or time.monotonic() + ending_seconds
             if time.monotonic() > deadline:
                 break
         if running and output is not None:
