@@ -63,8 +63,8 @@ def launch(
     """Run `command` as so many learners on this host, and wait for all of them.
 
     Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others: whether
-    they can go on is for their strategy to say. Signals are passed on to all, each in a process group of its own.
+    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others; whether
+    they can go on their strategy says. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
