@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from roundelay.algorithms.averaging import MEAN_PIECE
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans
+from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from roundelay.algorithms.averaging import MEAN_PIECE, chain_piece, weighted_mean
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.learner.module import ModuleLearner
-from roundelay.runtime.hosts.means import MEAN_PIECE, HostMeans, MeanLinks
+from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
@@ -129,6 +130,45 @@ def test_gradients_in_16_bits_are_the_same_everywhere_and_lose_nothing_in_the_lo
             assert (total - exact).abs().max() < 3 * 2**-8 * 5, "two roundings of numbers below 5, and one of the sum"
         sent = [side.link.sent_bytes for side in sides]
         assert all(6 * 2 * LONG < count < 6 * 2.1 * LONG for count in sent)
+
+
+MANY = 33
+
+
+def test_many_hosts_send_smaller_pieces_and_end_with_the_bits_of_one() -> None:
+    """Pieces of half a chunk, the last of them short."""
+    size, everybody = 2 * CHUNK + 5, tuple(range(MANY))
+    assert chain_piece(MANY) == CHUNK // 2
+    vectors = [torch.randn(size, generator=torch.Generator().manual_seed(rank)) for rank in everybody]
+    weights, layout = [1.0 + rank for rank in everybody], Layout(MANY, size, views=(HostMeanSequences,))
+    listener, failures = Listener(("127.0.0.1", 0), SECRET), list[str]()
+    chain: list[dict[int, Link]] = [{} for _ in everybody]
+    for rank in everybody[1:]:
+        chain[rank][rank - 1] = Link.connect(listener.address, SECRET, {}, 60.0)
+        accepted = listener.accept(60)
+        assert accepted is not None
+        chain[rank - 1][rank] = accepted
+    hosts, means = list[HostMeans](), list[Means]()
+    for rank in everybody:
+        arena = Arena(create_file(layout), layout, Patience(rank, 60))
+        arena.liveness.alive[:] = 1
+        hosts.append(HostMeans(arena, MeanLinks([[r] for r in everybody], rank, chain[rank], {}), 0, failures.append))
+        means.append(Means(arena, rank, Patience(rank, 60), [rank]))
+        hosts[-1].start()
+    for rank in everybody:
+        means[rank].publish(vectors[rank], weights[rank], everybody)
+    expected = weighted_mean(vectors, weights)
+    assert all(torch.equal(one.collect(everybody), expected) for one in means)
+    for host in hosts:
+        host._ended.set()
+    for host in hosts:
+        host.stop()
+    for link in [link for links in chain for link in links.values()]:
+        link.close()
+    listener.close()
+    for one in means:
+        one._arena.close()
+    assert not failures
 
 
 def test_models_are_never_rounded() -> None:

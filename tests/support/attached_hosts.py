@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from support.attackers import attackers
 from support.hosts import SECRET, free_port
 from support.launched import TESTS
 
@@ -22,6 +23,7 @@ class HostsOfLearners:
     command: Sequence[str]
     variables: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    ways: dict[int, int] = field(default_factory=dict)  # by rank, another port by which it reaches the first host
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
     streams: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)  # files: a full pipe would stop a learner
 
@@ -38,7 +40,7 @@ class HostsOfLearners:
             "LOCAL_RANK": str(rank - sum(self.sizes[:host])),
             "LOCAL_WORLD_SIZE": str(self.sizes[host]),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.port),
+            "MASTER_PORT": str(self.ways.get(rank, self.port)),
             "ROUNDELAY_SECRET": SECRET.decode(),
             **self.variables,
         }
@@ -86,6 +88,16 @@ class HostsOfLearners:
 
 
 def run_hosts(sizes: Sequence[int], *command: str) -> tuple[str, str]:
-    """Standard output and error of learners on hosts of those sizes, once they have ended."""
-    with HostsOfLearners(sizes, command) as hosts:
-        return hosts.end()
+    """Standard output and error of learners on hosts of those sizes, once they have ended.
+
+    All the while attackers do what they can without the secret; the last host even reaches the first by one of them.
+    Nobody lets them in, and what learners compute is for the caller to compare.
+    """
+    port = free_port()
+    with attackers(port) as found:
+        ways = {sum(sizes) - 1 - n: found.between.address[1] for n in range(sizes[-1])}
+        with HostsOfLearners(sizes, command, port=port, ways=ways) as hosts:
+            said = hosts.end()
+        assert not found.admitted
+        assert found.done.keys() == {"noise", "replay", "reflection", "nothing", "slow"}, found.done
+    return said

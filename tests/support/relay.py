@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 
 from roundelay.runtime.hosts.transport.wire import Address
 
+REMEMBERED = 1 << 14
+"""Bytes of the first link that are remembered."""
 PIECE = 1 << 14
 """Bytes that it takes in at once: less than a record of a row."""
 
@@ -52,6 +54,8 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: Address = self._listener.getsockname()
         self.links = 0
+        self.said = bytearray()
+        """Bytes that went to `target` on the first link, from its beginning."""
         self._armed, self._least, self._lock = False, 1, threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._open)]
@@ -83,16 +87,19 @@ class Relay:
             self._sockets += [near, far]
             self.links += 1
             for source, sink, forward in ((near, far, True), (far, near, False)):
-                thread = threading.Thread(target=self._pump, args=(source, sink, forward == self._forward))
+                said = self.said if forward and self.links == 1 else None
+                thread = threading.Thread(target=self._pump, args=(source, sink, forward == self._forward, said))
                 self._threads.append(thread)
                 thread.start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, mine: bool) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, mine: bool, said: bytearray | None) -> None:
         hands = _Hands()
         do: Callable[[bytes], bytes] = getattr(hands, self._what)
         ends = ((sink, socket.SHUT_WR), (source, socket.SHUT_RD))
         try:
             while piece := source.recv(PIECE):
+                if said is not None and len(said) < REMEMBERED:
+                    said += piece
                 with self._lock:
                     if mine and ((self._armed and len(piece) >= self._least) or hands.late):
                         piece = do(piece)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundelay.algorithms.averaging import LEAST_MEAN_PIECE, MEAN_PIECE
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
@@ -284,10 +285,12 @@ def test_means_on_one_node_cost_what_the_formulas_say(learners: int) -> None:
     assert cost["ring"] == pytest.approx(ring)
     assert cost["hierarchical"] == pytest.approx(2 * (learners - 1) * part)
     assert cost["tree"] == pytest.approx(2 * math.ceil(math.log2(learners)) * message)
+    piece = min(SIZE, 4 * MEAN_PIECE)
+    assert cost["chain"] == pytest.approx(2 * (learners - 1) * FAST.seconds(piece) + (SIZE - piece) / FAST.bandwidth)
     assert cost["server"] == pytest.approx(2 * (learners - 1) * message)
 
 
-ALGORITHMS = ("ring", "tree", "server", "hierarchical")
+ALGORITHMS = ("ring", "tree", "chain", "server", "hierarchical")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -302,6 +305,16 @@ def test_one_learner_a_node_pays_the_links_between(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_mean_of_one_is_free(algorithm: str) -> None:
     assert mean_seconds(nodes(1, 1, allreduce=Allreduce(algorithm))) == 0  # type: ignore[arg-type]
+
+
+def test_a_long_chain_is_filled_with_smaller_pieces() -> None:
+    """So it takes less than a ring, whose links carry each part twice, though the chain is as long."""
+    slow, ways = VirtualLink(latency=1e-4, bandwidth=125e6), (Allreduce("ring"), Allreduce("chain"))
+    links, hosts = VirtualLinks(FAST, slow), (Node(1, count=128),)
+    ring, chain = (mean_seconds(VirtualCluster(nodes=hosts, links=links, allreduce=way)) for way in ways)
+    piece = 4 * LEAST_MEAN_PIECE
+    assert chain == pytest.approx(2 * 127 * slow.seconds(piece) + (SIZE - piece) / slow.bandwidth)
+    assert chain < 0.8 * ring
 
 
 def test_a_hierarchical_mean_spares_the_slow_links() -> None:

@@ -10,6 +10,22 @@ from torch import Tensor
 
 from roundelay.core.flat import CHUNK, chunks
 
+MEAN_PIECE = 4 * CHUNK
+"""Elements of one message of a mean along a chain: 1 MiB, small beside a model, for the last in the chain begins to
+answer when it has one ..."""
+LEAST_MEAN_PIECE = CHUNK // 4
+"""... and the fewest, below which messages cost more than waiting."""
+
+
+def chain_piece(places: int) -> int:
+    """Elements of one message of a mean along a chain of so many places.
+
+    The first message passes every link twice before the mean can be complete. So that this takes no longer in a long
+    chain, from 8 places on it is half as large, from 16 on a quarter, and so on. Whole blocks of every codec, and so
+    the same bits: sums are of elements.
+    """
+    return max(LEAST_MEAN_PIECE, MEAN_PIECE >> max(0, places.bit_length() - 3))
+
 
 def pair_average_(mine: Tensor, theirs: Tensor) -> None:
     """Both become (mine + theirs) / 2, in place. The exchange of AD-PSGD (Lian et al. 2018), with w_ij = 1/2.

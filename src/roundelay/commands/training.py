@@ -38,6 +38,13 @@ def add(command: Command) -> None:
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
     sub.add_argument(
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="start learners that fail again, so often in all (default: 0)",
+    )
+    sub.add_argument(
         "--grace",
         type=positive,
         default=10.0,
@@ -190,7 +197,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from roundelay.runtime.launch.start import launch
+    from roundelay.runtime.launch.start import Endings, launch
 
     return launch(
         options.learners,
@@ -199,7 +206,7 @@ def _launch(options: argparse.Namespace) -> int:
         module=options.module,
         torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
-        ending_seconds=options.grace,
+        endings=Endings(options.restarts, options.grace),
     )
 
 

@@ -8,9 +8,10 @@ A mean of everybody goes along the chain of hosts, in the order of their ranks, 
     down    the last host has the mean; each hands it to the host before it
 
 Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
-a ring allreduce. Pieces go from the last to the first, as backward goes through the layers: a gradient's are sent while
-the rest of it is computed (`ready_from`). The sum is taken in rank order, product and sum rounded apart, on the same
-grid of chunks as on one host: L learners on many hosts end bit for bit as L learners on one.
+a ring allreduce; pieces are smaller where there are many hosts (`chain_piece`). They go from the last to the first, as
+backward goes through the layers: a gradient's are sent while the rest of it is computed (`ready_from`). The sum is
+taken in rank order, product and sum of each element rounded apart: L learners on many hosts end bit for bit as L
+learners on one.
 
 Gradients may travel in a form of the run's (a codec: core/codec.py). Each host codes the sum it hands on, the last one
 the mean, which it then takes as the others get it, so that all hosts have the same; what the codec leaves out is added
@@ -35,7 +36,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import add_shares_
+from roundelay.algorithms.averaging import add_shares_, chain_piece
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import CHUNK
@@ -45,8 +46,6 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
-MEAN_PIECE = 4 * CHUNK
-"""Elements in one message: 1 MiB. Small beside a model, for the last host begins to answer when it has one."""
 LISTEN_SECONDS = 0.1
 """Interval at which a thread that hears nothing looks whether the part of the segment is over."""
 
@@ -90,6 +89,7 @@ class HostMeans:
         self._before, self._after, self._mix_links = chain.get(host - 1), chain.get(host + 1), mix_links
         self._failed, self._ended, self._done = failed, threading.Event(), threading.Event()
         self._mean = arena.vector("mean", self._here[0])
+        self._piece = min(chain_piece(len(links.hosts)), len(self._mean))  # elements of one
         self._pieces: list[slice] = []  # of the mean under way, from the last to the first
         self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
         self._codec, self._form = codec, FP32  # that of gradients, and that of the mean under way
@@ -155,7 +155,7 @@ class HostMeans:
         sent, source, weights_of = self._sequences.sent_seq, self._sequences.source, self._sequences.weights
         global_sent, ready_from = self._between.global_sent_seq, self._between.ready_from
         here, number = list(self._here), 0
-        sum_ = torch.empty(min(MEAN_PIECE, len(self._mean)))
+        sum_ = torch.empty(self._piece)
         while True:
             number += 1
             self._until(lambda k=number: bool((global_sent[here] >= k).all()))  # type: ignore[misc]
@@ -176,7 +176,7 @@ class HostMeans:
                     self._receive(before, "sum", carried)
                     _decode(form, carried, part)
                 self._until(lambda start=piece.start: bool((ready_from[here] <= start).all()))  # type: ignore[misc]
-                for at in range(0, len(part), CHUNK):  # the grid of one host
+                for at in range(0, len(part), CHUNK):  # so much stays in cache
                     low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
                     add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in vectors], shares)
                 if not form.exact:
@@ -191,12 +191,12 @@ class HostMeans:
                 self._complete(number, weights)
 
     def _pieces_of(self, elements: int) -> list[slice]:
-        starts = range(0, elements, MEAN_PIECE)
-        return [slice(at, min(at + MEAN_PIECE, elements)) for at in reversed(starts)]
+        starts = range(0, elements, self._piece)
+        return [slice(at, min(at + self._piece, elements)) for at in reversed(starts)]
 
     def _room(self, codec: Codec) -> Tensor:
         """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
-        return torch.empty(0 if codec.exact else codec.bytes_of(min(MEAN_PIECE, len(self._mean))), dtype=torch.uint8)
+        return torch.empty(0 if codec.exact else codec.bytes_of(self._piece), dtype=torch.uint8)
 
     def _encode(self, part: Tensor, piece: slice, coded: Tensor) -> None:
         """Code `part`, a `piece` of the sum, into `coded`; it is then as it arrives, and the rest is remembered."""

@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
+from typing import final
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
@@ -50,6 +52,19 @@ HIDDEN = (
 HIDDEN_PREFIX = "TORCHELASTIC_"
 
 
+@dataclass(frozen=True)
+class Endings:
+    """Rules for learners that end or are to end.
+
+    Attributes:
+        restarts: of learners that fail, as many in all are started again, each under its rank.
+        seconds: learners may take to end after the launcher was told to; then they are killed.
+    """
+
+    restarts: int = 0
+    seconds: float = ENDING_SECONDS
+
+
 def launch(
     learners: int,
     command: Sequence[str],
@@ -58,58 +73,91 @@ def launch(
     module: bool = False,
     torchrun_names: bool = False,
     prefix: bool = True,
-    ending_seconds: float = ENDING_SECONDS,
+    endings: Endings | None = None,
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
     Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others; whether
-    they can go on their strategy says. Signals are passed on to all, each in a process group of its own.
+    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others; their
+    strategy says whether they can go on. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
         torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
         prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
-        ending_seconds: learners may take to end after the launcher was told to; then they are killed.
+        endings: rules for learners that end or are to end.
 
     Returns:
-        0, or the exit status of the first that failed (128 plus the signal, if one killed it).
+        0, or the exit status of the first that failed for good (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
     ranks, world, several = _share_of_hosts(learners, say)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
     environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
-    processes: list[subprocess.Popen[bytes]] = []
     told: list[int] = []
     output = Output() if prefix else None
+    names = ("", OURS) if torchrun_names else (OURS,)
+    places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
+    variables = {rank: {**environment, **place} for rank, place in places.items()}
+    endings = endings or Endings()
+    started = _Started(whole, variables, output, endings.restarts)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         told.append(number)
         if number == signal.SIGINT and output is not None:
             output.interrupted()
-        for process in processes:
+        for process in started.running.values():
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in FORWARDED}
     try:
-        for local, rank in enumerate(ranks):
-            mine = {**environment, **_ranks(rank, world, local, learners, OURS)}
-            if torchrun_names:
-                mine |= _ranks(rank, world, local, learners, "")
-            process, *pipes = _start(whole, mine, prefix)
-            processes.append(process)
-            if output is not None:
-                output.add(rank, *pipes)
-        return _wait(dict(zip(ranks, processes, strict=True)), told, ended, output, say, ending_seconds)
+        for rank in ranks:
+            started.start(rank)
+        return _wait(started, told, ended, output, say, endings.seconds)
     finally:
-        _kill(processes)  # whatever went wrong, nobody stays behind
+        _kill(started.processes)  # whatever went wrong, nobody stays behind
         if output is not None:
             output.finish()
             _write_all(output, told)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(ended)
+
+
+@final
+class _Started:
+    """Processes of learners.
+
+    Args:
+        variables: the environment of each, by rank.
+        restarts: so many of those that fail may be started again.
+    """
+
+    def __init__(
+        self, command: list[str], variables: Mapping[int, Mapping[str, str]], output: Output | None, restarts: int
+    ) -> None:
+        self._command, self._variables, self._output, self._restarts = command, variables, output, restarts
+        self._left = restarts
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        """By rank; whoever sees the end of one takes it out."""
+
+    def start(self, rank: int) -> None:
+        """Start a learner."""
+        process, *pipes = _start(self._command, self._variables[rank], self._output is not None)
+        self.processes.append(process)
+        self.running[rank] = process
+        if self._output is not None:
+            self._output.add(rank, *pipes)
+
+    def again(self, rank: int) -> str:
+        """Start a learner again that has failed, if it may be; in words, that it was, or nothing."""
+        if not self._left:
+            return ""
+        self._left -= 1
+        self.start(rank)
+        return f", and is started again ({self._restarts - self._left} of {self._restarts})"
 
 
 def _whole_command(command: Sequence[str], module: bool) -> list[str]:
@@ -183,9 +231,9 @@ def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence
     return place.ranks, place.learners, where
 
 
-def _ranks(rank: int, learners: int, local: int, here: int, prefix: str) -> dict[str, str]:
+def _ranks(rank: int, learners: int, local: int, here: int, prefixes: Sequence[str]) -> dict[str, str]:
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": here}
-    return {prefix + name: str(value) for name, value in names.items()}
+    return {prefix + name: str(value) for name, value in names.items() for prefix in prefixes}
 
 
 def _free_port() -> int:
@@ -227,15 +275,15 @@ def _start(
 
 
 def _wait(
-    processes: Mapping[int, "subprocess.Popen[bytes]"],
+    started: _Started,
     told: Sequence[int],
     ended: int,
     output: Output | None,
     say: Callable[[str], None],
     ending_seconds: float,
 ) -> int:
-    """Until all `processes`, by rank, have ended; those told to end by a signal get some time to do so."""
-    running, first, deadline = dict(processes), 0, 0.0
+    """Until all have ended; those told to end by a signal get some time to do so."""
+    running, first, deadline = started.running, 0, 0.0
     while running:
         for rank, process in list(running.items()):
             status = process.poll()
@@ -243,14 +291,16 @@ def _wait(
                 continue
             del running[rank]
             status = 128 - status if status < 0 else status
-            os.write(ended, (json.dumps([rank, status]) + "\n").encode())
             if output is not None:
                 output.ended(rank)
+            again = started.again(rank) if status and not told else ""
+            if not again:
+                os.write(ended, (json.dumps([rank, status]) + "\n").encode())
+                first = first or status
             if status and not told:
                 if output is not None:
                     output.flush(FLUSH_SECONDS)
-                say(f"learner {rank} ended with status {status}.")
-            first = first or status
+                say(f"learner {rank} ended with status {status}{again}.")
         if ENDING & set(told):
             deadline = deadline or time.monotonic() + ending_seconds
             if time.monotonic() > deadline:

@@ -138,13 +138,14 @@ class Allreduce:
 
     ring          2 (L - 1) / L * M / bandwidth + 2 (L - 1) latency, over the slowest link on the ring
     tree          up and down: 2 ceil(log2 L) messages, those between nodes first
+    chain         as hosts here do: 2 (L - 1) pieces of at most 1 MiB, then the rest of M / bandwidth behind them
     server        naive: one learner receives all other models and sends the mean to each: 2 (L - 1) messages
     hierarchical  a ring inside every node, and a ring between nodes
     seconds       measured, by the number of learners; straight lines between, and beyond the last as the ring grows
     inside        the same for a group whose learners are all on one node, where that is cheaper; none: as any other
     """
 
-    algorithm: Literal["ring", "tree", "server", "hierarchical"] = "ring"
+    algorithm: Literal["ring", "tree", "chain", "server", "hierarchical"] = "ring"
     seconds: Mapping[str, float] = field(default_factory=dict)
     inside: Mapping[str, float] = field(default_factory=dict)
 
@@ -255,12 +256,8 @@ class VirtualCluster:
         machines = sum(node.count for node in self.nodes)
         if not 0 <= self.centre_node < machines:
             raise UserError(f"centre_node is {self.centre_node}: nodes are 0 to {machines - 1}.")
-        ranked: list[tuple[str, Sequence[Handicap | Moment]]] = [
-            ("stragglers", self.stragglers),
-            ("deaths", self.deaths),
-            ("joins", self.joins),
-        ]
-        for name, items in ranked:
+        for name in ("stragglers", "deaths", "joins"):
+            items: Sequence[Handicap | Moment] = getattr(self, name)
             for index, item in enumerate(items):
                 if not 0 <= item.rank < self.learners:
                     raise UserError(

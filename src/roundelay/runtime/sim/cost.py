@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from roundelay.algorithms.averaging import chain_piece
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
@@ -156,7 +157,7 @@ class Prices:
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
-        self._reaches: dict[tuple[str, str, bool], int] = {}
+        self._reaches: dict[tuple[str, str, bool, int], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
         self._other_means: dict[tuple[tuple[int, ...], str, int], int] = {}
         self.centre, self.rows = learners, learners + 1
@@ -221,20 +222,24 @@ class Prices:
         size = self.bytes / fragments
         return size if codec.exact else codec.bytes_of(round(size / 4))
 
-    def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
-        """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
-        back after it, each with a row in the form of the codec, or without one."""
+    def reach_ns(
+        self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32, fragments: int = 1
+    ) -> int:
+        """One effect on the row of `peer`, or on one of so many fragments of it: a message goes over and, since the
+        other row must be seen first, one comes back after it, each with a row in the form of the codec, or without
+        one."""
         near = self.places[rank] == self.places[peer]
-        place = "" if there is None else there.name, "" if back is None else back.name, near
+        place = "" if there is None else there.name, "" if back is None else back.name, near, fragments
         known = self._reaches.get(place)
         if known is None:
-            known = self._reaches[place] = self._reach(self._link(rank, peer), there, back)
+            known = self._reaches[place] = self._reach(self._link(rank, peer), fragments, there, back)
         return known
 
-    def _reach(self, link: VirtualLink, *carried: Codec | None) -> int:
+    def _reach(self, link: VirtualLink, fragments: int, *carried: Codec | None) -> int:
         if self.cluster.exchange is not None:
-            return nanoseconds(self.cluster.exchange)
-        return nanoseconds(sum(link.seconds(0 if codec is None else self.size(codec)) for codec in carried))
+            return nanoseconds(self.cluster.exchange / fragments)
+        sizes = [0 if codec is None else self.size(codec, fragments) for codec in carried]
+        return nanoseconds(sum(link.seconds(size) for size in sizes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
         """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
@@ -315,6 +320,16 @@ class Prices:
             left = -(-left // 2)
         return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(size))
 
+    def _chain(self, group: tuple[int, ...], size: float) -> float:
+        """Piece by piece from rank to rank and back, both ways at once: the first piece passes every link twice, and
+        the others follow it as fast as the slowest link lets them. Inside links may be a bus for all of them."""
+        members, links = self._by_node(group), self.cluster.links
+        within, across = len(group) - len(members), len(members) - 1
+        part = min(size, 4 * chain_piece(len(members)))
+        crowd = 2 * (max(map(len, members)) - 1) if links.inside.shared else 1
+        rate = max(crowd / links.inside.bandwidth if within else 0.0, 1 / links.between.bandwidth if across else 0.0)
+        return 2 * (within * links.inside.seconds(part) + across * links.between.seconds(part)) + (size - part) * rate
+
     def _server(self, group: tuple[int, ...], size: float) -> float:
         """The first of the group receives every other model, and sends the mean to each, one after another."""
         root, *others = group
@@ -339,6 +354,7 @@ class Prices:
 _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
     "ring": Prices._ring,
     "tree": Prices._tree,
+    "chain": Prices._chain,
     "server": Prices._server,
     "hierarchical": Prices._hierarchical,
 }

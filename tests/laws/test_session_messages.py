@@ -1,0 +1,122 @@
+"""Messages between the hosts of attached learners that none of ours sends, from a host that knows the secret or from
+somebody between two: nothing of one is stored, its sender counts as lost, and the host that has heard it goes on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roundelay.runtime.attached.meetings import MeetingTables
+from roundelay.runtime.attached.membership import HOST_LOST
+from roundelay.runtime.hosts.transport.wire import Address, LinkError
+from support.relay import MISCHIEF, Relay, relay
+from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
+from support.until import until
+
+FOREIGN: dict[str, tuple[str, dict[str, Any], bytes]] = {
+    "no kind": ("nonsense", {}, b""),
+    "columns of others": ("columns", {"ranks": [0], "everything": False}, b""),
+    "columns of nobody": ("columns", {"ranks": [7], "everything": False}, b""),
+    "columns twice": ("columns", {"ranks": [1, 1], "everything": False}, b""),
+    "too few columns": ("columns", {"ranks": [1], "everything": False}, bytes(8)),
+    "columns that are wrong in the end": ("columns", {"ranks": [1], "everything": False}, b"columns, and then -1"),
+    "columns without a word": ("columns", {"ranks": [1]}, b""),
+    "what others show": ("shown", {"rank": 0, "at": 0}, bytes(4)),
+    "more than is shown": ("shown", {"rank": 1, "at": SHOWN_BYTES - 1}, bytes(4)),
+    "shown before the beginning": ("shown", {"rank": 1, "at": -2}, bytes(4)),
+    "a minibatch of others": ("draw", {"rank": 0, "number": 1, "key": [0, 0, 0], "pieces": 1}, b""),
+    "a minibatch of no pass": ("draw", {"rank": 1, "number": 1, "key": [0], "pieces": 1}, b""),
+    "a row of others": ("piece", {"name": "row", "rank": 0, "at": 0}, bytes(4)),
+    "a row beyond its end": ("piece", {"name": "row", "rank": 1, "at": PARAMETERS}, bytes(4)),
+}
+TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
+    "columns of its own": ("columns", {"ranks": [1], "everything": False}, b""),
+    "a minibatch for others": ("drawn", {"rank": 0, "number": 1, "index": 3}, b""),
+    "a model beyond its end": ("model", {"at": PARAMETERS}, bytes(4)),
+    "half a number of a model": ("model", {"at": 0}, bytes(3)),
+    "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
+    "who lives, of too many": ("living", {"generation": 99, "alive": [1, 1, 1], "addresses": []}, b""),
+    "who lives, and where is none": ("living", {"generation": 99, "alive": [1, 0], "addresses": [["x", -1]]}, b""),
+}
+
+
+def payload(found: SessionHosts, name: str, data: bytes) -> bytes:
+    """Columns of another meeting than is, the last of them a number that none may be, where that is asked for."""
+    if not data.startswith(b"columns"):
+        return data
+    return np.int64(1).tobytes() + found.other.columns.read([1], False)[8:-8] + np.int64(-1).tobytes()
+
+
+def stored(found: SessionHosts, at: int) -> list[Any]:
+    """All that a message could have changed on host number `at`."""
+    host = (found.first, found.other)[at]
+    rows = [host.arena.vector("row", rank).clone() for rank in (0, 1)]
+    shown = [host.arena.shown(rank).clone() for rank in (0, 1)]
+    kinds = host.arena.view(MeetingTables).kind.tolist()
+    return [*rows, *shown, kinds, host.between.drawn.tolist(), host.columns.read([at], True)]
+
+
+def same(before: list[Any], after: list[Any]) -> bool:
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is_stored(name: str) -> None:
+    kind, header, data = FOREIGN[name]
+    with session_hosts("adpsgd") as found:
+        before = stored(found, 0)
+        assert found.agent._monitored is not None
+        found.agent._monitored.send(kind, header, [payload(found, name, data)])
+        until(lambda: not found.first.arena.liveness.alive[1])
+        assert found.first.attendance.left[1] == HOST_LOST
+        assert found.first.arena.liveness.alive[0]
+        assert same(before, stored(found, 0))
+        assert found.coordinator._hosts.lost[0].ranks == (1,)
+
+
+@pytest.mark.parametrize("name", TO_AGENTS)
+def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is_stored(name: str) -> None:
+    kind, header, data = TO_AGENTS[name]
+    with session_hosts("adpsgd") as found:
+        before = stored(found, 1)
+        (remote,) = found.coordinator._hosts.inside()
+        remote.monitored.send(kind, header, [data])
+        until(lambda: not found.other.arena.liveness.alive[0])
+        assert found.other.attendance.left[0] == HOST_LOST
+        assert found.other.arena.liveness.alive[1]
+        assert same(before, stored(found, 1))
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_who_is_between_two_hosts_can_part_them_and_nothing_else(what: str, forward: bool) -> None:
+    """Each goes on with its own learners. What is said here is what both know already."""
+    between: list[Relay] = []
+
+    @contextmanager
+    def way(address: Address) -> Iterator[Address]:
+        with relay(address, what, forward) as found:
+            between.append(found)
+            yield found.address
+
+    with session_hosts("adpsgd", way) as found:
+        before = stored(found, 0)
+        between[0].go()
+        (remote,) = found.coordinator._hosts.all()
+        monitored = found.agent._monitored
+        assert monitored is not None
+
+        def parted() -> bool:
+            with suppress(LinkError):
+                monitored.send("columns", {"ranks": [1], "everything": False}, [found.other.columns.read([1], False)])
+                remote.monitored.send("living", {"generation": 0})
+            return not (found.first.arena.liveness.alive[1] or found.other.arena.liveness.alive[0])
+
+        until(parted)
+        assert between[0].done
+        assert found.first.arena.liveness.alive[0]
+        assert found.other.arena.liveness.alive[1]
+        assert same(before, stored(found, 0))

@@ -1,0 +1,97 @@
+"""Two hosts in a session of attached learners, both in this process; the learners' parts are played by the test."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from roundelay.runtime.attached.hosts.agent import SessionAgent
+from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
+from roundelay.runtime.attached.hosts.request import SessionRequest
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.membership import life_lock
+from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
+from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.memory.arena import Arena, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.strategies import make_strategy
+
+PATIENCE = 60.0
+PARAMETERS = 5
+SHOWN_BYTES = 64
+
+
+@dataclass
+class SessionHosts:
+    """The first host with learner 0, and the other with learner 1."""
+
+    first: SessionHost
+    other: SessionHost
+    coordinator: SessionCoordinator
+    agent: SessionAgent
+
+
+def place(rank: int, port: int) -> HostPlace:
+    return HostPlace((rank,), 2, 0, "127.0.0.1", port, listen=("127.0.0.1", 0), secret=b"of these tests")
+
+
+def request(where: HostPlace, strategy: str) -> SessionRequest:
+    options = HostOptions(host_patience=PATIENCE)
+    return SessionRequest(1, where, make_strategy(strategy, {}), options, {}, PATIENCE, PARAMETERS, SHOWN_BYTES, 1, ())
+
+
+def straight(address: Address) -> AbstractContextManager[Address]:
+    """Nobody is between the two."""
+    return nullcontext(address)
+
+
+@contextmanager
+def session_hosts(
+    strategy: str, way: Callable[[Address], AbstractContextManager[Address]] = straight
+) -> Iterator[SessionHosts]:
+    """Both, once they have met; `way` says by which address the other reaches that of the first."""
+    asked = request(place(0, 0), strategy)
+    router = open_router(asked.place, asked.terms)
+    arrivals = PendingJoins(router, PATIENCE)
+    with way(router.listener.address) as reached, _met(asked, router, arrivals, reached) as found:
+        yield found
+
+
+@contextmanager
+def _met(asked: SessionRequest, router: Router, arrivals: PendingJoins, reached: Address) -> Iterator[SessionHosts]:
+    asked_other = request(place(1, reached[1]), asked.strategy.name)
+    router_other = open_router(asked_other.place, asked_other.terms)
+    files = [create_file(one.layout) for one in (asked, asked_other)]
+    learners = [Arena(file, asked.layout, Patience(rank, PATIENCE)) for rank, file in enumerate(files)]
+    for rank, arena in enumerate(learners):
+        arena.liveness.alive[:] = 1
+        life_lock(arena, rank, Patience(rank, PATIENCE)).acquire()
+    hosts = [
+        SessionHost(one, file, where)
+        for one, file, where in zip((asked, asked_other), files, (router, router_other), strict=True)
+    ]
+    coordinator, agent = SessionCoordinator(hosts[0], router, arrivals), SessionAgent(hosts[1], router_other)
+    opening, over = threading.Thread(target=agent.open), threading.Event()
+    opening.start()
+    coordinator.open()
+    opening.join()
+    running = [threading.Thread(target=part.run, args=(over.is_set,)) for part in (coordinator, agent)]
+    for thread in running:
+        thread.start()
+    try:
+        yield SessionHosts(hosts[0], hosts[1], coordinator, agent)
+    finally:
+        over.set()
+        for thread in running:
+            thread.join()
+        for part in (agent, coordinator):
+            part.close()
+        for host in hosts:
+            host.close()
+        for one in (router, router_other):
+            one.close()
+        for arena in learners:
+            arena.close()
