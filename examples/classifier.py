@@ -8,6 +8,8 @@ The images are digits drawn here: three by five dots, shifted about, under noise
 """
 
 import argparse
+import signal
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -103,12 +105,19 @@ def main() -> None:
                 loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()
                 optimizer.step()  # the session's, from attach to close
-            scheduler.step()
+                if session.stopping:  # SIGTERM, as before a preemption: all leave the loop, save, and meet in the end
+                    break
+            else:
+                scheduler.step()
             if options.save is not None:
                 session.save(options.save, {"scheduler": scheduler.state_dict()})
             with session.consensus():  # <-
                 loss_there, accuracy = evaluate(model, test, device)
             print(f"learner {session.rank} epoch {epoch} loss {loss_there:.4f} accuracy {accuracy:.3f}", flush=True)
+            if session.stopping:
+                break
+    if session.stopping:
+        sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

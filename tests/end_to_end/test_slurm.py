@@ -30,6 +30,28 @@ def test_an_attached_script(slurm: Slurm) -> None:
     assert float(losses[0][-1]) < float(losses[0][0])
 
 
+def test_a_preempted_script_goes_on(slurm: Slurm) -> None:
+    """It saves, ends with the status of SIGTERM, is queued again, and trains the epochs that are left."""
+    saves = slurm.folder / "saves"
+    script = [str(EXAMPLES / "classifier.py"), "--epochs", "12", "--save", str(saves)]
+    job = slurm.submit("--partition=low", "--cpus-per-task=4", SCRIPT, "launch", "-n", "1", *script)
+    slurm.until(lambda: "epoch 1 loss" in slurm.said(job), "it trains")
+    preempt(slurm, job)
+    epochs = [[int(e) for e in re.findall(rf"learner {rank} epoch (\d+)", slurm.said(job))] for rank in range(2)]
+    assert epochs[0] == epochs[1] == sorted(epochs[0])
+    assert set(epochs[0]) == set(range(12))
+    assert len(epochs[0]) <= 13, "at most the epoch that was broken off is there twice"
+
+
+def preempt(slurm: Slurm, job: int) -> None:
+    """Another job takes the nodes, and gives them back; until the first has come to its end."""
+    urgent = slurm.submit("--partition=high", "--cpus-per-task=4", "--wrap", "true")
+    slurm.until(lambda: slurm.state(urgent) == "COMPLETED", "the job of higher priority has run")
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the first is queued again")
+    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm lets two minutes pass
+    slurm.until(lambda: slurm.state(job) == "COMPLETED", "it comes to its end")
+
+
 def test_a_preempted_training_goes_on(slurm: Slurm) -> None:
     """It ends with a checkpoint within its grace time, is queued again, and comes to its end; one that is cancelled is
     not queued again."""
@@ -44,12 +66,8 @@ def test_a_preempted_training_goes_on(slurm: Slurm) -> None:
 
     job = train("exp")
     slurm.until(lambda: any((folder / "exp").glob("checkpoints/*")), "it trains")
-    urgent = slurm.submit("--partition=high", "--cpus-per-task=4", "--wrap", "true")
-    slurm.until(lambda: slurm.state(urgent) == "COMPLETED", "the job of higher priority has run")
-    slurm.until(lambda: slurm.state(job) == "PENDING", "the first is queued again")
+    preempt(slurm, job)
     assert slurm.said(job).count("The same command goes on from there") == 1
-    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm lets two minutes pass
-    slurm.until(lambda: slurm.state(job) == "COMPLETED", "it comes to its end")
     assert len(of_kind(read_events(folder / "exp" / "events.jsonl"), Interrupted)) == 1
 
     cancelled = train("other")

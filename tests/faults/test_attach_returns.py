@@ -4,7 +4,7 @@ import json
 import signal
 from pathlib import Path
 
-from roundelay.runtime.launch.start import launch
+from roundelay.runtime.launch.start import Endings, launch
 from support import attached_returning
 from support.attached_returning import BATCH, EPOCHS, EXAMPLES
 from support.launched import LAUNCH, reports, run_learners
@@ -33,7 +33,7 @@ def test_a_learner_that_died_comes_back_to_the_session_and_each_example_is_train
 def test_the_launcher_starts_learners_again_as_often_as_it_may(tmp_path: Path) -> None:
     said: list[str] = []
     script = f"echo >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) = 4 ] || exit 3"
-    assert launch(1, ["sh", "-c", script], said.append, restarts=2) == 3
+    assert launch(1, ["sh", "-c", script], said.append, endings=Endings(restarts=2)) == 3
     assert said[0] == "learner 0 ended with status 3, and is started again (1 of 2)."
     assert said[2] == "learner 0 ended with status 3."
-    assert launch(1, ["sh", "-c", script], said.append, restarts=2) == 0
+    assert launch(1, ["sh", "-c", script], said.append, endings=Endings(restarts=2)) == 0

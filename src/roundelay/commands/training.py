@@ -44,6 +44,13 @@ def add(command: Command) -> None:
         metavar="N",
         help="start learners that fail again, so often in all (default: 0)",
     )
+    sub.add_argument(
+        "--grace",
+        type=positive,
+        default=10.0,
+        metavar="SECONDS",
+        help="learners that were told to end, by SIGTERM for example, may take so long to save (default: 10)",
+    )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
@@ -190,7 +197,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from roundelay.runtime.launch.start import launch
+    from roundelay.runtime.launch.start import Endings, launch
 
     return launch(
         options.learners,
@@ -199,7 +206,7 @@ def _launch(options: argparse.Namespace) -> int:
         module=options.module,
         torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
-        restarts=options.restarts,
+        endings=Endings(options.restarts, options.grace),
     )
 
 

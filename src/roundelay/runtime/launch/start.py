@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import final
 
@@ -51,6 +52,19 @@ HIDDEN = (
 HIDDEN_PREFIX = "TORCHELASTIC_"
 
 
+@dataclass(frozen=True)
+class Endings:
+    """Rules for learners that end or are to end.
+
+    Attributes:
+        restarts: of learners that fail, as many in all are started again, each under its rank.
+        seconds: learners may take to end after the launcher was told to; then they are killed.
+    """
+
+    restarts: int = 0
+    seconds: float = ENDING_SECONDS
+
+
 def launch(
     learners: int,
     command: Sequence[str],
@@ -59,21 +73,19 @@ def launch(
     module: bool = False,
     torchrun_names: bool = False,
     prefix: bool = True,
-    restarts: int = 0,
+    endings: Endings | None = None,
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
     Where the environment says that this is one of several hosts (`read_place`), learners of all of them train together.
-    A Python script is run by this Python; `say` is told who failed. A learner that ends, well or badly, does not end
-    the others: whether they can go on is for their strategy to say. Signals are passed on to all of them, each in a
-    process group of its own.
+    A Python script is run by this Python; `say` is told who failed. A learner that ends does not end the others; their
+    strategy says whether they can go on. Signals are passed on to all, each in a process group of its own.
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
         torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
-        prefix: pass what learners print on in whole lines, with the rank before each; else they have this process's
-            standard output and error themselves.
-        restarts: of learners that fail, as many in all are started again, each under its rank.
+        prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
+        endings: rules for learners that end or are to end.
 
     Returns:
         0, or the exit status of the first that failed for good (128 plus the signal, if one killed it).
@@ -87,7 +99,8 @@ def launch(
     names = ("", OURS) if torchrun_names else (OURS,)
     places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
     variables = {rank: {**environment, **place} for rank, place in places.items()}
-    started = _Started(whole, variables, output, restarts)
+    endings = endings or Endings()
+    started = _Started(whole, variables, output, endings.restarts)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         told.append(number)
@@ -101,7 +114,7 @@ def launch(
     try:
         for rank in ranks:
             started.start(rank)
-        return _wait(started, told, ended, output, say)
+        return _wait(started, told, ended, output, say, endings.seconds)
     finally:
         _kill(started.processes)  # whatever went wrong, nobody stays behind
         if output is not None:
@@ -267,6 +280,7 @@ def _wait(
     ended: int,
     output: Output | None,
     say: Callable[[str], None],
+    ending_seconds: float,
 ) -> int:
     """Until all have ended; those told to end by a signal get some time to do so."""
     running, first, deadline = started.running, 0, 0.0
@@ -288,7 +302,7 @@ def _wait(
                     output.flush(FLUSH_SECONDS)
                 say(f"learner {rank} ended with status {status}{again}.")
         if ENDING & set(told):
-            deadline = deadline or time.monotonic() + ENDING_SECONDS
+            deadline = deadline or time.monotonic() + ending_seconds
             if time.monotonic() > deadline:
                 break
         if running and output is not None:

@@ -1,7 +1,9 @@
 """SIGTERM is noted, not obeyed at once: the loop of a learner ends between two steps.
 
 Only where nobody else has a handler, and only in the main thread, where Python allows one. A second SIGTERM ends the
-process at once. Forked children (those of a data loader, say) inherit the handler, and are ended by it.
+process at once, unless it follows so soon that it is the same one: a cluster's scheduler sends it to all processes of a
+job, the launcher among them, which passes it on. Forked children (those of a data loader, say) inherit the handler, and
+are ended by it.
 """
 
 import os
@@ -13,6 +15,8 @@ from types import FrameType
 EXIT_STATUS = 128 + signal.SIGTERM
 """Exit status of a process ended by SIGTERM, as shells have it."""
 SIGNAL_SECONDS = 1.0
+SAME_SECONDS = 5.0
+"""A second SIGTERM within this time is the first one, passed on."""
 
 
 class _TerminationRequest:
@@ -20,6 +24,7 @@ class _TerminationRequest:
 
     listeners = 0
     asked = False
+    asked_at = 0.0
     process = 0
 
 
@@ -61,7 +66,9 @@ def asked_too() -> bool:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    if _bell.asked or os.getpid() != _bell.process:
+    again = _bell.asked and time.monotonic() > _bell.asked_at + SAME_SECONDS
+    if again or os.getpid() != _bell.process:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
-    _bell.asked = True
+    if not _bell.asked:
+        _bell.asked, _bell.asked_at = True, time.monotonic()
