@@ -32,6 +32,7 @@ WAYS = (
     "diloco,period=50",
     "diloco,period=100",
     "diloco,period=500",
+    "diloco,period=10,delay=2,rate=1,momentum=0,local_momentum=keep,codec=int4",
     "diloco,period=100,fragments=4,delay=5,codec=int4",
     "ddp",
     "decent-dp",

@@ -27,7 +27,7 @@ def make_task(options: argparse.Namespace) -> LossTask:
     """The task that the command names."""
     if options.to_loss == "dnn":
         return DnnTask(options.recipe, tuple(options.set), options.minibatch or 256)
-    return TextTask(Path(options.text), options.width, options.layers, rows=options.minibatch or 8)
+    return TextTask(Path(options.text), options.width, options.layers, rows=options.minibatch or 12)
 
 
 def learn(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ import importlib.util
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -153,26 +153,44 @@ def _decent(plain: nn.Module, make: MakeOptimizer) -> Joined:
 def _torchft(
     plain: Joined, optimizer: torch.optim.Optimizer, place: Place, name: str, period: int = PERIOD, rate: float = 0.7
 ) -> Joined:
-    from torch.distributed import TCPStore
     from torchft._torchft import LighthouseServer
     from torchft.local_sgd import DiLoCo, LocalSGD
-    from torchft.manager import Manager
-    from torchft.process_group import ProcessGroupGloo
 
-    socket.gethostname = lambda: place.address  # hosts that are namespaces have one name between them
     kept: list[Any] = []
     if place.rank == 0:
         bind = f"{place.address}:{LIGHTHOUSE}"
         kept.append(LighthouseServer(bind=bind, min_replicas=2, join_timeout_ms=1000))
-    store = TCPStore(place.address, 0, is_master=True, wait_for_workers=False)
-    parts = {"network": plain.network, "optimizer": optimizer}
+    parts: dict[str, Any] = {"network": plain.network, "optimizer": optimizer}
     if name == "torchft-diloco":
         parts["outer"] = torch.optim.SGD(plain.network.parameters(), lr=rate, momentum=0.9, nesterov=True)
+    manager, store = _manager(place, parts)
+    with ExitStack() as stack:
+        if name == "torchft-diloco":
+            stack.enter_context(DiLoCo(manager, [plain.network], optimizer, parts["outer"], sync_every=period))
+        else:
+            stack.enter_context(LocalSGD(manager, plain.network, optimizer, sync_every=period))
+        kept += [store, manager, stack.pop_all()]
+
+    def step() -> None:
+        optimizer.step()
+        assert kept  # servers live as long as the loop
+
+    return Joined(plain.network, step, optimizer.zero_grad)
+
+
+def _manager(place: Place, parts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A manager of torchft for `parts`, everything with a state, and its store, which must live as long."""
+    from torch.distributed import TCPStore
+    from torchft.manager import Manager
+    from torchft.process_group import ProcessGroupGloo
+
+    socket.gethostname = lambda: place.address  # hosts that are namespaces have one name between them
 
     def load(states: dict[str, Any]) -> None:
         for key, state in states.items():
             parts[key].load_state_dict(state)
 
+    store = TCPStore(place.address, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=PATIENT),
         min_replica_size=2,
@@ -191,18 +209,7 @@ def _torchft(
         connect_timeout=PATIENT,
         init_sync=False,  # both begin with the same weights
     )
-    with ExitStack() as stack:
-        if name == "torchft-diloco":
-            stack.enter_context(DiLoCo(manager, [plain.network], optimizer, parts["outer"], sync_every=period))
-        else:
-            stack.enter_context(LocalSGD(manager, plain.network, optimizer, sync_every=period))
-        kept += [store, manager, stack.pop_all()]
-
-    def step() -> None:
-        optimizer.step()
-        assert kept  # servers live as long as the loop
-
-    return Joined(plain.network, step, optimizer.zero_grad)
+    return manager, store
 
 
 def _accelerate(plain: Joined, optimizer: torch.optim.Optimizer, _: Place, __: str, period: int = PERIOD) -> Joined:

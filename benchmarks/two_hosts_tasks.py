@@ -107,10 +107,10 @@ class TextTask(LossTask):
     """
 
     path: Path
-    width: int = 256
+    width: int = 128
     layers: int = 4
     context: int = 64
-    rows: int = 8
+    rows: int = 12
     rate: float = 1e-3
     judged: int = 128
 

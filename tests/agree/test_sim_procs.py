@@ -122,8 +122,9 @@ def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -
         rows = runtime.rows()
         after = rows.sum(0) + runtime.centre() if runtime.cluster.centre else rows.sum(0)
     assert outcome.counts.frames.sum() == 60 * MINIBATCH
-    # Every learner finishes what it began; where a row was just being written it may have begun fewer than one a step.
-    assert 2 <= outcome.counts.exchanges.sum() <= 180
+    # Every learner finishes what it began; where a row was just being written it may have begun fewer than one a step,
+    # or one of each fragment.
+    assert 2 <= outcome.counts.exchanges.sum() <= 180 * getattr(runtime.cluster.strategy, "fragments", 1)
     assert (outcome.counts.exchanges.sum(1) > 0).sum() == len(rows)
     assert np.trace(outcome.counts.exchanges) == 0
     if runtime.cluster.strategy.traits.conserves:

@@ -1,5 +1,6 @@
 """`train --strategy auto`: a strategy is chosen before the run begins, and the run keeps it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def test_auto_is_settled_before_the_run_and_kept_by_it(
     assert main([*TRAIN, "--exp", str(exp), "--straggler", "1:10x"]) == 0
     assert f"strategy {chosen}: the run in {exp} goes on by it" in capsys.readouterr().out
     assert (exp / "events.jsonl").read_bytes() == events
+
+
+def test_a_probe_times_the_model_of_a_recipe(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--probe", "recipe.yaml", "--learners", "1", "--format", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["first"]["candidate"]["strategy"] == "sgd"  # of one learner there is no other
+    assert (read["task"]["frames"], read["task"]["rate"]) == (64, 0.05)
+    assert read["task"]["examples"] > 3 * 1000  # three epochs of the corpus
+    assert read["first"]["throughput"] > 0
 
 
 def test_several_hosts_are_given_one_strategy() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roundelay.advice import learning
 from roundelay.advice.advise import Advice, AdviceTask, advise, changed, rank
 from roundelay.advice.candidates import Candidate, candidates
 from roundelay.advice.fit import configurations, exponent_of, runs
@@ -102,6 +103,14 @@ def test_terms_are_what_equations_say() -> None:
     assert columns(make_strategy("bmuf,period=20"), each)["lag"] == pytest.approx(behind / (1 + behind))
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_terms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "bears", lambda *_: 1.0)
+    found = columns(make_strategy(name), Trained(learners=4, rounds=1000))
+    assert set(found) == set(COLUMNS)
+    assert all(value >= 0 for value in found.values())
+
+
 def test_whatever_is_outside_the_fit_says_so() -> None:
     few = Trained(learners=2, rounds=100)
     assert "lag" in efficiency(make_strategy("diloco,period=500"), few, fitted()).outside[-1]
@@ -120,7 +129,8 @@ def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advi
     assert seconds == sorted(seconds)
     assert not advice.first.outside
     known = [one for one in advice.ranked if not one.outside]
-    equal = [one.candidate for one in known if one.seconds <= 1.01 * known[0].seconds]
+    forms = [one for one in known if one.candidate.strategy == known[0].candidate.strategy]
+    equal = [one.candidate for one in forms if one.seconds <= 1.01 * known[0].seconds]
     assert advice.first.candidate in equal
     assert advice.first.candidate.wire == "fp32" or all(one.wire != "fp32" for one in equal)
     assert {one.candidate for one in advice.ranked} == set(candidates(SLOW))

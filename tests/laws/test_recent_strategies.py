@@ -2,17 +2,25 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.sparsification import four_values, take_largest_
+from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK, VectorFragment
+from roundelay.core.streams import stream
 from roundelay.runtime.base import Straggler
 from roundelay.runtime.hosts.terms import check_hosts
-from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.rows import NoLock, Row, reach
+from roundelay.runtime.sim.cluster import Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cost import CostModel, Prices
 from support.clusters import make_strategy
 from support.on_paper import Paper, in_turn, simulated
 
@@ -96,6 +104,53 @@ def test_constants_of_a2cid2_by_hand() -> None:
     assert constants(5, (1, 2, 3, 4)) == pytest.approx((1.25, 0.5))
 
 
+# DivShare -------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, LOCAL)
+@some
+def test_divshare_of_one_fragment_is_adpsgd_random(paper: Paper, local: Sgd) -> None:
+    found = simulated("divshare fragments=1", paper, local, JITTER)
+    assert torch.equal(found.rows, simulated("adpsgd:random", paper, local, JITTER).rows)
+
+
+@given(st.builds(Paper, st.integers(2, 6), st.integers(1, 9)), st.integers(2, 9))
+@some
+def test_divshare_is_its_equation_part_by_part(paper: Paper, fragments: int) -> None:
+    """As above, learners take turns; of seven elements and more parts than that some are empty."""
+    x = paper.start
+    for k in range(paper.rounds):
+        read = x.clone()
+        for i in range(paper.learners):
+            for f in range(fragments):
+                drawn = stream(paper.seed, "peer", i, k, *([f] if f else []))
+                other = int(drawn.integers(paper.learners - 1))
+                j, part = other + (other >= i), VectorFragment(f, fragments).within(7)
+                x[i, part] = x[j, part] = (x[i, part] + x[j, part]) / 2
+        x = x - paper.rate * paper.gradients(read, k)
+    same(simulated(f"divshare fragments={fragments}", paper, cost=AT_ONCE).rows, x)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_exchange_of_a_fragment_meets_nothing_else(number: int) -> None:
+    """Also over the bounds of chunks."""
+    size, versions = 2 * CHUNK + 7, np.zeros(2, np.int64)
+    rows = [Row(rank, torch.full((size,), 2.0 * rank), versions, NoLock()) for rank in range(2)]
+    fragment = VectorFragment(number, 3)
+    assert reach(rows[0], rows[1], Exchange(1, pair_average_, fragment=fragment)) == 1
+    for rank in range(2):
+        expected = torch.full((size,), 2.0 * rank)
+        expected[fragment.within(size)] = 1.0
+        assert torch.equal(rows[rank].vector, expected)
+
+
+def test_an_exchange_of_a_fragment_costs_its_share() -> None:
+    far = VirtualLinks(VirtualLink(), VirtualLink(1e-3, 1e6))
+    prices = Prices(VirtualCluster(nodes=(Node(1, count=2),), links=far), 2, 4e3)
+    assert prices.reach_ns(0, 1, fragments=4) == round(1e9 * 2 * (1e-3 + 1e-3))
+    assert prices.reach_ns(0, 1) == round(1e9 * 2 * (1e-3 + 4e-3))
+
+
 # Asynchronous DiLoCo --------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +213,65 @@ def test_by_speed_all_report_equally_often() -> None:
     assert reports["true"] == pytest.approx(1, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["a2cid2", "async-diloco"])
+# SparseLoCo -----------------------------------------------------------------------------------------------------------
+
+ALL_OF_IT = "density=1 two_bits=false"
+
+
+@given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from(["reset", "keep", "average"]))
+@some
+def test_sparseloco_that_sends_all_is_diloco_without_momentum(
+    paper: Paper, local: Sgd, period: int, local_momentum: str
+) -> None:
+    """Bit for bit with one learner; with more the mean of changes is that of models but for rounding."""
+    setting = f"period={period} local_momentum={local_momentum} rate=0.7"
+    found = simulated(f"sparseloco {setting} {ALL_OF_IT}", paper, local)
+    expected = simulated(f"diloco {setting} momentum=0", paper, local)
+    same(found.rows, expected.rows)
+    assert torch.equal(found.rows, expected.rows) or paper.learners > 1
+    assert not found.memory["outer_left"].any()
+
+
+@given(PAPERS, LOCAL, st.integers(1, 4), st.sampled_from([0.2, 0.5]), st.sampled_from([0.0, 0.9, 1.0]))
+@some
+def test_sparseloco_is_its_equation(paper: Paper, local: Sgd, period: int, density: float, decay: float) -> None:
+    w, x, memory, left = torch.zeros(7), paper.start, paper.start, paper.start
+    number = round(7 * density)
+    for k in range(paper.rounds):
+        for i, gradient in enumerate(paper.gradients(x, k)):
+            local.update_(x[i], gradient, {"momentum": memory[i]}, paper.rate)
+        if (k + 1) % period and k + 1 < paper.rounds:
+            continue
+        left = decay * left + (w - x)
+        least = left.abs().sort(dim=1, descending=True).values[:, number - 1 : number]
+        sent = torch.where(left.abs() >= least, left, 0.0)
+        left = left - sent
+        w = w - 0.8 * sent.mean(0)
+        x = w.expand_as(x).clone()
+    setting = f"period={period} rate=0.8 density={density} decay={decay} two_bits=false local_momentum=keep"
+    found = simulated(f"sparseloco {setting}", paper, local)
+    same(found.rows, w)
+    same(found.memory["outer_left"], left)
+
+
+def test_two_bits_by_hand() -> None:
+    """Sizes 1, 2, 6, 7, 8 have the mean 4.8: above it are 6 and 8, and -7; below 1 and -2."""
+    kept = torch.tensor([[1.0, -2.0, 6.0, -7.0, 8.0]])
+    assert four_values(kept).tolist() == [[1.0, -2.0, 7.0, -7.0, 7.0]]
+
+
+def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
+    """In blocks of 4,096, the last one shorter: of each its share, at least one."""
+    x = torch.randn(2 * 4096 + 20, generator=torch.Generator().manual_seed(0))
+    left, sent = x.clone(), torch.full_like(x, torch.nan)
+    take_largest_(left, sent, 0.01, two_bits=True)
+    torch.testing.assert_close(left + sent, x, rtol=0, atol=1e-6)
+    assert [int(part.count_nonzero()) for part in torch.split(sent, 4096)] == [41, 41, 1]
+    assert all(len(set(part.tolist())) <= 5 for part in torch.split(sent, 4096))
+    assert float(left[:4096].abs().max()) < float(x[:4096].abs().max())
+
+
+@pytest.mark.parametrize("name", ["a2cid2", "async-diloco", "divshare"])
 def test_what_does_not_travel_is_refused_on_several_hosts(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} .*is for learners of one host"):
         check_hosts(make_strategy(name), "go-on", record=False)

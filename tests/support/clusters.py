@@ -30,6 +30,7 @@ MANY = (
     "slowmo period=3",
     "diloco period=3",
     "diloco period=6 fragments=2 delay=1 mix=0.5",
+    "sparseloco period=3 density=0.5",
     "asgd",
     "asgd period=3",
     "asgd staleness_aware=true",
@@ -52,6 +53,7 @@ MANY = (
     "adpsgd:exponential",
     "hadpsgd",
     "hadpsgd:fixed-ring node_size=1",
+    "divshare fragments=3",
     "a2cid2 mixing_rate=0.3 pull=0.8",
 )
 EVERY = ONE + MANY

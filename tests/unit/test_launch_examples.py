@@ -143,3 +143,22 @@ def test_a_pytorchjob(tmp_path: Path, say: str) -> None:
             container["command"], tmp_path, {**variables(container), **operator, "RANK": f"{rank}", "ROUNDELAY": say}
         )
         assert place == [[rank], 4, 23456, 0 if rank else 23456, 16, "train"]
+
+
+def test_kubernetes_knows_what_its_files_say() -> None:
+    """Its own schemas: no key that means nothing, none of a wrong type. Of Kubeflow's job the pods."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="needs pip install kubernetes-validate")
+
+    def check(document: Mapping[str, Any]) -> None:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+    service, job = yaml.safe_load_all((LAUNCH / "kubernetes_job.yaml").read_text())
+    check(service)
+    check(job)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container["enviroment"] = container.pop("env")
+    with pytest.raises(kubernetes_validate.ValidationError, match="enviroment"):
+        check(job)
+    kubeflow = yaml.safe_load((LAUNCH / "kubernetes_pytorchjob.yaml").read_text())
+    for replica in kubeflow["spec"]["pytorchReplicaSpecs"].values():
+        check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **replica["template"]})

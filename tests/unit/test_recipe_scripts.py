@@ -72,6 +72,7 @@ def check_order(commands: list[list[str]]) -> None:
         ("an4", ["DIR", "0 1"], 5),
         ("an4/adapted", ["DIR", "0 1"], 4),
         ("mini_librispeech", ["DIR", "words.dict", "books.txt", "0 1"], 5),
+        ("mini_librispeech/adapted", ["DIR", "words.dict", "books.txt", "0 1"], 4),
         ("librispeech", ["."], 1),
         ("switchboard", ["A", "B", "C", "D"], 1),
         ("li2017", ["an4", "DIR"], 1),

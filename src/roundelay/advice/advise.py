@@ -13,7 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
-"""Times the seconds of the fastest, within which the plainest candidate is taken."""
+"""Times the seconds of the fastest, within which its plainest form is taken: no codec, few fragments."""
 FASTER = 10.0
 """Times as fast a link is supposed to be for the line that says what that would gain."""
 LOOKED_AT_AGAIN = 6
@@ -102,7 +102,7 @@ class Advice:
 
     @property
     def first(self) -> Ranked:
-        """The plainest of those that are within 1 % of the fastest of which the fit knows enough, or else of all."""
+        """The fastest of which the fit knows enough, or else of all, in the plainest form that is as fast."""
         return best_of(self.ranked)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +147,9 @@ def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
 def best_of(ranked: Sequence[Ranked]) -> Ranked:
     """The best of candidates in their order."""
     known = [one for one in ranked if not one.outside] or list(ranked)
-    equal = [one for one in known if one.seconds <= EQUALLY_FAST * known[0].seconds]
+    fastest = known[0]
+    forms = [one for one in known if one.candidate.strategy == fastest.candidate.strategy]
+    equal = [one for one in forms if one.seconds <= EQUALLY_FAST * fastest.seconds]
     return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
 
 

@@ -29,9 +29,11 @@ EVERYWHERE = (
     "easgd,period=4",
     "easgd,period=16",
     "asgd",
+    "async-diloco,period=50",
+    "a2cid2",
     "adpsgd:random-ring",
 )
-"""Considered for every cluster of two learners or more."""
+"""Considered for every cluster of two learners or more, those of one host where there is one machine."""
 EXCHANGING = ("adpsgd", "hadpsgd")
 """Considered with other codecs and numbers of fragments too, where there are several nodes."""
 FRAGMENTS = (1, 8, 16)
@@ -75,12 +77,14 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
     if len(machines) > 1 and len(nodes) == 1 and nodes != {1}:
         texts.append(f"hadpsgd,node_size={nodes.pop()}")
     for text in texts:
-        yield Candidate(text)
+        strategy = make_strategy(text)
+        if len(machines) == 1 or not strategy.traits.one_host:
+            yield Candidate(text)
         if len(machines) == 1:
             continue
         if text == "ssgd":
             yield Candidate(text, "bf16")
-        if make_strategy(text).name in EXCHANGING:
+        if strategy.name in EXCHANGING:
             for fragments in FRAGMENTS:
                 for wire in ("fp32", "bf16"):
                     if (fragments, wire) != (1, "fp32"):

@@ -149,9 +149,9 @@ def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
 
 def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
     """The strategy with the momentum and rate of its blocks that its defaults mean for so many learners."""
-    if not hasattr(strategy, "settled"):
+    if not all(hasattr(strategy, name) for name in ("settled", "momentum", "rate")):
         return strategy
-    momentum, rate = strategy.settled(setting)
+    momentum, rate = cast(Any, strategy).settled(setting)
     return cast(Strategy, replace(cast(Any, strategy), momentum=momentum, rate=rate))
 
 

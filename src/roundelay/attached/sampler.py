@@ -137,6 +137,12 @@ class SharedSampler(Sampler[list[int]]):
         self._epoch, self._gone_through = position.epoch, Counter(position.times)
         self._left = dict(position.left)
 
+    def join(self) -> None:
+        """Begin where the learners of a session that runs are."""
+        pieces = self._plan(0, self._learner.learners, self._examples).pieces
+        self._epoch, times = self._learner.saved.epoch_under_way(self._number, pieces)
+        self._gone_through[self._epoch] = times
+
 
 class _Pass:
     """A pass under way, of which so much was left when it began here."""

@@ -88,7 +88,7 @@ class SessionSaves:
             UserError: it cannot be written, or the directory holds saves of another training.
         """
         directory, learner = directory.absolute(), self._learner
-        if directory not in self._whole and saves(directory):
+        if directory not in self._whole and saves(directory) and not learner.late:
             raise UserError(
                 f"{directory} holds saves of another training: attach with resume={str(directory)!r} to go on from "
                 "the newest, or save to another directory."
@@ -176,6 +176,16 @@ class SessionSaves:
         self._take(chosen[0], folder_of(directory, self._whole[directory]))
         return chosen[0].also
 
+    def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
+        """For a learner that comes back to a running session: of its own part of the newest save, what the others have
+        not: the optimizers' state, and what the user saved beside it. None: it has no part."""
+        if found is None or found.resized:
+            return None
+        resumed = resumed_from(found, self._fitting, self._buffers)
+        self._load_optimizers(resumed, found.paths[0].parent)
+        self._whole[directory.absolute()] = found.number
+        return resumed.also
+
     def _resumed(self, directory: Path, found: FoundSave | None, number: int) -> Resumed:
         if found is None or found.number != number:  # some learner has not written the newest
             found = find(directory, self._learner.rank, self._learner.learners, number)
@@ -190,6 +200,13 @@ class SessionSaves:
     def _take(self, resumed: Resumed, folder: Path) -> None:
         """After the meeting: what is this learner's alone."""
         self._buffers.unpack(resumed.buffers)
+        self._load_optimizers(resumed, folder)
+        _set_random_states(resumed.random, self._device)
+        self.samplers = resumed.samplers
+        level = logging.INFO if resumed.random else logging.WARNING
+        log.log(level, "rank %d goes on from %s: %s.", self._learner.rank, folder, resumed.said)
+
+    def _load_optimizers(self, resumed: Resumed, folder: Path) -> None:
         for optimizer, state in zip(self._optimizers, resumed.optimizers, strict=True):
             try:
                 optimizer.load_state_dict(state)
@@ -198,10 +215,6 @@ class SessionSaves:
                     f"rank {self._learner.rank}: {type(optimizer).__name__} cannot go on from {folder} ({error}): give "
                     "it the parameter groups it had when it was saved."
                 ) from error
-        _set_random_states(resumed.random, self._device)
-        self.samplers = resumed.samplers
-        level = logging.INFO if resumed.random else logging.WARNING
-        log.log(level, "rank %d goes on from %s: %s.", self._learner.rank, folder, resumed.said)
 
 
 def _random_states(device: torch.device | None) -> dict[str, Tensor]:

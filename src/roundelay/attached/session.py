@@ -127,13 +127,19 @@ class Session:
         self._samplers: list[SharedSampler] = []
         self.resumed: Mapping[str, Any] | None = None
         """The values given as `also` to the save that this session goes on from; None: it began anew."""
-        if not learner.agreed:
+        self.came_back = learner.late
+        """True if this learner has come back to a session that ran without it."""
+        if learner.late:
+            log.warning("rank %d has come back, and begins where another learner is.", self.rank)
+        elif not learner.agreed:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
+        if learner.late or not learner.agreed:
             self._buffers.unpack(learner.arena.shown(self.rank))
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
-                self.resumed = self._saves.resume(resume, found)
+                go_on = self._saves.come_back if learner.late else self._saves.resume
+                self.resumed = go_on(resume, found)
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
@@ -333,7 +339,9 @@ class Session:
         number, steps = len(self._samplers) + 1, self._steps
         sampler = SharedSampler(self._learner, number, size_of(dataset), batch_size, shuffle, seed, drop_last)
         sampler.completed = lambda: steps.completed
-        if number in self._saves.samplers:
+        if self._learner.late:
+            sampler.join()
+        elif number in self._saves.samplers:
             sampler.go_on(self._saves.samplers[number])
         self._samplers.append(sampler)
         return sampler

@@ -95,7 +95,7 @@ def print_advice(advice: "Advice", top: int) -> None:
         if one.outside:
             console.print(f"* {one.candidate.strategy}: {'; '.join(one.outside)}", markup=False)
     console.print(
-        f"The plainest within 1 % of the first without *: roundelay train RECIPE {advice.first.candidate.flags}",
+        f"The first without *, in its plainest form within 1 %: roundelay train RECIPE {advice.first.candidate.flags}",
         markup=False,
     )
     for line in advice.what_if:

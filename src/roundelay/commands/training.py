@@ -37,6 +37,13 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
+    sub.add_argument(
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="start learners that fail again, so often in all (default: 0)",
+    )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
@@ -192,6 +199,7 @@ def _launch(options: argparse.Namespace) -> int:
         module=options.module,
         torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
+        restarts=options.restarts,
     )
 
 

@@ -119,11 +119,12 @@ class Exchange(Reach):
     `private` are vectors (P,) of mine that the rule reads or writes along with the rows, and `theirs` names of vectors
     that the peer's learner keeps, which come behind mine: they are guarded by its row's lock, and a strategy that asks
     for them runs on one host. With `since`, a version of the peer's row, the rule is also told how many mutations that
-    row has seen after it.
+    row has seen after it. With a `fragment` it meets that part of both rows alone, and of all vectors that come along.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
-    does. Private vectors and ages belong to rows that go as they are (FP32).
+    does. Private vectors, ages and fragments belong to rows that go as they
+    are (FP32).
     """
 
     rule: Rule
@@ -131,6 +132,7 @@ class Exchange(Reach):
     since: int | None = None
     codec: Codec = FP32
     theirs: tuple[str, ...] = ()
+    fragment: VectorFragment = WHOLE
 
 
 @dataclass(frozen=True)

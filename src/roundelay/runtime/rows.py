@@ -20,7 +20,7 @@ from torch import Tensor
 
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Fetch, Reach
-from roundelay.core.flat import slices
+from roundelay.core.flat import WHOLE, slices
 from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
 
@@ -224,7 +224,20 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
     elif any(vector.device != mine.vector.device for vector in (theirs.vector, *given)):
         rule = partial(_brought, rule)
     chunks: list[Any] = list(zip(mine.parts, theirs.parts, *private, strict=True))
+    if request.fragment != WHOLE:
+        return _within(request.fragment.within(len(mine.vector)), rule, chunks)
     return lambda number: rule(*chunks[number])
+
+
+def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:
+    """The rule for those elements of each chunk that are in the fragment."""
+    met, first = list[list[Tensor]](), 0
+    for vectors in chunks:
+        size = len(vectors[0])
+        start, stop = max(fragment.start - first, 0), min(fragment.stop - first, size)
+        met.append([vector[start:stop] for vector in vectors] if start < stop else [])
+        first += size
+    return lambda number: rule(*met[number]) if met[number] else None
 
 
 def _remembered(row: Row, name: str) -> Tensor:

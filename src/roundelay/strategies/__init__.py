@@ -16,6 +16,7 @@ from roundelay.strategies.bsp import Bsp
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.delayed_gradient import DelayedGradient
 from roundelay.strategies.diloco import DiLoCo
+from roundelay.strategies.divshare import DivShare
 from roundelay.strategies.dpsgd import DPsgd
 from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_diloco import GossipDiLoCo
@@ -23,6 +24,7 @@ from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
 from roundelay.strategies.sgd import SerialSgd
 from roundelay.strategies.slowmo import SlowMo
+from roundelay.strategies.sparseloco import SparseLoCo
 from roundelay.strategies.ssgd import Ssgd
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
@@ -35,6 +37,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         BmufFairseq,
         SlowMo,
         DiLoCo,
+        SparseLoCo,
         Asgd,
         AsyncDiLoCo,
         Easgd,
@@ -45,6 +48,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         AdPsgd,
         HAdPsgd,
         A2CiD2,
+        DivShare,
         DelayByOne,
         DelayedGradient,
     )

@@ -18,7 +18,7 @@ from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
+from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -73,7 +73,7 @@ class Entrance:
         self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
-        self._facts: dict[str, Any] = {
+        self.facts: dict[str, Any] = {
             "strategy": repr(terms.strategy),
             "seed": terms.seed,
             "names, shapes and types of parameters": terms.signature,
@@ -87,6 +87,8 @@ class Entrance:
         """Speaks to other hosts, if this learner has started it."""
         self.wakes: dict[int, str] = {}
         """By rank of this host, the path of the pipe that wakes what carries a learner's exchanges to other hosts."""
+        self.late = False
+        """Does the session run already, and this learner come back to it?"""
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
@@ -96,12 +98,17 @@ class Entrance:
             UserError: the learners do not agree, or this one cannot open the first one's memory.
         """
         layout, leads = self._layout(), self.rank == self._first
-        if leads:
-            others = rendezvous.collect()
-            self._kept = self._keep(layout, others)
-            self._file, handles = create_file(layout), None if self._kept is None else self._kept[0]
-        else:
-            facts, self._file = rendezvous.enter({**self._facts, **self._whereabouts})
+        others: list[dict[str, Any]] = []
+        try:
+            if leads:
+                others = rendezvous.collect()
+                self._kept = self._keep(layout, others)
+                self._file, handles = create_file(layout), None if self._kept is None else self._kept[0]
+            else:
+                facts, self._file = rendezvous.enter({**self.facts, **self._whereabouts})
+        except SessionRuns as running:
+            self.late, leads = True, False
+            facts, self._file = rendezvous.come_back(running, self.facts)
         try:
             if not leads:
                 self._check(facts)
@@ -143,7 +150,7 @@ class Entrance:
             self._place,
             self.strategy,
             self._terms.hosts,
-            {**self._facts, "session": self._session},
+            {**self.facts, "session": self._session},
             self._terms.patience_seconds,
             self._initial.numel(),
             self._shown.numel(),
@@ -158,7 +165,7 @@ class Entrance:
         """By the first learner of this host: tell the others of it where the rows are."""
         for rank in self._here[1:]:
             handles = None if self._kept is None else self._kept[rank]
-            rendezvous.tell(rank, {**self._facts, "rows": handles, "wakes": self.wakes}, self._file)
+            rendezvous.tell(rank, {**self.facts, "rows": handles, "wakes": self.wakes}, self._file)
 
     def agrees(self, access: ArenaAccess) -> bool:
         """True if this learner came with rank 0's weights and buffers. To be asked before the others may train: from
@@ -170,11 +177,11 @@ class Entrance:
     def _layout(self) -> Layout:
         return Layout(
             self.learners,
-            self._facts["parameters"],
+            self.facts["parameters"],
             self.strategy.memory,
             self.strategy.traits.model == "centre",
             views=ATTACHED_VIEWS if self._place is None else HOSTS_VIEWS,
-            shown_bytes=self._facts["bytes of buffers"],
+            shown_bytes=self.facts["bytes of buffers"],
             tensors=self._terms.tensors,
             centre_memory=self.strategy.centre_memory,
         )
@@ -222,7 +229,7 @@ class Entrance:
             raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
 
     def _check(self, theirs: dict[str, Any]) -> None:
-        for name, value in self._facts.items():
+        for name, value in self.facts.items():
             if theirs.get(name) != value:
                 raise UserError(
                     f"rank {self.rank} attaches with {name} {value}, rank {self._first} with {theirs.get(name)}: all "

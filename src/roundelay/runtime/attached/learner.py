@@ -27,6 +27,7 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs, InputTables
@@ -48,6 +49,7 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
 from roundelay.runtime.procs.memory.vectors import make_vectors
+from roundelay.runtime.rows import adopt
 
 log = logging.getLogger("roundelay")
 
@@ -93,6 +95,7 @@ class AttachedLearner:
         self._nothing = (False,) * terms.tensors
         self._gone, self._segment = False, 1
         self._membership: Membership | None = None
+        self._returns: Returns | None = None
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
         session = next(_sessions)
         entrance = Entrance(world, terms, initial, shown, device, session)
@@ -103,17 +106,36 @@ class AttachedLearner:
                     self._around = SeveralHosts(access, terms.strategy, world.here, entrance.wakes[self.rank])
                 self._build(access, optimizer, update, device)
                 reap = partial(passes.give_back, self.arena)
-                self._membership = Membership(self.arena, self.rank, self._patience, reap)
-                self._membership.enter()
-                if self.rank == world.here[0]:
-                    entrance.share(rendezvous)
+                self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
+                self.late = entrance.late
+                """Has it come back to a session that ran?"""
+                if self.late:
+                    members.come_back(lambda source: self._adopt(access, source))
+                else:
+                    members.enter()
+                    if self.rank == world.here[0]:
+                        entrance.share(rendezvous)
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
-            self.agreed = entrance.agrees(access)
+            self.agreed = self.late or entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
-            self._membership.gather(self.me.everyone, rendezvous.check)
+            if not self.late:
+                members.gather(self.me.everyone, rendezvous.check)
+        if world.place is None and not self.strategy.traits.synchronous and not self.arena.on_devices:
+            self._returns = Returns(
+                world, session, self.arena, entrance.facts, lambda: self._members.look(closely=True)
+            )
         self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
-        self._begin(self.me.everyone)
+        self._begin(members.living if self.late else self.me.everyone)
+
+    def _adopt(self, access: ArenaAccess, source: int) -> None:
+        """Begin where learner `source` is, or the centre, in the segment that runs."""
+        arena, rank, centre = self.arena, self.rank, self.strategy.traits.model == "centre"
+        memory = [(arena.vector(name, rank), arena.vector(name, source)) for name in arena.layout.memory]
+        adopt(access.rows[rank], access.rows[-1 if centre else source], memory)
+        arena.shown(rank).copy_(arena.shown(source))
+        self._segment = int(arena.view(Attendance).met[source]) // 2 + 1
+        arena.queue.rounds[rank] = arena.view(VoteTables).cast[rank] = 0
 
     def _build(
         self, access: ArenaAccess, optimizer: LocalOptimizer, update: Update, device: torch.device | None
@@ -177,6 +199,8 @@ class AttachedLearner:
         if self._membership is not None and not self.left:
             self._membership.look()
             self._around.check()
+            if self._returns is not None:
+                self._returns.look()
 
     def begin_step(self) -> Tensor:
         """Draw a minibatch, if that is not done; the point (P,) at which its gradient is to be taken.
@@ -350,6 +374,9 @@ class AttachedLearner:
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps), True
+        if self._returns is not None:
+            self._returns.close()
+            self._returns = None
         self._members.leave(manner)
         if self._host_process is not None:
             self._host_process.leave()

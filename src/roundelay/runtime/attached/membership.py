@@ -92,6 +92,47 @@ class Membership:
         self._life.acquire()
         self._liveness.mark([self.rank], True)
 
+    def come_back(self, prepare: Callable[[int], None]) -> None:
+        """Take a dead learner's place while the others train; not in a meeting of theirs, which counts who comes to it.
+        `prepare(source)` writes this learner's row, with the help of a living one.
+
+        Raises:
+            LearnerDied: nobody lives any more.
+            TimeoutError: the others do not end their meeting.
+        """
+        self._life.acquire()
+
+        def between_meetings() -> bool:
+            numbers = {int(self._met[rank]) for rank in self._others()}
+            return len(numbers) == 1 and numbers.pop() % 2 == 1
+
+        def come() -> bool:
+            if not between_meetings():
+                return False
+            prepare(min(self._others(), key=lambda rank: abs(rank - self.rank)))
+            with self._arena.queue_lock:
+                if not between_meetings():
+                    return False
+                if self._left[self.rank] == FAILED:  # in the middle of a step
+                    self._reap(self.rank)
+                self._left[self.rank] = DIED
+                publish(self._met, self.rank, int(self._met[self._others()[0]]))
+                self._liveness.mark([self.rank], True)
+            return True
+
+        self._patience.until(come, "the others to end a meeting, so that it can come back")
+
+    def _others(self) -> tuple[int, ...]:
+        """Ranks of the others that live.
+
+        Raises:
+            LearnerDied: nobody does.
+        """
+        found = tuple(rank for rank in self.living if rank != self.rank)
+        if not found:
+            raise LearnerDied(self.rank, "and nobody of the session it comes back to lives any more")
+        return found
+
     def leave(self, manner: int) -> None:
         """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
         self._left[self.rank] = manner
@@ -158,9 +199,11 @@ class Membership:
             TimeoutError: somebody did not come; says who.
         """
         number, missing = int(self._met[self.rank]) + 1, list[int]()
-        everybody, started, said = self.living, time.monotonic(), False  # who lives now is asked what it came to
+        started, said = time.monotonic(), False
         self.meetings.announce(number)
-        publish(self._met, self.rank, number)
+        with self._arena.queue_lock:  # nobody comes back between the two
+            everybody = self.living  # who lives now is asked what it came to
+            publish(self._met, self.rank, number)
 
         def come() -> bool:
             nonlocal everybody, missing, said

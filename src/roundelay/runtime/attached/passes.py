@@ -27,16 +27,18 @@ class PassTables(View):
     returned: Integers = table(PASS_SLOTS, lambda of: 1 + of.learners)
     """Number of minibatches of each that are to be drawn again, then which."""
     count: Integers = table(1)  # Passes begun so far
+    segment: Integers = table(PASS_SLOTS)  # The segment in which a minibatch of each was asked for last
     held: Integers = table(L, 2)  # Slot and number of the minibatch a learner has drawn last, or NONE twice
 
 
-def draw(arena: Arena, rank: int, key: Key, pieces: int) -> int | None:
-    """The number of the next minibatch of pass `key`, which has so many; None at its end. What the learner drew before
-    counts as trained."""
+def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0) -> int | None:
+    """The number of the next minibatch of pass `key`, which has so many, in that segment; None at its end. What the
+    learner drew before counts as trained."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         slot = _slot(tables, key)
         following, returned, held = tables.next_index, tables.returned[slot], tables.held
+        tables.segment[slot] = segment
         if returned[0]:  # what a dead learner left undone comes first
             index = int(returned[returned[0]])
             held[rank] = slot, index
@@ -61,6 +63,29 @@ def _slot(tables: PassTables, key: Key) -> int:
     count[0] += 1
     keys[slot], tables.next_index[slot], tables.returned[slot, 0] = wanted, 0, 0
     return slot
+
+
+@dataclass(frozen=True)
+class NewestPass:
+    """The pass of a sampler that was begun last."""
+
+    epoch: int
+    times: int  # how often that epoch was gone through before
+    drawn: int  # minibatches
+    segment: int  # in which one was asked for last
+
+
+def newest(arena: Arena, sampler: int) -> NewestPass | None:
+    """The pass of a sampler that was begun last; None: none was."""
+    with arena.queue_lock:
+        tables = arena.view(PassTables)
+        for number in range(int(tables.count[0]) - 1, max(-1, int(tables.count[0]) - 1 - PASS_SLOTS), -1):
+            slot = number % PASS_SLOTS
+            first, epoch, times = tables.keys[slot].tolist()
+            if first == sampler + 1:
+                drawn = int(tables.next_index[slot] - tables.returned[slot, 0])
+                return NewestPass(epoch, times, drawn, int(tables.segment[slot]))
+    return None
 
 
 def copy_of(arena: Arena) -> list[list[Any]]:

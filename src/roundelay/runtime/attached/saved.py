@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.entering import write
-from roundelay.runtime.attached.membership import Membership
+from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.surroundings import Surroundings
 from roundelay.runtime.learner_state import LearnerState
@@ -89,6 +89,20 @@ class SavedState:
                 for name, vector in centre.memory.items():
                     vector.copy_(state[f"centre.{name}"])
             passes.restore(self._arena, state.get("passes", ()))
+
+    def epoch_under_way(self, sampler: int, pieces: int) -> tuple[int, int]:
+        """Epoch that learners go through with a sampler, and how often they did before: at any time, for a learner that
+        comes back to them. After the meeting at its end the next is under way.
+
+        Args:
+            pieces: minibatches of an epoch.
+        """
+        found = passes.newest(self._arena, sampler)
+        if found is None:
+            return 0, 0
+        met = int(self._arena.view(Attendance).met[self._me.rank])
+        over = found.drawn >= pieces and found.segment < met
+        return (found.epoch + 1, 0) if over else (found.epoch, found.times)
 
     @property
     def ranks(self) -> list[int]:

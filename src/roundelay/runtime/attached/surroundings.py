@@ -119,7 +119,8 @@ class OneHost(Surroundings):
         return self._rank == members.living[0]
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
-        return passes.draw(self._arena, self._rank, key, pieces)
+        segment = int(self._arena.view(Attendance).met[self._rank])
+        return passes.draw(self._arena, self._rank, key, pieces, segment)
 
 
 @final

@@ -38,6 +38,14 @@ ATTACHED = b"\1"
 Fact = dict[str, Any]
 
 
+class SessionRuns(Exception):
+    """The session runs already, and somebody listens to those who come back to it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__("the session runs already")
+        self.connection = connection
+
+
 class LocalRendezvous:
     """The meeting point of a world, for one session. Leave it when all have attached.
 
@@ -52,7 +60,7 @@ class LocalRendezvous:
     def __init__(self, world: World, number: int, patience_seconds: float) -> None:
         self._world, self._seconds = world, patience_seconds
         self._first, self._others = world.here[0], world.here[1:]
-        self._name = _socket_name(world, number)
+        self._name, self._returning = _socket_name(world, number), returning_name(world, number)
         self._connections: dict[int, socket.socket] = {}
 
     def collect(self) -> list[Fact]:
@@ -128,6 +136,35 @@ class LocalRendezvous:
             raise self._nobody(f"rank {first} gave no descriptor of its memory")
         return answer, descriptors[0]
 
+    def come_back(self, running: SessionRuns, fact: Fact) -> tuple[Fact, int]:
+        """Say to a session that runs who comes back; its facts, and a descriptor."""
+        with running.connection as connection:
+            if peer_user(connection) != os.geteuid():
+                raise self._nobody("a process of another user is at the meeting point")
+            try:
+                send_fact(connection, {"rank": self._world.rank, **fact})
+                answer, descriptors = receive_fact(connection, self._seconds)
+            except (OSError, EOFError, ValueError) as error:
+                raise self._nobody(f"the learner that should let it in has ended ({error})") from error
+        if "problem" in answer or len(descriptors) != 1:
+            close_all(descriptors)
+            why = answer.get("problem", "it was given no memory")
+            raise UserError(f"rank {self._world.rank} cannot come back: {why}.")
+        return answer, descriptors[0]
+
+    def _look_for_running(self) -> None:
+        """
+        Raises:
+            SessionRuns: it does.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(self._returning)
+        except OSError:
+            connection.close()
+            return
+        raise SessionRuns(connection)
+
     def _connect(self, deadline: float) -> socket.socket:
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -149,6 +186,8 @@ class LocalRendezvous:
 
     def _look(self, deadline: float, otherwise: str) -> None:
         self._check_launcher()
+        if not self._connections:
+            self._look_for_running()
         if time.monotonic() > deadline:
             raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
 
@@ -202,9 +241,14 @@ class LocalRendezvous:
         self._connections.clear()
 
 
-def _socket_name(world: World, number: int) -> str:
+def returning_name(world: World, number: int) -> str:
+    """Name of the socket at which a running session is found by learners that come back to it."""
+    return _socket_name(world, number, " returning")
+
+
+def _socket_name(world: World, number: int, purpose: str = "") -> str:
     host = "" if world.place is None else f" {world.here[0]}"
-    job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners}{host} {number}"
+    job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners}{host} {number}{purpose}"
     key = hashlib.blake2b(world.secret).digest()
     return "\0roundelay-" + hashlib.blake2b(job.encode(), key=key, digest_size=16).hexdigest()
 
@@ -217,14 +261,14 @@ def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
     connection.sendall(body)
 
 
-def receive_fact(connection: socket.socket) -> tuple[Fact, list[int]]:
-    """A message over a Unix socket, and the descriptors beside it.
+def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) -> tuple[Fact, list[int]]:
+    """A message over a Unix socket, within so many seconds, and the descriptors beside it.
 
     Raises:
         EOFError: the other has gone.
         OSError, ValueError: it says something else, or nothing more.
     """
-    connection.settimeout(MESSAGE_SECONDS)
+    connection.settimeout(seconds)
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 1)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)

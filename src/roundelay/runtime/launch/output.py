@@ -182,7 +182,10 @@ class Output:
         self._streams: dict[int, tuple[_Stream, ...]] = {}
 
     def add(self, rank: int, out: int, error: int) -> None:
-        """Read a learner's standard output and error from these descriptors, and close them in the end."""
+        """Read a learner's standard output and error from these descriptors, and close them in the end, or when it is
+        started again."""
+        for stream in self._streams.get(rank, ()):
+            self._close(stream)
         self._streams[rank] = tuple(
             _Stream(source, rank, outlet) for source, outlet in zip((out, error), self._outlets, strict=True)
         )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import final
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
@@ -58,6 +59,7 @@ def launch(
     module: bool = False,
     torchrun_names: bool = False,
     prefix: bool = True,
+    restarts: int = 0,
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
@@ -71,45 +73,78 @@ def launch(
         torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
         prefix: pass what learners print on in whole lines, with the rank before each; else they have this process's
             standard output and error themselves.
+        restarts: of learners that fail, as many in all are started again, each under its rank.
 
     Returns:
-        0, or the exit status of the first that failed (128 plus the signal, if one killed it).
+        0, or the exit status of the first that failed for good (128 plus the signal, if one killed it).
     """
     whole = _whole_command(command, module)
     ranks, world, several = _share_of_hosts(learners, say)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
     environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
-    processes: list[subprocess.Popen[bytes]] = []
     told: list[int] = []
     output = Output() if prefix else None
+    names = ("", OURS) if torchrun_names else (OURS,)
+    places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
+    variables = {rank: {**environment, **place} for rank, place in places.items()}
+    started = _Started(whole, variables, output, restarts)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         told.append(number)
         if number == signal.SIGINT and output is not None:
             output.interrupted()
-        for process in processes:
+        for process in started.running.values():
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in FORWARDED}
     try:
-        for local, rank in enumerate(ranks):
-            mine = {**environment, **_ranks(rank, world, local, learners, OURS)}
-            if torchrun_names:
-                mine |= _ranks(rank, world, local, learners, "")
-            process, *pipes = _start(whole, mine, prefix)
-            processes.append(process)
-            if output is not None:
-                output.add(rank, *pipes)
-        return _wait(dict(zip(ranks, processes, strict=True)), told, ended, output, say)
+        for rank in ranks:
+            started.start(rank)
+        return _wait(started, told, ended, output, say)
     finally:
-        _kill(processes)  # whatever went wrong, nobody stays behind
+        _kill(started.processes)  # whatever went wrong, nobody stays behind
         if output is not None:
             output.finish()
             _write_all(output, told)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(ended)
+
+
+@final
+class _Started:
+    """Processes of learners.
+
+    Args:
+        variables: the environment of each, by rank.
+        restarts: so many of those that fail may be started again.
+    """
+
+    def __init__(
+        self, command: list[str], variables: Mapping[int, Mapping[str, str]], output: Output | None, restarts: int
+    ) -> None:
+        self._command, self._variables, self._output, self._restarts = command, variables, output, restarts
+        self._left = restarts
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        """By rank; whoever sees the end of one takes it out."""
+
+    def start(self, rank: int) -> None:
+        """Start a learner."""
+        process, *pipes = _start(self._command, self._variables[rank], self._output is not None)
+        self.processes.append(process)
+        self.running[rank] = process
+        if self._output is not None:
+            self._output.add(rank, *pipes)
+
+    def again(self, rank: int) -> str:
+        """Start a learner again that has failed, if it may be; in words, that it was, or nothing."""
+        if not self._left:
+            return ""
+        self._left -= 1
+        self.start(rank)
+        return f", and is started again ({self._restarts - self._left} of {self._restarts})"
 
 
 def _whole_command(command: Sequence[str], module: bool) -> list[str]:
@@ -183,9 +218,9 @@ def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence
     return place.ranks, place.learners, where
 
 
-def _ranks(rank: int, learners: int, local: int, here: int, prefix: str) -> dict[str, str]:
+def _ranks(rank: int, learners: int, local: int, here: int, prefixes: Sequence[str]) -> dict[str, str]:
     names = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": learners, "LOCAL_WORLD_SIZE": here}
-    return {prefix + name: str(value) for name, value in names.items()}
+    return {prefix + name: str(value) for name, value in names.items() for prefix in prefixes}
 
 
 def _free_port() -> int:
@@ -227,14 +262,14 @@ def _start(
 
 
 def _wait(
-    processes: Mapping[int, "subprocess.Popen[bytes]"],
+    started: _Started,
     told: Sequence[int],
     ended: int,
     output: Output | None,
     say: Callable[[str], None],
 ) -> int:
-    """Until all `processes`, by rank, have ended; those told to end by a signal get some time to do so."""
-    running, first, deadline = dict(processes), 0, 0.0
+    """Until all have ended; those told to end by a signal get some time to do so."""
+    running, first, deadline = started.running, 0, 0.0
     while running:
         for rank, process in list(running.items()):
             status = process.poll()
@@ -242,14 +277,16 @@ def _wait(
                 continue
             del running[rank]
             status = 128 - status if status < 0 else status
-            os.write(ended, (json.dumps([rank, status]) + "\n").encode())
             if output is not None:
                 output.ended(rank)
+            again = started.again(rank) if status and not told else ""
+            if not again:
+                os.write(ended, (json.dumps([rank, status]) + "\n").encode())
+                first = first or status
             if status and not told:
                 if output is not None:
                     output.flush(FLUSH_SECONDS)
-                say(f"learner {rank} ended with status {status}.")
-            first = first or status
+                say(f"learner {rank} ended with status {status}{again}.")
         if ENDING & set(told):
             deadline = deadline or time.monotonic() + ENDING_SECONDS
             if time.monotonic() > deadline:

@@ -157,7 +157,7 @@ class Prices:
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
-        self._reaches: dict[tuple[str, str, bool], int] = {}
+        self._reaches: dict[tuple[str, str, bool, int], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
         self._other_means: dict[tuple[tuple[int, ...], str, int], int] = {}
         self.centre, self.rows = learners, learners + 1
@@ -222,20 +222,24 @@ class Prices:
         size = self.bytes / fragments
         return size if codec.exact else codec.bytes_of(round(size / 4))
 
-    def reach_ns(self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32) -> int:
-        """One effect on the row of `peer`: a message goes over and, since the other row must be seen first, one comes
-        back after it, each with a row in the form of the codec, or without one."""
+    def reach_ns(
+        self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32, fragments: int = 1
+    ) -> int:
+        """One effect on the row of `peer`, or on one of so many fragments of it: a message goes over and, since the
+        other row must be seen first, one comes back after it, each with a row in the form of the codec, or without
+        one."""
         near = self.places[rank] == self.places[peer]
-        place = "" if there is None else there.name, "" if back is None else back.name, near
+        place = "" if there is None else there.name, "" if back is None else back.name, near, fragments
         known = self._reaches.get(place)
         if known is None:
-            known = self._reaches[place] = self._reach(self._link(rank, peer), there, back)
+            known = self._reaches[place] = self._reach(self._link(rank, peer), fragments, there, back)
         return known
 
-    def _reach(self, link: VirtualLink, *carried: Codec | None) -> int:
+    def _reach(self, link: VirtualLink, fragments: int, *carried: Codec | None) -> int:
         if self.cluster.exchange is not None:
-            return nanoseconds(self.cluster.exchange)
-        return nanoseconds(sum(link.seconds(0 if codec is None else self.size(codec)) for codec in carried))
+            return nanoseconds(self.cluster.exchange / fragments)
+        sizes = [0 if codec is None else self.size(codec, fragments) for codec in carried]
+        return nanoseconds(sum(link.seconds(size) for size in sizes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
         """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,

@@ -285,7 +285,8 @@ class VirtualEffects:
         held = prices.held(rank, peer)
         if not rule.access.mine:
             held = held[1:]
-        end = self.hold(held, prices.reach_ns(rank, peer, *rule.carried(effect)))
+        fragments = effect.fragment.of if type(effect) is Exchange else 1
+        end = self.hold(held, prices.reach_ns(rank, peer, *rule.carried(effect), fragments))
         self.clock.at(end, self._reached, role, to, effect)
         return LATER
 

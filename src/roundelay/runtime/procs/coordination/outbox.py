@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from roundelay.algorithms.rules import describe
 from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.errors import UserError
+from roundelay.core.flat import WHOLE
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
@@ -68,10 +69,10 @@ class Outbox:
         """
         text: dict[str, Any] = {"peer": effect.peer}
         if isinstance(effect, Exchange):
-            if effect.theirs:
+            if effect.theirs or effect.fragment != WHOLE:
                 raise UserError(
-                    f"an exchange with row {effect.peer}, of another host, asks for what that row's learner remembers, "
-                    "which does not travel. Run this strategy on one host."
+                    f"an exchange with row {effect.peer}, of another host, is of a fragment, or asks for what that "
+                    "row's learner remembers: neither travels. Run this strategy on one host."
                 )
             try:
                 text |= {"rule": describe(effect.rule), "since": effect.since}

@@ -1,0 +1,103 @@
+"""A learner that died comes back to the running session: its process is started again, and it takes its own place.
+
+On one host, under asynchronous strategies. The start's meeting point is gone by then; so as long as somebody is dead,
+one of the living listens at another one, whoever is first. It looks there between two steps, as it looks for deaths,
+and gives the learner that comes the memory all share.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, final
+
+from roundelay.runtime.attached.membership import CLOSED, Attendance, breathes
+from roundelay.runtime.launch.local_rendezvous import close_all, receive_fact, returning_name, send_fact
+from roundelay.runtime.launch.peers import peer_user
+from roundelay.runtime.launch.world import World
+from roundelay.runtime.procs.memory.arena import Arena
+
+RETURN_LOOK_SECONDS = 0.1
+"""Interval at which it is looked whether somebody has come back."""
+ANSWER_SECONDS = 2.0
+"""Seconds that a learner which has come may take to say who it is."""
+
+
+@final
+class Returns:
+    """The meeting point for those who come back, as one living learner looks after it.
+
+    Args:
+        number: of the session.
+        facts: all learners must agree on them.
+        notice: notices deaths at once.
+    """
+
+    def __init__(
+        self, world: World, number: int, arena: Arena, facts: Mapping[str, Any], notice: Callable[[], None]
+    ) -> None:
+        self._rank, self._arena, self._facts, self._notice = world.rank, arena, dict(facts), notice
+        self._name = returning_name(world, number)
+        self._listener: socket.socket | None = None
+        self._next_look = 0.0
+
+    def look(self) -> None:
+        """Let in whoever has come back, now and then."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + RETURN_LOOK_SECONDS
+        dead = self._dead()
+        if not dead:
+            self.close()
+        elif self._listener is None:
+            self._listen()
+        while dead and self._listener is not None:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # nobody
+                return
+            with connection, suppress(OSError, EOFError, ValueError):
+                if peer_user(connection) == os.geteuid():
+                    self._answer(connection)
+
+    def _dead(self) -> list[int]:
+        alive, left = self._arena.liveness.alive, self._arena.view(Attendance).left
+        return [rank for rank in range(len(alive)) if not alive[rank] and left[rank] != CLOSED]
+
+    def _listen(self) -> None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(self._name)
+        except OSError:  # another learner does
+            listener.close()
+            return
+        listener.listen()
+        listener.setblocking(False)
+        self._listener = listener
+
+    def _answer(self, connection: socket.socket) -> None:
+        said, descriptors = receive_fact(connection, ANSWER_SECONDS)
+        close_all(descriptors)
+        rank = said.pop("rank", None)
+        self._notice()
+        if type(rank) is not int or rank not in self._dead() or breathes(self._arena, rank):
+            send_fact(connection, {"problem": f"learner {rank} is none of the dead {self._dead()} of this session"})
+            return
+        other = {name: value for name, value in self._facts.items() if said.get(name) != value}
+        if other:
+            named = ", ".join(f"{name} {value}, and it has {said.get(name)}" for name, value in other.items())
+            send_fact(connection, {"problem": f"the session it comes back to has {named}"})
+            return
+        own = os.open(f"/proc/self/fd/{self._arena.descriptor}", os.O_RDWR | os.O_CLOEXEC)  # locks are by opened file
+        try:
+            send_fact(connection, {**self._facts, "from": self._rank}, own)
+        finally:
+            os.close(own)
+
+    def close(self) -> None:
+        """Listen no more. Safe to call twice."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
