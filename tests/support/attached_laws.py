@@ -119,9 +119,9 @@ def same_as_one(strategy: str, optimizer: str, micro: bool = False, **options: A
 
 
 def every_strategy(unchanged: bool = False) -> None:
-    """Uneven data, two segments, a consensus between and another at the end."""
+    """Uneven data, two segments, a consensus between and another at the end. Some are for one host alone."""
     for name in STRATEGIES:
-        if name == "sgd":
+        if name == "sgd" or (sys.argv[1:] == ["hosts"] and STRATEGIES[name].traits.one_host):
             continue
         model = mlp(norm=True)
         with attached(model, "SGD momentum", name) as session:
