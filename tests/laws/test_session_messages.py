@@ -38,7 +38,7 @@ TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "a model beyond its end": ("model", {"at": PARAMETERS}, bytes(4)),
     "half a number of a model": ("model", {"at": 0}, bytes(3)),
     "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
-    "who lives, of too many": ("living", {"generation": 99, "alive": [1, 1, 1], "addresses": []}, b""),
+    "who lives, without a number": ("living", {"generation": -1, "addresses": []}, b""),
     "who lives, and where is none": ("living", {"generation": 99, "alive": [1, 0], "addresses": [["x", -1]]}, b""),
 }
 

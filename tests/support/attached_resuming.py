@@ -28,7 +28,8 @@ OTHERS = ("bmuf", "easgd-sync", "adpsgd")
 
 def job() -> str:
     """A text that the learners of this start have in common, and no others."""
-    return os.environ.get("ROUNDELAY_JOB", os.environ.get("MASTER_PORT", ""))[:16]
+    names = ("ROUNDELAY_JOB", "HOSTS_TOGETHER", "MASTER_PORT")
+    return next(os.environ[name] for name in names if name in os.environ)[:16]
 
 
 @contextmanager
