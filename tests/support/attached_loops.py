@@ -83,7 +83,8 @@ def by_hand() -> None:
         if name == "sgd":
             continue
         model = mlp()
-        with attached(model, "SGD", name) as session:
+        whole = ",density=1,two_bits=false" * (name == "sparseloco")  # else the largest changes alone are sent at once
+        with attached(model, "SGD", name + whole) as session:
             for x, y in minibatches(0):  # of both: so that both clamp as often
                 session.optimizer.zero_grad()
                 torch.autograd.backward(nn.functional.cross_entropy(model(x), y))

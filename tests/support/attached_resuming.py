@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from support.until import until
 EXAMPLES, BATCH, BEFORE = 22, 3, 2
 """Examples of an epoch, of a minibatch, and minibatches of a learner before the save."""
 SYNCHRONOUS = [name for name, strategy in STRATEGIES.items() if strategy.traits.synchronous and name != "sgd"]
-ON_DEVICES = ("bmuf", "easgd-sync")
+SOME = ("ssgd", "bmuf", "easgd-sync", "delayed-gradient")
+"""Of them, where vectors are in several places: on several hosts, or on devices."""
 OTHERS = ("bmuf", "easgd-sync", "adpsgd")
 
 
@@ -37,6 +38,8 @@ def directory(name: str, own: bool = False) -> Iterator[Path]:
     path = Path(tempfile.gettempdir()) / f"roundelay-saves-{job()}" / f"{name}{rank}"
     yield path
     shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # there are others in it
+        path.parent.rmdir()
 
 
 def network(device: str, seed: int = 0) -> nn.Module:
@@ -151,11 +154,9 @@ def with_other_learners(device: str) -> None:
 
 
 def main(device: str, kind: str) -> None:
-    """All of them; on several hosts with a directory for each. Of modules on devices, where vectors are in two places,
-    some of them."""
+    """All of them; on several hosts with a directory for each."""
     if kind == "mapped":
         return
-    several = kind in ("here", "hosts")
-    resumed_is_straight(SYNCHRONOUS if several else ON_DEVICES, device, own=kind == "hosts")
-    if several:
+    resumed_is_straight(SYNCHRONOUS if kind == "here" else SOME, device, own=kind == "hosts")
+    if kind in ("here", "hosts"):
         with_other_learners(device)

@@ -5,7 +5,8 @@ chunks, of shapes that follow from numbers in the file, and does not look into t
 inputs of its convolution. Two things more are kept here in the second array, behind those inputs: the last frames,
 which deltas of the next chunk look at, and mean and variance of all frames so far. Nobody says who speaks, so that is
 what a chunk is normalised by; while less than five seconds have come, what is missing is made up by the average
-speaker of the training data, as `roundelay transcribe --stream` has it.
+speaker of the training data. How loud it is here is believed by the root of the share of five seconds that has come:
+the first frames are silence, and who takes their loudness for that of speech misunderstands the first words.
 
 Legend: L rows of a chunk, P frames of a row, R frames behind a chunk that deltas look at, F features, S units and a
 blank, W rows before a chunk that attention sees, B blocks, H heads, D width, K columns kept of every block.
@@ -122,12 +123,12 @@ class SherpaChunks(nn.Module):
         return mean + share * away, variance + share * (spread - variance) + share * (1 - share) * away.square()
 
     def _statistics(self, mean: Tensor, variance: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (F,) that features are normalised by; see `Hearing.statistics`."""
+        """Mean and standard deviation (F,) that features are normalised by, after so many frames."""
         if not self.normalised:
             return torch.zeros_like(mean), torch.ones_like(mean)
         floored = variance.clamp_min(SpeakerStats.STD_FLOOR**2)
         share = (frames.float() / ENOUGH_FRAMES).clamp_max(1.0)
-        likely = self.usual_mean + (mean - self.usual_mean).mean()
+        likely = self.usual_mean + share.sqrt() * (mean - self.usual_mean).mean()
         made_up = share * floored + (1 - share) * self.usual_std.square()
         return share * mean + (1 - share) * likely, made_up.sqrt()
 
