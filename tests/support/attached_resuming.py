@@ -27,8 +27,8 @@ OTHERS = ("bmuf", "easgd-sync", "adpsgd")
 
 
 def job() -> str:
-    """A text that the learners of this start have in common, and no others."""
-    return os.environ.get("ROUNDELAY_JOB", os.environ.get("MASTER_PORT", ""))[:16]
+    """A text that the learners of this start have in common, and no others: one process has started them all."""
+    return str(os.getppid())
 
 
 @contextmanager
