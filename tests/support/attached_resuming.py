@@ -27,9 +27,8 @@ OTHERS = ("bmuf", "easgd-sync", "adpsgd")
 
 
 def job() -> str:
-    """A text that the learners of this start have in common, and no others."""
-    names = ("ROUNDELAY_JOB", "HOSTS_TOGETHER", "MASTER_PORT")
-    return next(os.environ[name] for name in names if name in os.environ)[:16]
+    """A text that the learners of this start have in common, and no others: one process has started them all."""
+    return str(os.getppid())
 
 
 @contextmanager
