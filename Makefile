@@ -40,7 +40,7 @@ test: export OMP_NUM_THREADS := 1
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.roundelay-dev ## all tests (ARGS="-k staleness" to choose)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -40,7 +40,6 @@ class HostsOfLearners:
             "LOCAL_RANK": str(rank - sum(self.sizes[:host])),
             "LOCAL_WORLD_SIZE": str(self.sizes[host]),
             "MASTER_ADDR": "127.0.0.1",
-            "HOSTS_TOGETHER": str(self.port),
             "MASTER_PORT": str(self.ways.get(rank, self.port)),
             "ROUNDELAY_SECRET": SECRET.decode(),
             **self.variables,
