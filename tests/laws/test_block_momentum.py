@@ -202,6 +202,7 @@ def test_all_of_the_family_have_the_option() -> None:
         "bmuf-fairseq": "reset",
         "slowmo": "reset",
         "diloco": "reset",
+        "sparseloco": "reset",
     }
 
 

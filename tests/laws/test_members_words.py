@@ -206,7 +206,8 @@ class Run:
             until(lambda: remote.reached == number or remote.standing == "gone")
         except LinkError:
             until(lambda: remote.standing == "gone")
-        return remote.standing != "gone"
+        with self.runtime._hosts.gate:  # whatever belongs to its loss is done by then
+            return remote.standing != "gone"
 
     def go_on(self) -> None:
         """All that the conductor does with what it has heard, and does a few times a second."""

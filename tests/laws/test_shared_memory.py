@@ -21,6 +21,7 @@ from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
@@ -37,7 +38,7 @@ from support.clusters import plan
 from support.two_hosts import SECRET, hosts, train
 
 FURTHER: tuple[type[View], ...] = (
-    *(HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
+    *(HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts, SaveTables),
 )
 LAYOUT = Layout(3, 40, ("m",), centre=True, scalars=2, views=FURTHER, shown_bytes=5, tensors=70)
 
