@@ -1,7 +1,7 @@
 """A run whose loss becomes NaN on several hosts: it ends like one on one host, under every strategy."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,10 +12,18 @@ from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, make_strategy, plan
 from support.hosts import Hosts
+from support.kept_hosts import keeping_hosts
 
 FAR_TOO_FAST = 1e30
 """A learning rate at which the second or third loss is infinite, and the next NaN."""
 ROUNDS = 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_hosts() -> Iterator[None]:
+    """Hosts take part in one run after the other."""
+    with keeping_hosts():
+        yield
 
 
 def one_of_each(names: Sequence[str]) -> list[str]:

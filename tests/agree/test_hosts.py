@@ -1,6 +1,7 @@
 """Learners on several hosts against the same learners on one."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +17,16 @@ from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
 from support.hosts import Hosts
+from support.kept_hosts import keeping_hosts
 
 PLANS = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_hosts() -> Iterator[None]:
+    """Hosts take part in one run after the other."""
+    with keeping_hosts():
+        yield
 
 
 def on_hosts(hosts: Hosts) -> tuple[ClusterState, list[Outcome]]:

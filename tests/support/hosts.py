@@ -21,6 +21,8 @@ from roundelay.runtime.launch.world import HostPlace
 from support.clusters import OnDevice, cluster
 from support.coded import Together
 from support.in_blocks import InBlocks
+from support.kept_hosts import ENDED, KeptHost, give_back
+from support.kept_hosts import kept as kept_host
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
@@ -58,6 +60,7 @@ class Hosts:
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    kept: dict[int, KeptHost] = field(default_factory=dict)  # in their place, where hosts are kept
 
     @property
     def cluster(self) -> Cluster:
@@ -82,7 +85,11 @@ class Hosts:
 
     def start(self, host: int) -> None:
         """Start a host, or start it again."""
-        facts = {name: value for name, value in vars(self).items() if name != "running"}
+        facts = {name: value for name, value in vars(self).items() if name not in ("running", "kept")}
+        if (found := kept_host()) is not None:
+            self.kept[host] = found
+            found.lead(host, facts)
+            return
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         self.running[host] = subprocess.Popen(
             [sys.executable, "-m", "support.hosts", str(host), json.dumps(facts)],
@@ -101,6 +108,11 @@ class Hosts:
 
     def end(self, host: int) -> tuple[int, str]:
         """Exit status, and what it said, once it has ended."""
+        if host in self.kept:
+            process = self.kept.pop(host)
+            found = process.end(60)
+            give_back(process)
+            return found
         text, _ = self.running[host].communicate(timeout=60)
         return self.running.pop(host).returncode, text
 
@@ -109,18 +121,35 @@ class Hosts:
             self.start(host)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        for host in list(self.kept):
+            if kind is None:
+                self.end(host)
+            else:
+                self.kept.pop(host).close()
         for process in self.running.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 
-def main() -> None:
-    """A host."""
-    host, facts = int(sys.argv[1]), json.loads(sys.argv[2])
+def lead(host: int, facts: dict[str, Any]) -> None:
+    """Be a host until the run has ended."""
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
     serve(hosts.cluster, place(hosts.sizes, host, hosts.port), hosts.all_terms, print, lambda: "")
+
+
+def main() -> None:
+    """A host, of one run or, told on standard input, of one after the other."""
+    if len(sys.argv) > 1:
+        return lead(int(sys.argv[1]), json.loads(sys.argv[2]))
+    for line in sys.stdin:
+        status = 1
+        try:
+            lead(*json.loads(line))
+            status = 0
+        finally:
+            print(f"\n{ENDED} {status}", flush=True)
 
 
 if __name__ == "__main__":

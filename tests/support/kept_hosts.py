@@ -1,0 +1,107 @@
+"""Processes that are hosts of one short run after the other: most of such a run would be the start of a process."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+ENDED = "this host's run has ended with status"
+_IDLE: list["KeptHost"] = []
+_KEEPING = [False]
+
+
+class KeptHost:
+    """A process that leads a host's learners in one run after the other, as told on its standard input."""
+
+    def __init__(self) -> None:
+        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "support.hosts"],
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.busy = False
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")  # it has ended
+
+    def lead(self, host: int, facts: Mapping[str, Any]) -> None:
+        """Begin a run as host number `host`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([host, facts]) + "\n")
+        self.process.stdin.flush()
+        self.busy = True
+
+    def end(self, seconds: float) -> tuple[int, str]:
+        """Exit status of the run, and what was said in it, once it has ended; in time, or the process is killed."""
+        said: list[str] = []
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self.close()
+                return -signal.SIGKILL, "".join(said)
+            if not line or line.startswith(ENDED):
+                break
+            said.append(line)
+        status = int(line.split()[-1]) if line else self.process.wait()
+        self.busy = not line or status != 0  # it ends where a run has failed
+        return status, "".join(said)
+
+    def close(self) -> None:
+        """Kill it, with all that it has started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._reader.join()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@contextmanager
+def keeping_hosts() -> Iterator[None]:
+    """Inside, hosts that have ended well are used again."""
+    _KEEPING[0] = True
+    try:
+        yield
+    finally:
+        _KEEPING[0] = False
+        while _IDLE:
+            _IDLE.pop().close()
+
+
+def kept() -> KeptHost | None:
+    """A process for a host: one that is idle, or a new one; None where none is kept."""
+    if not _KEEPING[0]:
+        return None
+    return _IDLE.pop() if _IDLE else KeptHost()
+
+
+def give_back(host: KeptHost) -> None:
+    """It is used again if its run has ended."""
+    if host.busy:
+        host.close()
+    else:
+        _IDLE.append(host)
