@@ -2,9 +2,10 @@
 when hosts, links and learners fail: test_exchange_failures.py."""
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -328,3 +329,22 @@ def test_strategies_train_over_hosts(name: str, homes: list[int], row_format: Ro
         assert sum(host.client.traffic()[n].lost for host in found for n in host.client.traffic()) == 0
         assert sum(int(host.arena.counts.exchanges.sum()) for host in found) > 0
         assert even(*found)
+
+
+def test_a_client_that_is_closed_while_it_rests_ends() -> None:
+    """The rest may take the byte that is to end the thread."""
+    with hosts((0, 1)) as (host, _):
+        channel = host.client.channels[0]
+
+        class Rest:
+            def pause(self) -> float:
+                host.client.network.closing = True
+                os.write(channel._bell, b"!")
+                return 60.0
+
+        host.client.cpu_budget = cast(CpuBudget, Rest())
+        host.arena.requests.asked[0] = host.arena.requests.done[0] + 1
+        os.write(channel._bell, b"!")
+        thread = channel._thread
+        assert thread is not None
+        until(lambda: not thread.is_alive())

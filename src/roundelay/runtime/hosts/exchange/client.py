@@ -145,7 +145,7 @@ class LearnerChannel:
 
     def _run(self) -> None:
         rank, versions = self._rank, self._arena.requests.version
-        while os.read(self._pipe, 4096) and not self._network.closing:
+        while not self._network.closing and os.read(self._pipe, 4096):  # the bell may have been heard in `_rests`
             while not self._network.closing and (number := int(self._asked[rank])) != self._done[rank]:
                 cpu_budget = self._client.cpu_budget
                 if cpu_budget is not None and self._rests(cpu_budget, number):
