@@ -32,7 +32,10 @@ from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
 ROWS_DIFFER = frozenset(
-    ("dpsgd", "gossip-pga", "gossip-diloco", "adpsgd", "hadpsgd", "delay-by-one", "easgd", "easgd-sync")
+    (
+        *("dpsgd", "gossip-pga", "gossip-diloco", "adpsgd", "hadpsgd", "divshare", "a2cid2"),
+        *("delay-by-one", "easgd", "easgd-sync"),
+    )
 )
 """Strategies whose learners take gradients at rows of their own."""
 COLUMNS = ("lag", "late", "apart", "apart^2", "reset", "seldom")
@@ -134,7 +137,7 @@ def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
     strategy = _settled(strategy, setting)
     kept = getattr(strategy, "momentum", None) or 0.0
     behind = (getattr(strategy, "period", 1) / (1 - kept) - 1) / trained.rounds
-    rows = trained.learners / (strategy.node_size if isinstance(strategy, HAdPsgd) else 1)
+    rows = trained.learners / strategy.node_learners
     apart = sqrt(rows) if strategy.name in ROWS_DIFFER and rows > 1 else 0.0
     resets = getattr(strategy, "local_momentum", "keep") == "reset"
     return {

@@ -123,8 +123,7 @@ class Exchange(Reach):
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still
-    does. Private vectors, ages and fragments belong to rows that go as they
-    are (FP32).
+    does. Private vectors, ages and fragments belong to rows that go as they are (FP32).
     """
 
     rule: Rule
