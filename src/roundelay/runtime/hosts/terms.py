@@ -12,6 +12,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.procs.processes import OnDeath
 from roundelay.strategies.base import Strategy
 
@@ -76,6 +77,20 @@ def check_may_travel(strategy: Strategy) -> None:
             f"{strategy.label} is for learners of one host: its exchanges are of fragments, or meet what the other "
             "learner or the centre remembers, and that does not travel. Choose another strategy, or put all learners "
             "on one host."
+        )
+
+
+def check_may_join(strategy: Strategy, place: HostPlace) -> None:
+    """Can learners join later, where the environment has places for them?
+
+    Raises:
+        UserError: no.
+    """
+    if strategy.traits.synchronous and len(place.first) < place.learners:
+        raise UserError(
+            f"rank {place.ranks[0]}: {PLACES} is {place.learners} and WORLD_SIZE {len(place.first)}, but under "
+            f"{strategy.label} nobody can join learners that train: choose an asynchronous strategy (adpsgd, hadpsgd, "
+            "asgd, easgd), or begin with all."
         )
 
 

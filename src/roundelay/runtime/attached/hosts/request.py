@@ -43,6 +43,7 @@ class SessionRequest:
         patience_seconds: how long learners wait for each other.
         shown_bytes, tensors: see `Layout`.
         processes: of the learners of this host.
+        live: the folder of live.json, if there is to be one.
     """
 
     number: int
@@ -55,6 +56,7 @@ class SessionRequest:
     shown_bytes: int
     tensors: int
     processes: tuple[int, ...]
+    live: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -120,5 +122,5 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors")
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live")
 """Fields that are in JSON as they are."""
