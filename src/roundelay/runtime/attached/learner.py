@@ -161,8 +161,8 @@ class AttachedLearner:
             deferred=self._deferred,
         )
         self._work = ExternalWork(vectors.gradient)
-        backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = Engine(self.me, backend, self._deferred, self._around.remote())
+        self._backend = ArenaBackend(access, vectors, self._means, self._work)
+        self._engine = Engine(self.me, self._backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy)
@@ -172,6 +172,7 @@ class AttachedLearner:
         """A segment begins."""
         self.me.begin_segment(None, living, self.strategy.traits.ages)
         self._means.begin_segment()
+        self._backend.begin_segment(opens=True)
         self.me.snapshot()
 
     # Steps ------------------------------------------------------------------------------------------------------------
