@@ -386,7 +386,7 @@ class AttachedLearner:
             self._engine.close()
         self._membership = None
         del self.me, self.arena, self.inputs, self.saved, self._patience
-        del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
+        del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around, self._backend
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
