@@ -385,8 +385,8 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self.saved, self._patience
-        del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around, self._backend
+        del self.me, self.arena, self.inputs, self.saved, self._patience, self._backend
+        del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
