@@ -41,9 +41,9 @@ def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | 
     """Wbar (C,) of `model` W (C,); None: nothing was given. `gathered` and `weights` (C,) are set to zero."""
     if not float(weights[-1]) > 0:
         return None
-    mean = gathered.div_(weights).add_(model).clone()
-    gathered.zero_()
+    mean = gathered.div(weights).add_(model)
     weights.zero_()
+    gathered.zero_()
     return mean
 
 
