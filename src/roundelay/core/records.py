@@ -77,6 +77,11 @@ class Segment(Record):
     learner_exchange_s: list[float] = field(default_factory=list)  # exchanges and fetches, waits for rows included
     learner_mean_s: list[float] = field(default_factory=list)  # means, waits for the others included
     learner_means: list[int] = field(default_factory=list)  # means taken part in
+    # Strategies with a quorum or a guard only: gatherings that closed, and by rank what came to them.
+    gatherings: int = 0
+    learner_gathered: list[int] = field(default_factory=list)  # contributions that counted
+    learner_late: list[int] = field(default_factory=list)  # contributions that came after their gathering had closed
+    learner_left_out: list[int] = field(default_factory=list)  # contributions that the guard left out
 
 
 @dataclass(frozen=True, kw_only=True)

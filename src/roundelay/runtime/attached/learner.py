@@ -165,8 +165,8 @@ class AttachedLearner:
             deferred=self._deferred,
         )
         self._work = ExternalWork(vectors.gradient)
-        backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = Engine(self.me, backend, self._deferred, self._around.remote())
+        self._backend = ArenaBackend(access, vectors, self._means, self._work)
+        self._engine = Engine(self.me, self._backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy)
@@ -176,6 +176,7 @@ class AttachedLearner:
         """A segment begins."""
         self.me.begin_segment(None, living, self.strategy.traits.ages)
         self._means.begin_segment()
+        self._backend.begin_segment(opens=True)
         self.me.snapshot()
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -388,7 +389,7 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self.saved, self._patience
+        del self.me, self.arena, self.inputs, self.saved, self._patience, self._backend
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager

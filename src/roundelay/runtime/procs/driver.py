@@ -30,6 +30,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, MeansLibrary
@@ -112,6 +113,7 @@ class ProcsRuntime(Runtime):
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         self.cluster_rows = ClusterRows(cluster, arena, self.here, learner.initial())
         arena.liveness.alive[:] = 1
+        self._gatherings = Gatherings(arena.gatherings)
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
         cores_each = cores() // len(self.here)
         self._threads = threads or max(1, min(cores_each, torch.get_num_threads()))
@@ -176,6 +178,7 @@ class ProcsRuntime(Runtime):
         arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
         if not self.alone:
             queue.open_prefetch(arena)
+        self._gatherings.begin_segment()
         self.processes.begin_segment()
 
     def part(
@@ -196,6 +199,7 @@ class ProcsRuntime(Runtime):
         """
         self.arena.sequences.begin_part()
         self.arena.queue.assigned[:] = NONE
+        self._gatherings.begin_part(wall_clock())
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
@@ -219,6 +223,7 @@ class ProcsRuntime(Runtime):
             lost=(*self.processes.take_early(), *self.processes.lost),
             joined=tuple(self.processes.joined),
             redrawn=self.processes.redrawn,
+            gathered=self._gatherings.told(),
         )
 
     def _left_over(self) -> bool:

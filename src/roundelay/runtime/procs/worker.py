@@ -143,8 +143,8 @@ class Worker:
         self.remote: RemoteRows = NO_REMOTE
         if spec.here is not None:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
-        backend = ArenaBackend(access, vectors, self.means, self._work)
-        self.engine = Engine(self.me, backend, deferred, self.remote, trace)
+        self._backend = ArenaBackend(access, vectors, self.means, self._work)
+        self.engine = Engine(self.me, self._backend, deferred, self.remote, trace)
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""
@@ -153,6 +153,7 @@ class Worker:
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)
         self._trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
+        self._backend.begin_segment()
         try:
             self._vectors.move_in()
             self.engine.begin(self._strategy.learn(self.me))
