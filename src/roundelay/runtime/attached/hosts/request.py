@@ -42,6 +42,7 @@ class SessionRequest:
         patience_seconds: how long learners wait for each other.
         shown_bytes, tensors: see `Layout`.
         processes: of the learners of this host.
+        on_gpus: learners compute on GPUs.
     """
 
     number: int
@@ -54,6 +55,7 @@ class SessionRequest:
     shown_bytes: int
     tensors: int
     processes: tuple[int, ...]
+    on_gpus: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -77,6 +79,7 @@ class SessionRequest:
             on_death="go-on",
             agreement=self.agreement,
             agreed="script",
+            on_gpus=self.on_gpus,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -119,5 +122,5 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors")
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "on_gpus")
 """Fields that are in JSON as they are."""
