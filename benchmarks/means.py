@@ -28,6 +28,7 @@ from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 SECONDS = 120.0
@@ -61,7 +62,7 @@ class End:
 
     def __init__(self, rank: int, parameters: int) -> None:
         torch.set_num_threads(1)
-        layout = Layout(2, parameters, views=(HostMeanSequences,))
+        layout = Layout(2, parameters, views=(HostMeanSequences, BellTable))
         self._rank, self._patience = rank, Patience(rank, SECONDS)
         self._arena = Arena(create_file(layout), layout, self._patience)
         self._arena.liveness.alive[:] = 1

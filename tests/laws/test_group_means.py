@@ -22,6 +22,7 @@ from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.until import until
 
@@ -36,7 +37,7 @@ VECTORS = [torch.randn(SIZE, generator=torch.Generator().manual_seed(rank)) for 
 ROUNDING = 4e-7 * max(float(vector.abs().max()) for vector in VECTORS)
 """Four numbers are summed in another order: each sum is rounded to 2^-24 of its size, which is below that of the
 largest of them."""
-LAYOUT = Layout(4, SIZE, views=(HostMeanSequences,))
+LAYOUT = Layout(4, SIZE, views=(HostMeanSequences, BellTable))
 
 
 def options(goes_on: bool = False) -> GroupOptions:

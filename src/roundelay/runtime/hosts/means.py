@@ -13,7 +13,6 @@ Legend: P parameters, L learners.
 """
 
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +27,11 @@ from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTranspo
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode, encoded
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
-from roundelay.runtime.hosts.mean_transports.part import MeansPart, PartOver
+from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import bell_of_means
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
@@ -76,7 +76,8 @@ class HostMeans:
         host, chain, mix_links = links.host, links.chain, links.mix_links
         self._arena, self._hosts, self._here = arena, links.hosts, tuple(links.hosts[host])
         self._mix_links, self._parameters = mix_links, arena.layout.parameters
-        self._failed, self._part = failed, MeansPart(part)
+        self._failed, self._bell = failed, bell_of_means(arena)
+        self._part = MeansPart(part, self._bell)
         self._ended = self._part.ended
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._between.begin_part()
@@ -103,6 +104,7 @@ class HostMeans:
     def stop(self) -> None:
         """End, after this host's learners have ended: what they have published is still sent."""
         self._ended.set()
+        self._bell.ring()
         for thread in self._threads:
             thread.join()
         self._transport.close()
@@ -135,25 +137,23 @@ class HostMeans:
     def _forward_contributions(self) -> None:
         """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
         sent, acked, forwarded = self._sequences.sent_seq, self._sequences.acked_seq, self._between.forwarded_seq
-        told, pause = dict.fromkeys(self._here, 0), 50e-6
+        told = dict.fromkeys(self._here, 0)
         while True:
-            last, idle = self._ended.is_set(), True
+            heard, last = self._bell.heard(), self._ended.is_set()
             for rank in self._here:
                 while forwarded[rank] < sent[rank]:
                     number = int(forwarded[rank]) + 1
                     self._forward_contribution(rank, number)
                     publish(forwarded, rank, number)
-                    idle = False
             now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
                 for link in self._mix_links.values():
                     link.send("read", {"part": self._part.number, "read": read})
-                told, idle = now, False
+                told = now
             if last:
                 return
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3) if idle else 50e-6
+            self._bell.wait(heard, LISTEN_SECONDS)
 
     def _forward_contribution(self, rank: int, number: int) -> None:
         sequences, parity = self._sequences, number % 2

@@ -26,8 +26,8 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 
 FIRST_HOST = 0
 """The host that says who takes part."""
-POLL_SECONDS = 1e-3
-"""Longest pause between two looks whether something has happened on this host."""
+CALL_SECONDS = 1e-3
+"""Longest pause between two looks whether a call of a library is through, which rings no bell."""
 
 
 class CommunicatorBroken(Exception):
@@ -159,17 +159,18 @@ class CommunicatorAgreement:
         if terms.number <= self._broken:
             raise CommunicatorBroken("another host could not go on with it")
 
-    def until(self, terms: CommunicatorTerms, ready: Callable[[], bool]) -> None:
-        """Wait for something of this host, beside a communicator.
+    def until(self, terms: CommunicatorTerms, ready: Callable[[], bool], called: Callable[[], bool]) -> None:
+        """Wait for something of this host: for learners, or for calls of a library where there are such (`called`).
 
         Raises:
             CommunicatorBroken, PartOver.
         """
-        pause = 50e-6
+        pause, bell = 50e-6, self._part.bell
+        heard = bell.heard()
         while not ready():
             self.check(terms)
-            time.sleep(pause)
-            pause = min(2 * pause, POLL_SECONDS)
+            bell.wait(heard, pause if called() else LISTEN_SECONDS)
+            heard, pause = bell.heard(), min(2 * pause, CALL_SECONDS)
 
     def _wait(self, ready: Callable[[], bool], check: Callable[[], None], what: str, seconds: float | None) -> None:
         """Until it is `ready`, under the lock."""

@@ -201,7 +201,7 @@ class GroupTransport(MeanTransport):
             return mean.computed(first)
 
         for piece in mean.pieces(self._options.bucket):
-            self._agreement.until(communicator.terms, partial(ready, piece.start))
+            self._agreement.until(communicator.terms, partial(ready, piece.start), lambda: bool(under_way))
             sums = communicator.sums[piece]
             self._add(mean, sums, piece, total)
             under_way.append((piece, communicator.all_reduce(sums)))
@@ -228,7 +228,7 @@ class GroupTransport(MeanTransport):
         Raises:
             CommunicatorBroken, PartOver.
         """
-        self._agreement.until(communicator.terms, lambda: _through(work))
+        self._agreement.until(communicator.terms, lambda: _through(work), lambda: True)
         if work is not None:
             with _broken_by_errors():
                 work.wait()

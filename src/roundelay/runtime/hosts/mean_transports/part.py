@@ -2,7 +2,6 @@
 belong to it."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import final
 
@@ -10,9 +9,11 @@ from torch import Tensor
 
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.procs.memory.bell import Bell
 
 LISTEN_SECONDS = 0.1
-"""Interval at which a thread that hears nothing looks whether the part of the segment is over."""
+"""Interval at which a thread that hears nothing, from a link or a learner, looks whether the part of the segment is
+over."""
 
 
 class PartOver(Exception):
@@ -25,10 +26,11 @@ class MeansPart:
 
     Args:
         number: one that no other part has.
+        bell: rung by learners.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number, self.ended = number, threading.Event()
+    def __init__(self, number: int, bell: Bell) -> None:
+        self.number, self.bell, self.ended = number, bell, threading.Event()
 
     def check(self) -> None:
         """
@@ -44,11 +46,11 @@ class MeansPart:
         Raises:
             PartOver: the part is over before.
         """
-        pause = 50e-6
+        heard = self.bell.heard()
         while not ready():
             self.check()
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            self.bell.wait(heard, LISTEN_SECONDS)
+            heard = self.bell.heard()
 
     def receive(self, link: Link, kind: str, into: Tensor | None = None) -> Message:
         """The next message of this part, which must be of this kind; its payload goes `into` a vector.
