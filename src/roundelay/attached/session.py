@@ -67,7 +67,8 @@ def attach(
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
-            `encrypt`, `exchange_share`), and `listen`, the address at which this host listens.
+            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, the address at which this
+            host listens.
         resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
             for the first start of a command that is to go on by itself.
         options: of the strategy, as `period=20`.

@@ -151,18 +151,21 @@ class Entrance:
         """Have a process speak to other hosts, if there are any. Then the rows here are rank 0's."""
         if self._place is None:
             return
+        on_gpus = self._device is not None and self._device.type == "cuda"
+        means = self._terms.hosts.library(on_gpus) or "chain"
         request = SessionRequest(
             self._session,
             self._place,
             self.strategy,
             self._terms.hosts,
-            {**self.facts, "session": self._session},
+            {**self.facts, "session": self._session, "means over hosts": means},
             self._terms.patience_seconds,
             self._initial.numel(),
             self._shown.numel(),
             self._terms.tensors,
             tuple(processes),
             self._terms.live,
+            on_gpus,
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)

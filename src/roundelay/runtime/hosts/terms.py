@@ -35,6 +35,7 @@ class HostTerms(HostOptions):
         agreement: what must be the same on all hosts, plain values.
         agreed: a word for all of it: the recipe of a run, or the script that attaches.
         threads: torch threads of each learner; None: a fair share of the cores.
+        on_gpus: learners of all hosts compute on GPUs.
     """
 
     patience_seconds: float = 300.0
@@ -42,6 +43,7 @@ class HostTerms(HostOptions):
     agreement: Mapping[str, Any] = field(default_factory=dict)
     agreed: str = "recipe"
     threads: int | None = None
+    on_gpus: bool = False
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
