@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_, chain_piece
-from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs import CODECS, FORMS, codec_of
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
@@ -283,14 +283,16 @@ class HostMeans:
         links = [link for host, link in self._mix_links.items() if readers[list(self._hosts[host])].any()]
         if not links:
             return
-        codec = [*CODECS.values()][self._between.codec[parity, rank]]
+        codec = codec_of(
+            [*FORMS][self._between.codec[parity, rank]], self._between.codec_numbers[parity, rank].tolist()
+        )
         elements = int(self._between.elements[parity, rank])
         vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)[:elements]
         carried = vector if codec.exact else _encoded(codec, vector)
         facts = {"part": self._part, "rank": rank, "number": number, "elements": elements}
         facts["weight"] = sequences.weights[parity, rank]
         for link in links:
-            link.send("mix", facts | {"codec": codec.name})
+            link.send("mix", facts | {"codec": codec.name, "numbers": codec.numbers})
             link.send("contribution", {"part": self._part}, [_bytes(carried)])
 
     def _receive_contributions(self, link: Link) -> None:
@@ -306,7 +308,7 @@ class HostMeans:
                         publish(sequences.acked_seq, rank, number)
             elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
-                parity, codec = number % 2, _known(message.header.get("codec"), link)
+                parity, codec = number % 2, _form(message.header, link)
                 elements = _at_most(len(self._mean), message.header.get("elements"), link)
                 vector = arena.vector(Means.SOURCES[1 + parity], rank)[:elements]
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
@@ -335,6 +337,14 @@ def _known(name: Any, link: Link) -> Codec:
     if not isinstance(name, str) or name not in CODECS:
         raise LinkError(f"{link.peer} sends vectors in the form {name!r}, which is none of ours")
     return CODECS[name]
+
+
+def _form(header: Mapping[str, Any], link: Link) -> Codec:
+    numbers = header.get("numbers")
+    try:
+        return codec_of(header.get("codec"), numbers if isinstance(numbers, list) else [])
+    except ValueError as error:
+        raise LinkError(f"{link.peer} sends vectors in a form that cannot be read: {error}") from error
 
 
 def _at_most(parameters: int, elements: Any, link: Link) -> int:
