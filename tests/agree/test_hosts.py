@@ -9,6 +9,7 @@ import torch
 
 from roundelay.algorithms.averaging import MEAN_PIECE
 from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
@@ -89,7 +90,12 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
 
 @pytest.mark.parametrize(
     ("name", "codec"),
-    [("diloco period=3 codec=int4", ""), ("diloco period=3 fragments=2 codec=int4", ""), ("ssgd", "int8")],
+    [
+        ("diloco period=3 codec=int4", ""),
+        ("diloco period=3 fragments=2 codec=int4", ""),
+        ("sparseloco period=3 density=0.1", ""),
+        ("ssgd", "int8"),
+    ],
 )
 def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
     """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
@@ -100,7 +106,8 @@ def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
         assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
     if not codec:  # four blocks of three rounds, whole or fragment by fragment
         (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
-        assert traffic.sent_bytes == pytest.approx(4 * CODECS["int4"].bytes_of(hosts.parameters), rel=0.02)
+        form = Sparse(density=0.1) if "sparse" in name else CODECS["int4"]
+        assert traffic.sent_bytes == pytest.approx(4 * form.bytes_of(hosts.parameters), rel=0.02)
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])

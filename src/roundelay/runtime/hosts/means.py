@@ -20,12 +20,12 @@ from typing import Any, final
 
 import torch
 
-from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs import FORMS, codec_of
 from roundelay.core.codec import FP32, Codec
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTransport
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
-from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode, encoded
+from roundelay.runtime.hosts.mean_transports.forms import as_bytes, decode, encoded
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
@@ -161,14 +161,16 @@ class HostMeans:
         links = [link for host, link in self._mix_links.items() if readers[list(self._hosts[host])].any()]
         if not links:
             return
-        codec = [*CODECS.values()][self._between.codec[parity, rank]]
+        codec = codec_of(
+            [*FORMS][self._between.codec[parity, rank]], self._between.codec_numbers[parity, rank].tolist()
+        )
         elements = int(self._between.elements[parity, rank])
         vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)[:elements]
         carried = vector if codec.exact else encoded(codec, vector)
         facts = {"part": self._part.number, "rank": rank, "number": number, "elements": elements}
         facts["weight"] = sequences.weights[parity, rank]
         for link in links:
-            link.send("mix", facts | {"codec": codec.name})
+            link.send("mix", facts | {"codec": codec.name, "numbers": codec.numbers})
             link.send("contribution", {"part": self._part.number}, [as_bytes(carried)])
 
     def _listen(self, other: int, link: Link) -> None:
@@ -191,7 +193,7 @@ class HostMeans:
                         publish(sequences.acked_seq, rank, number)
             elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
-                parity, codec = number % 2, codec_from(message.header.get("codec"), link)
+                parity, codec = number % 2, _form(message.header, link)
                 elements = _at_most(self._parameters, message.header.get("elements"), link)
                 vector = arena.vector(Means.SOURCES[1 + parity], rank)[:elements]
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
@@ -202,6 +204,14 @@ class HostMeans:
                 publish(sequences.sent_seq, rank, number)
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
+
+
+def _form(header: Mapping[str, Any], link: Link) -> Codec:
+    numbers = header.get("numbers")
+    try:
+        return codec_of(header.get("codec"), numbers if isinstance(numbers, list) else [])
+    except ValueError as error:
+        raise LinkError(f"{link.peer} sends vectors in a form that cannot be read: {error}") from error
 
 
 def _at_most(parameters: int, elements: Any, link: Link) -> int:
