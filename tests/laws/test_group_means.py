@@ -1,6 +1,7 @@
 """Means over hosts by a process group: gloo, in the place of NCCL, which wants GPUs."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -40,10 +41,6 @@ largest of them."""
 LAYOUT = Layout(4, SIZE, views=(HostMeanSequences, BellTable))
 
 
-def options(goes_on: bool = False) -> GroupOptions:
-    return GroupOptions("gloo", "127.0.0.1", 60, goes_on, BUCKET)
-
-
 @dataclass(frozen=True)
 class Side:
     """A host of those that take means by gloo."""
@@ -51,6 +48,7 @@ class Side:
     arena: Arena
     means: dict[int, Means]
     host: HostMeans
+    links: dict[int, Link]
     failures: list[str]
 
     @property
@@ -63,14 +61,15 @@ class Side:
         return int(self.arena.view(HostMeanSequences).global_seq[0])
 
 
-def side(host: int, links: dict[int, Link], goes_on: bool) -> Side:
+def side(host: int, links: dict[int, Link], seconds: float = 60) -> Side:
     arena = Arena(create_file(LAYOUT), LAYOUT, Patience(RANKS[host][0], 60))
     arena.liveness.alive[:] = 1
     failures = list[str]()
-    made = HostMeans(arena, MeanLinks(RANKS, host, {}, links), 0, failures.append, group=options(goes_on))
+    options = GroupOptions("gloo", "127.0.0.1", seconds, BUCKET)
+    made = HostMeans(arena, MeanLinks(RANKS, host, {}, links), 0, failures.append, group=options)
     means = {rank: Means(arena, rank, Patience(rank, 60), RANKS[host]) for rank in RANKS[host]}
     made.start()
-    return Side(arena, means, made, failures)
+    return Side(arena, means, made, links, failures)
 
 
 def stop(sides: Sequence[Side]) -> None:
@@ -100,10 +99,10 @@ def linked(listener: Listener, pairs: Sequence[tuple[int, int]]) -> Iterator[dic
 
 
 @contextmanager
-def three_hosts() -> Iterator[list[Side]]:
+def three_hosts(seconds: float = 60) -> Iterator[list[Side]]:
     listener = Listener(("127.0.0.1", 0), SECRET)
     with linked(listener, [(0, 1), (0, 2), (1, 2)]) as links:
-        sides = [side(host, links[host], goes_on=False) for host in HOSTS]
+        sides = [side(host, links[host], seconds) for host in HOSTS]
         try:
             yield sides
         finally:
@@ -156,12 +155,12 @@ def test_a_gradient_is_on_its_way_before_the_rest_is_computed() -> None:
 # Hosts that are lost --------------------------------------------------------------------------------------------------
 
 
-def host_that_will_be_lost(address: tuple[str, int], goes_on: bool) -> None:
+def host_that_will_be_lost(address: tuple[str, int]) -> None:
     """Be the last host: half of its gradient is there, and the rest never comes."""
     links = {}
     for other in (0, 1):
         links[other] = Link.connect(address, SECRET, {"for": other}, 60.0)
-    one = side(2, links, goes_on)
+    one = side(2, links)
     lay = one.means[3].announce_gradient(WEIGHTS[3], EVERYBODY, torch.empty(SIZE))
     assert lay is not None
     one.arena.vector("gradient", 3)[CHUNK:] = VECTORS[3][CHUNK:]
@@ -170,13 +169,13 @@ def host_that_will_be_lost(address: tuple[str, int], goes_on: bool) -> None:
 
 
 @contextmanager
-def beside_one_that_will_be_lost(goes_on: bool) -> Iterator[tuple[list[Side], int]]:
+def beside_one_that_will_be_lost() -> Iterator[tuple[list[Side], int]]:
     """Two hosts here and one in a process, in the middle of the mean of a gradient; and the id of that process."""
     listener = Listener(("127.0.0.1", 0), SECRET)
     child = os.fork()
     if not child:
         try:
-            host_that_will_be_lost(listener.address, goes_on)
+            host_that_will_be_lost(listener.address)
         finally:
             os._exit(1)
     try:
@@ -186,7 +185,7 @@ def beside_one_that_will_be_lost(goes_on: bool) -> Iterator[tuple[list[Side], in
             assert link is not None
             there[int(link.hello["for"])] = link
         with linked(listener, [(0, 1)]) as links:
-            sides = [side(host, {**links[host], 2: there[host]}, goes_on) for host in (0, 1)]
+            sides = [side(host, {**links[host], 2: there[host]}) for host in (0, 1)]
             try:
                 for one in sides:
                     for rank, means in one.means.items():
@@ -211,7 +210,7 @@ def beside_one_that_will_be_lost(goes_on: bool) -> Iterator[tuple[list[Side], in
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_hosts_that_are_left_go_on_with_the_mean_of_those_who_are_left(how: str) -> None:
     """A killed host's connections end; a stopped one keeps them, and the run says that it is lost."""
-    with beside_one_that_will_be_lost(goes_on=True) as (sides, child):
+    with beside_one_that_will_be_lost() as (sides, child):
         os.kill(child, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         if how == "stopped":
             for one in sides:
@@ -230,12 +229,18 @@ def test_hosts_that_are_left_go_on_with_the_mean_of_those_who_are_left(how: str)
                     means.publish(2 * VECTORS[rank], WEIGHTS[rank], EVERYBODY)
 
 
-def test_where_nobody_goes_on_the_part_fails_and_says_why() -> None:
-    with beside_one_that_will_be_lost(goes_on=False) as (sides, child):
-        os.kill(child, signal.SIGKILL)
+def test_hosts_of_which_two_cannot_reach_each_other_give_up_in_time() -> None:
+    """The first host, which both reach, takes them for alive."""
+    with three_hosts(seconds=1.0) as sides:
+        sides[1].links[2].close()
         for one in sides:
-            until(lambda one=one: bool(one.failures), 30)  # type: ignore[misc]
+            for rank, means in one.means.items():
+                means.publish(VECTORS[rank], WEIGHTS[rank], EVERYBODY)
+        for one in sides[1:]:
+            until(lambda one=one: bool(one.failures))  # type: ignore[misc]
             assert one.complete == 0
+            assert re.search(r"host 2 is lost|host 1 is lost|has waited 1 s", one.failures.pop())
+        sides[0].failures.clear()
 
 
 # Options --------------------------------------------------------------------------------------------------------------

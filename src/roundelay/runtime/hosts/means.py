@@ -185,8 +185,11 @@ class HostMeans:
         arena, sequences, there = self._arena, self._sequences, set(self._hosts[other])
         while True:
             message = self._part.receive_any(link)
-            if self._transport.heard(other, message):
-                continue
+            try:
+                if self._transport.heard(other, message):
+                    continue
+            except (KeyError, TypeError, ValueError) as error:
+                raise link.blame(f"says of a mean what makes no sense ({error!r})") from error
             if message.kind == "read":
                 for rank, number in message.header["read"]:
                     if rank in there:

@@ -96,18 +96,18 @@ class CommunicatorAgreement:
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, hosts: Sequence[int], kind: str, payload: bytes = b"", **header: Any) -> None:
+    def _tell(self, hosts: Sequence[int], kind: str, **header: Any) -> None:
         """Tell all others among `hosts`; whoever does not hear it is lost, as its link will say."""
         for host in hosts:
             if host != self._host and host not in self._lost:
                 with suppress(LinkError):
-                    self._links[host].send(kind, {"part": self._part.number, **header}, [payload])
+                    self._links[host].send(kind, {"part": self._part.number, **header})
 
     def heard(self, host: int, message: Message) -> bool:
         """Take a message; False: it is about something else.
 
         Raises:
-            InvalidMessage, KeyError: it makes no sense.
+            KeyError, TypeError, ValueError: it makes no sense.
         """
         header = message.header
         with self._changed:
@@ -117,11 +117,12 @@ class CommunicatorAgreement:
                 case "communicator" if host == FIRST_HOST:
                     self._take_terms(header)
                 case "key":
-                    self._keys[checks.whole(header["number"]), checks.text(header["key"])] = bytes(message.payload)
+                    where = checks.whole(header["number"]), checks.text(header["key"])
+                    self._keys[where] = bytes.fromhex(header["value"])
                 case "weights":
-                    where = checks.whole(header["number"]), checks.whole(header["mean"])
+                    mean = checks.whole(header["number"]), checks.whole(header["mean"])
                     weights = [checks.seconds(weight) for weight in checks.listed(header["weights"])]
-                    self._weights.setdefault(where, {})[host] = weights
+                    self._weights.setdefault(mean, {})[host] = weights
                 case "broken":
                     self._broken = max(self._broken, checks.whole(header["number"]))
                 case _:
@@ -251,7 +252,7 @@ class CommunicatorAgreement:
         with self._changed:
             self._keys[terms.number, key] = value
             self._changed.notify_all()
-        self._tell(terms.members, "key", value, number=terms.number, key=key)
+        self._tell(terms.members, "key", number=terms.number, key=key, value=value.hex())
 
     def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
         """The value that a member has set, once it has.

@@ -145,7 +145,11 @@ class MeanTransport(ABC):
         return {}
 
     def heard(self, host: int, message: Message) -> bool:
-        """Another host has said something over its link for mixes; False: that is not for this."""
+        """Another host has said something over its link for mixes; False: that is not for this.
+
+        Raises:
+            KeyError, TypeError, ValueError: it makes no sense.
+        """
         return False
 
     def lost(self, host: int) -> bool:

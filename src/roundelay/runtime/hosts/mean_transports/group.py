@@ -5,14 +5,17 @@ Each host sums its own learners' vectors, in rank order, and the library sums ov
 of the vector, as backward fills it. On a GPU buckets go there and back from the host's memory.
 
 There is one communicator a part of a segment, made at the first mean. When a host is lost, or the library fails, it is
-given up, and where `goes_on` says so the hosts that are left make another and repeat the mean under way without the
-lost host. Some may have completed that mean before: then the others are given theirs, so that all have the same. A
-library's call cannot always be ended: what it still writes goes into a buffer that nobody reads any more.
+given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may have
+completed that mean before: then the others are given theirs, so that all have the same. Whether a run goes on without
+a host is not for means to say. A library's call cannot always be ended: what it still writes goes into a buffer that
+nobody reads any more.
 
 Legend: P parameters.
 """
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,15 +50,13 @@ class GroupOptions:
     Attributes:
         library: which.
         address: of this host, at which the library listens.
-        seconds: that hosts wait for each other; also for a call of the library.
-        goes_on: hosts that are left go on without a lost one; else its loss ends the part.
+        seconds: that hosts wait for each other, for a call of the library, and for a mean that has failed.
         bucket: elements in one call; the same for all.
     """
 
     library: Library
     address: str
     seconds: float
-    goes_on: bool = False
     bucket: int = GROUP_BUCKET
 
 
@@ -117,7 +118,9 @@ class GroupTransport(MeanTransport):
     def __init__(self, agreement: CommunicatorAgreement, host: int, parameters: int, options: GroupOptions) -> None:
         self._agreement, self._host, self._parameters, self._options = agreement, host, parameters, options
         self._device = device_of_means(options.library)
-        self._staged = torch.empty(0 if self._device.type == "cpu" else options.bucket)  # on its way to a GPU
+        self._staged = torch.empty(
+            0 if self._device.type == "cpu" else min(options.bucket, parameters)
+        )  # on its way to a GPU
         self._communicator: _Communicator | None = None
         self._progress = MeansDone()
 
@@ -126,13 +129,14 @@ class GroupTransport(MeanTransport):
 
     def lost(self, host: int) -> bool:
         self._agreement.lost(host)
-        return self._options.goes_on
+        return True
 
     def close(self) -> None:
         if self._communicator is not None:
             self._communicator.end()
 
     def take(self, mean: LocalMean) -> None:
+        deadline = math.inf  # of a mean that has failed
         while self._progress.done < mean.number:
             try:
                 if self._communicator is None:
@@ -143,7 +147,8 @@ class GroupTransport(MeanTransport):
                 self._communicator.idle = True
             except CommunicatorBroken as broken:
                 self._abandon()
-                if not self._options.goes_on:
+                deadline = min(deadline, time.monotonic() + self._options.seconds)
+                if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._options.library} have ended: {broken}") from broken
 
     def _abandon(self) -> None:
