@@ -71,6 +71,12 @@ class Gathered:
     late: tuple[int, ...]
     left_out: tuple[int, ...]
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """Numbers of all learners together, by name."""
+        by_rank = {"counted": self.counted, "late": self.late, "left_out": self.left_out}
+        return {"closed": self.closed, **{name: sum(numbers) for name, numbers in by_rank.items()}}
+
 
 class Gatherings:
     """The rules, over the numbers in `table`. Times are seconds on the runtime's clock."""
