@@ -95,7 +95,7 @@ class Membership:
         self._liveness.mark([self.rank], True)
 
     def hold_life(self) -> None:
-        """Whoever knows how will say that this learner lives."""
+        """Hold this learner's life; the first host will say that it lives."""
         self._life.acquire()
 
     def come_back(self, prepare: Callable[[int], None]) -> None:

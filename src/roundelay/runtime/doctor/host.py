@@ -311,7 +311,7 @@ def secrets(asked: Asked) -> Iterator[Finding]:
 
 
 def scripts(_: Asked) -> Iterator[Finding]:
-    """What learners of somebody's script need."""
+    """Sockets and descriptors, for learners of somebody's script."""
     yield from attach()
 
 
