@@ -49,7 +49,7 @@ from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
-from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
+from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.vectors import make_vectors
 from roundelay.runtime.rows import adopt
 
@@ -216,8 +216,7 @@ class AttachedLearner:
         """
         if not self.begun:
             self._start()
-            publish(self.arena.queue.rounds, self.rank, int(self.arena.queue.rounds[self.rank]) + 1)
-            self._members.step_begun(self._segment)
+            self._members.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
         asked = self._asked()

@@ -240,8 +240,10 @@ class Membership:
         publish(self._ending, self.rank, number)
         self._bell.ring()
 
-    def step_begun(self, segment: int) -> None:
-        """Tell other hosts of this learner's round at once, if somebody who has ended the segment waits for it."""
+    def begin_round(self, segment: int) -> None:
+        """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""
+        rounds = self._arena.queue.rounds
+        publish(rounds, self.rank, int(rounds[self.rank]) + 1)
         if (self._ending >= segment).any():
             self._bell.ring()
 
