@@ -29,10 +29,11 @@ from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
+from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import World, read_world
+from roundelay.runtime.launch.world import World, live_folder, read_world
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -62,16 +63,14 @@ def attach(
             a gradient now are trained.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
             several, all of which are stepped in each iteration.
-        strategy: a name, as `roundelay train --strategy` takes, or a Strategy. "auto": the one that `roundelay advise`
-            puts first for this module and these machines; which and why is said.
+        strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
-            `encrypt`, `exchange_share`), and `listen`, the address at which this host listens.
+            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, where this host listens.
         resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
             for the first start of a command that is to go on by itself.
-        options: of the strategy, as `period=20`. Of "auto": `probe`, a function that computes one gradient, or
-            `seconds` of a step; `frames` of a minibatch, `examples` to the loss; `link`, the rate between hosts.
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`).
 
     Raises:
         UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
@@ -95,7 +94,8 @@ def attach(
         raise UserError(f"patience is {patience}: give seconds above 0.")
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
-    terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"))
+    live = made_folder(live_folder()) if 0 in world.here else ""
+    terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"), live=live)
     return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 

@@ -14,6 +14,8 @@ from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Later
 from roundelay.runtime.procs.backend import LearnerWork
 
+LayOut = Callable[[], Tensor]
+"""Answers with a gradient's vector, (P,)."""
 GRADIENTS = (Grad, GradMean)
 """Effects that a gradient answers."""
 NUMBERLESS = Minibatch(0, -1, 0, 0)
@@ -29,7 +31,7 @@ class LoopGradient(Gradient):
         lay_out: the vector (P,), as long as the answer that this gradient was given with is under way.
     """
 
-    def __init__(self, lay_out: Callable[[], Tensor], version: int, statistics: Statistics, weight: float) -> None:
+    def __init__(self, lay_out: LayOut, version: int, statistics: Statistics, weight: float) -> None:
         facts = {"lay_out": lay_out, "version": version, "statistics": statistics, "weight": weight}
         for name, value in facts.items():
             object.__setattr__(self, name, value)
@@ -50,7 +52,7 @@ class ExternalWork(LearnerWork):
         self._buffer = buffer
         self._drawn: Minibatch | Later | None = LATER
         self._examples: float | None = None
-        self._lay_out: Callable[[], Tensor] | None = None
+        self._lay_out: LayOut | None = None
 
     @property
     def weighs_first(self) -> bool:
@@ -60,7 +62,7 @@ class ExternalWork(LearnerWork):
         """The answer to the next Draw, once."""
         self._drawn = batch
 
-    def hand_in(self, examples: float, lay_out: Callable[[], Tensor] | None = None) -> None:
+    def hand_in(self, examples: float, lay_out: LayOut | None = None) -> None:
         """The answer to the next Grad, once: the mean gradient of so many examples. `lay_out` answers with its vector
         (P,); None: it is in the buffer."""
         self._examples, self._lay_out = examples, lay_out
