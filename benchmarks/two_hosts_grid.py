@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from two_hosts_learner import Way
 from two_hosts_loop import make_task
 from two_hosts_notes import done, last_words, speed
-from two_hosts_predicted import UNSHAPED, Link, steps_a_second
-from two_hosts_rivals import is_ours, missing, parsed
+from two_hosts_predicted import UNSHAPED, Link, share_of_never_talking
+from two_hosts_rivals import missing, parsed
 from two_hosts_table import Cell, Results, Setting
 from two_hosts_tasks import LossTask
 from two_hosts_trainings import variables
@@ -77,11 +76,10 @@ def grid(options: argparse.Namespace) -> str:
             cell.failed = f"package {lacking} is not installed"
         else:
             _measure(cell, task, begun, options)
-            if is_ours(mode) and cell.alone:
+            if cell.alone:
                 first, second = cell.alone[0]
                 seconds = 1 / first if slower > 1 else 2 / (first + second)
-                speed = steps_a_second(Way.of(mode), Link(rate, options.delay), parameters, seconds, slower)
-                cell.predicted = speed * seconds / (1 + 1 / slower)
+                cell.predicted = share_of_never_talking(mode, Link(rate, options.delay), parameters, seconds, slower)
             if previous is not None and cell.alone:
                 previous.alone.append(cell.alone[0])
             previous = cell if cell.alone else None

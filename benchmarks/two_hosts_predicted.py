@@ -6,10 +6,22 @@ from dataclasses import dataclass
 
 from two_hosts_learner import Way
 
+BATCH = 256
+"""Examples that a minibatch is said to have: throughput does not depend on it."""
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 UNSHAPED = "unshaped"
-ROUNDS = 2000
+ATTACHED = 1e-3, 6e-10
+"""Seconds that an attached step takes beside the loop's own, and a parameter of it (benchmarks/attach.py)."""
+LIKE = {
+    "ddp": "ssgd",
+    "decent-dp": "dpsgd:ring",
+    "torchft-localsgd": "bsp",
+    "torchft-diloco": "diloco",
+    "accelerate-localsgd": "bsp",
+    "hivemind": "bsp",
+}
+"""Strategies of ours that say as much as a rival does, and as often."""
 
 
 @dataclass(frozen=True)
@@ -39,35 +51,44 @@ class Link:
 
 
 def steps_a_second(way: Way, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float:
-    """Steps a second of both learners together, one on each host.
+    """Steps a second of both learners together, one on each host, by the model of links and processors that advice goes
+    by (docs/advice.md).
 
     Args:
         seconds: of a step of a learner that talks to nobody.
         slower: factor on those of the second learner.
     """
-    import talk
+    from roundelay.advice.candidates import Candidate
+    from roundelay.advice.throughput import StepWork, never_talking, speed
+    from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 
-    from roundelay.algorithms.codecs import CODECS
-    from roundelay.runtime.sim.cluster import (
-        Allreduce,
-        Compute,
-        Handicap,
-        Node,
-        VirtualCluster,
-        VirtualLink,
-        VirtualLinks,
-    )
-    from roundelay.simulation.timing import time_strategy
-    from roundelay.strategies import make_strategy, parse_strategy
-
-    strategy = talk.NeverTalk() if way.name == "never-talk" else make_strategy(*parse_strategy(way.name))
-    between = VirtualLink(latency=LATENCY + link.delay, bandwidth=link.bandwidth)
     cluster = VirtualCluster(
-        nodes=(Node(count=2),),
+        nodes=(Node(count=2, cores=1),),
         compute=Compute(seconds=seconds),
-        allreduce=Allreduce("ring"),
-        links=VirtualLinks(between=between),
-        model_bytes=CODECS[way.wire].bytes_of(parameters) / way.fragments,
+        links=VirtualLinks(between=VirtualLink(latency=LATENCY + link.delay, bandwidth=link.bandwidth)),
         stragglers=(Handicap(1, slower),) if slower > 1 else (),
     )
-    return time_strategy(strategy, cluster, talk.BATCH, ROUNDS).frames_per_second / talk.BATCH
+    work = StepWork(parameters, BATCH)
+    if way.name == "never-talk":
+        return never_talking(cluster, work) / BATCH
+    return speed(Candidate(way.name, way.wire, way.fragments), cluster, work).examples_per_second / BATCH
+
+
+def share_of_never_talking(mode: str, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float | None:
+    """Throughput over that of never talking, of a way of --to-loss; None: nothing is known of it.
+
+    Args:
+        seconds: of a step of the first learner on its own.
+    """
+    from roundelay.core.strategy_text import parse_strategy
+
+    way, step = Way.of(mode), seconds
+    name, options = parse_strategy(way.name)
+    if name in LIKE:
+        period = f",period={options['period']}" if "period" in options else ""
+        way = Way(LIKE[name] + period)
+    elif name == "alone":
+        return None
+    else:
+        step += ATTACHED[0] + ATTACHED[1] * parameters
+    return steps_a_second(way, link, parameters, step, slower) * seconds / (1 + 1 / slower)

@@ -84,11 +84,6 @@ def missing(mode: str) -> str:
     return "" if importlib.util.find_spec(package) else package
 
 
-def is_ours(mode: str) -> bool:
-    """True of a strategy of Roundelay, which goes through `attach`."""
-    return parsed(mode)[0] not in PACKAGES
-
-
 def parsed(mode: str) -> tuple[str, dict[str, Any]]:
     """Name and options of a way, without what is set between hosts."""
     from roundelay.core.strategy_text import parse_strategy

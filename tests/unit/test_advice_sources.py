@@ -8,8 +8,8 @@ import pytest
 
 import roundelay
 from roundelay.advice.from_run import read_facts
+from roundelay.advice.machines import Machines, cluster_of, link_of, probed_layers
 from roundelay.advice.measurements import bytes_per_second
-from roundelay.advice.probe import Machines, cluster_of, link_of, probed_layers
 from roundelay.advice.sources import Wanted, advise_on
 from roundelay.cli import main
 from roundelay.core.errors import UserError

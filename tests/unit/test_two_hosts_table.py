@@ -81,3 +81,15 @@ def test_rates_are_those_of_tc(monkeypatch: pytest.MonkeyPatch, rate: str, bytes
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     predicted = importlib.import_module("two_hosts_predicted")
     assert predicted.Link(rate).bandwidth == pytest.approx(bytes_a_second * predicted.PAYLOAD)
+
+
+def test_a_rival_is_predicted_as_our_strategy_that_says_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    predicted = importlib.import_module("two_hosts_predicted")
+    link, share = predicted.Link("100mbit"), predicted.share_of_never_talking
+    assert share("alone", link, 1000, 0.05) is None
+    model = 809_000
+    assert share("ddp", link, model, 0.05) == pytest.approx(0.05 / (0.05 + 4 * model / link.bandwidth), rel=0.02)
+    often, seldom = (share(f"accelerate-localsgd,period={period}", link, model, 0.05) for period in (10, 50))
+    assert often < share("torchft-diloco,period=50", link, model, 0.05) == seldom
+    assert share("bsp,period=50", link, model, 0.05) < seldom  # an attached step costs a little more

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from roundelay.acoustic import parse_straggler
 from roundelay.advice.advise import Advice, AdviceTask, advise
-from roundelay.advice.probe import Machines, probed_recipe, task_of_recipe
+from roundelay.advice.machines import Machines
+from roundelay.advice.probe import probed_recipe, task_of_recipe
 from roundelay.core.errors import UserError
 from roundelay.recipes.kept import read_kept
 from roundelay.recipes.recipe import Recipe, load_recipe

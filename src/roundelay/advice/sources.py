@@ -7,8 +7,9 @@ from typing import final
 
 from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.from_run import read_facts
+from roundelay.advice.machines import Machines, link_of, probed_layers
 from roundelay.advice.measurements import bytes_per_second
-from roundelay.advice.probe import Machines, link_of, probed_layers, probed_recipe
+from roundelay.advice.probe import probed_recipe
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import load_recipe

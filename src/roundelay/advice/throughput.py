@@ -12,13 +12,11 @@ from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.simulation.timing import Timed, time_strategy
 from roundelay.strategies.base import Strategy, Traits
-from roundelay.strategies.periodic import Blocks
 
 MINIBATCHES = 3_000
 """Simulated for a candidate, over all learners, where its period does not ask for more."""
-RESTART, IDLE_SECONDS = 1.3, 0.2
-"""Times as long as their bytes ask for do means between nodes take, of connections that have carried nothing for so
-many seconds: they begin slowly again, and both ends have work that nothing hides (docs/advice.md)."""
+RESTART = 1.3
+"""`VirtualLink.restart` between nodes, where a cluster does not say (docs/advice.md)."""
 PERIODS = 2
 """Periods simulated at least."""
 
@@ -76,7 +74,7 @@ def speed(candidate: Candidate, cluster: VirtualCluster, work: StepWork) -> Spee
         return Speed(_alone(cluster, work))
     strategy.check(cluster.learners)
     sent = CODECS[candidate.wire].bytes_of(round(work.parameters)) / candidate.fragments
-    busy = _after_pauses(strategy, cluster, work) if strategy.traits.synchronous else _with_carriers(cluster)
+    busy = as_hosts_do(cluster) if strategy.traits.synchronous else _with_carriers(cluster)
     found = _timed(strategy, replace(busy, model_bytes=sent), work)
     counts, steps = found.outcome.counts, 1.0
     if strategy.traits.paced_by_links and counts.exchanges.any():
@@ -110,13 +108,12 @@ def _alone(cluster: VirtualCluster, work: StepWork) -> float:
     return never_talking(one, work)
 
 
-def _after_pauses(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> VirtualCluster:
-    """The cluster as means between blocks have it, where blocks are long enough for connections to fall idle."""
-    if strategy.block * cluster.alone(work.frames) < IDLE_SECONDS or not isinstance(strategy, Blocks):
+def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
+    """The cluster whose connections between nodes begin slowly after a pause, unless it says how slowly itself."""
+    links = cluster.links
+    if links.between.restart != 1:
         return cluster
-    between = cluster.links.between
-    slower = replace(cluster.links, between=replace(between, bandwidth=between.bandwidth / RESTART))
-    return replace(cluster, links=slower)
+    return replace(cluster, links=replace(links, between=replace(links.between, restart=RESTART)))
 
 
 def _with_carriers(cluster: VirtualCluster) -> VirtualCluster:

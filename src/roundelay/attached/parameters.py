@@ -60,6 +60,7 @@ class Parameters:
         self.names = [name for name, _ in named]
         self.rounded: list[Tensor | None] = [None if p.dtype == torch.float32 else _contiguous(p) for p in self.all]
         """(T) What the module looks at in place of a float32 view."""
+        self._exact = self.alike = all(rounded is None for rounded in self.rounded)
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
         text = repr([(name, tuple(p.shape), str(p.dtype)) for name, p in named])
@@ -85,21 +86,23 @@ class Parameters:
         pairs = zip(views, self.rounded, strict=True)
         return [view if rounded is None else rounded for view, rounded in pairs]
 
-    def take_gradients(self, views: Sequence[Tensor], which: Sequence[int]) -> list[int]:
-        """Copy the gradients of the parameters numbered `which` into `views`; of which of them there was one.
+    def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
+        """The gradients of the parameters numbered `which`, those that there are, by number. Whether all of them lie as
+        views of a vector do, `alike` says afterwards.
 
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        found = []
+        found = dict[int, Tensor]()
+        self.alike = self._exact
         for number in which:
             gradient = self.all[number].grad
             if gradient is None:
                 continue
             if gradient.layout != torch.strided:
                 raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
-            views[number].copy_(gradient)
-            found.append(number)
+            self.alike = self.alike and gradient.is_contiguous()
+            found[number] = gradient
         return found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:

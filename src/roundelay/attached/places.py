@@ -28,6 +28,8 @@ class VectorPlace(ABC):
     """Vector for its gradient."""
     spare: Tensor
     """Free from the moment the learner has the gradient to the end of the update."""
+    together: bool
+    """True if `row` is the learner's row itself, and so beside the snapshot."""
 
     @abstractmethod
     def hand_in(self) -> None:
@@ -41,9 +43,15 @@ class VectorPlace(ABC):
     def end_update(self) -> bool:
         """Under the row's lock: the learner's row is to be what has become of `row`. True: the snapshot is, too."""
 
+    @abstractmethod
+    def restore(self) -> None:
+        """Under the row's lock, after an update that failed: the snapshot is to be as the learner's row."""
+
 
 class Here(VectorPlace):
     """The learner's vectors are on the device of the module."""
+
+    together = True
 
     def __init__(self, me: Me, gradient: Tensor) -> None:
         self.snapshot, self.row, self.gradient = me.snapshot().vector, me.x, gradient
@@ -56,9 +64,14 @@ class Here(VectorPlace):
     def end_update(self) -> bool:
         return False
 
+    def restore(self) -> None:
+        self.snapshot.copy_(self.row)
+
 
 class Away(VectorPlace):
     """The learner's vectors are in the memory of the host, but for the snapshot."""
+
+    together = False
 
     def __init__(self, me: Me, gradient: Tensor) -> None:
         self.snapshot = me.snapshot().vector
@@ -75,3 +88,6 @@ class Away(VectorPlace):
         self._row_there.copy_(self.row)
         self.snapshot.copy_(self.row)
         return True
+
+    def restore(self) -> None:
+        self.snapshot.copy_(self._row_there)

@@ -63,20 +63,27 @@ def attach(
             a gradient now are trained.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
             several, all of which are stepped in each iteration.
-        strategy: a name, as `roundelay train --strategy` takes, or a Strategy.
+        strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
-            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, the address at which this
-            host listens.
+            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, where this host listens.
         resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
             for the first start of a command that is to go on by itself.
-        options: of the strategy, as `period=20`.
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`).
 
     Raises:
         UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
             which rank.
     """
+    several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
+    between = dict(hosts or {})
+    world = read_world(listen=between.pop("listen", None))
+    if strategy == "auto":
+        from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
+
+        found = chosen_strategy(module, several, world, patience, None if resume is None else Path(resume), options)
+        strategy, between, options = found.strategy, {**found.hosts, **between}, {}
     if isinstance(strategy, Strategy):
         if options:
             raise UserError(f"options {', '.join(options)} are given beside a Strategy: give them to the Strategy.")
@@ -85,9 +92,6 @@ def attach(
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
     if not patience > 0:
         raise UserError(f"patience is {patience}: give seconds above 0.")
-    several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
-    between = dict(hosts or {})
-    world = read_world(listen=between.pop("listen", None))
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""

@@ -21,9 +21,11 @@ from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters
 from roundelay.attached.places import Away, Here, VectorPlace
 from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
+from roundelay.attached.updating import RowUpdates
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
+from roundelay.core.state import Gradient
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -32,7 +34,6 @@ from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World
-from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.strategies.periodic import Periodic
 
 log = logging.getLogger("roundelay")
@@ -85,17 +86,19 @@ class Steps:
         kind = Away if learner.where == "on the host, the module elsewhere" else Here
         self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
-        self._home, self._row, self._gradient, self._spare = (parameters.views(vector) for vector in places)
+        self._home, row, self._gradient, spare = (parameters.views(vector) for vector in places)
         self._watch = Watch(module, parameters, self.rank, self._place.snapshot)
         self.show_home()
         self.open, self.evaluating = True, False
         self.failure: BaseException | None = None
         self._given: set[int] = set()  # parameters by number whose gradients the step under way has
         self._asked: set[int] = set()  # optimizers by number that have been asked for it
+        self._waiting: dict[int, Tensor] | None = None  # gradients by number that nobody has asked for yet
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
         self._late: Changes | None = None  # made since this step began
         self._stepped, self._kind = False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
+        self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
         self._hooks = hook_into(module, self)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
         termination.listen()
@@ -127,12 +130,14 @@ class Steps:
             self._complete()
         if self.learner.begun:
             return
+        before = self.learner.me.snapshot_version
         self._take_over()
         with self.failing():
             point = self.learner.begin_step()
         self._handed_in_by = ""
         if point.data_ptr() == self._home[0].data_ptr():
-            self.show_home()
+            if self.learner.me.snapshot_version != before or not self._watch.shows(self._place.snapshot):
+                self.show_home()
         else:
             self._watch.show(point, self.parameters.views(point))
 
@@ -164,12 +169,17 @@ class Steps:
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
             self.begin_step()
-        found = self.parameters.take_gradients(self._gradient, which)
+        found, factor = self.parameters.gradients(which), stepper.unscaling
         self._asked.add(number)
         self._given.update(found)
         self._skip |= stepper.overflowed
-        if (factor := stepper.unscaling) is not None and found:
-            self.parameters.multiply_gradients([self._gradient[n] for n in found], found, factor)
+        if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
+            self._waiting = found
+            return
+        for n, gradient in found.items():
+            self._gradient[n].copy_(gradient)
+        if factor is not None and found:
+            self.parameters.multiply_gradients([self._gradient[n] for n in found], [*found], factor)
 
     def _complete(self, examples: float | None = None) -> None:
         """Takes the step: no other optimizer will be asked."""
@@ -177,9 +187,9 @@ class Steps:
             self._watch.check()
             self._note_late_changes()
             given = tuple(n in self._given for n in range(len(self.parameters.all)))
-            for view, there in zip(self._gradient, given, strict=True):
-                if not there:
-                    view.zero_()
+            lay_out = None if self._waiting is None else self._lay_out
+            if lay_out is None:
+                self._clear_missing()
             with self.failing():
                 if self._skip:
                     self.learner.answer_nothing(skip=True)
@@ -187,40 +197,40 @@ class Steps:
                     self._place.hand_in()
                     rate = float(self._steppers[0].optimizer.param_groups[0]["lr"])
                     weight = float(self.examples if examples is None else examples)
-                    self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint))
+                    self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint), lay_out)
                 self._carry_over(self._late)
+            if self._waiting is not None and not self._skip:
+                self._lay_out()  # the strategy keeps it for later
         finally:
-            self._given, self._asked, self._skip = set(), set(), False
+            self._given, self._asked, self._skip, self._waiting = set(), set(), False, None
             self._late, self._fingerprint = None, 0
         self._stepped = True
         self.completed += 1
         self.show_home()
 
-    def _update(self, gradient: Tensor, own: bool, given: Sequence[bool]) -> bool:
-        """The strategy's local update, under the row's lock: the user's optimizers on the row as it is now. True: and
-        the snapshot is as the row is."""
-        place = self._place
-        place.begin_update()
-        if self._late is not None:
-            self._late.add_to(place.row)
-            self._late = None
-        if own:
-            there = self._gradient
-        else:  # a copy, for the optimizer's hooks may change it, and the others read the mean too
-            place.spare.copy_(pinned(gradient))
-            there = self._spare
-        views = [view if has else None for view, has in zip(there, given, strict=True)]
-        try:
-            with self.parameters.updated(self._row, views):
-                for number, stepper in enumerate(self._steppers):
-                    if number in self._asked or any(given[n] for n in self.parameters.numbers(stepper.parameters)):
-                        stepper.step()
-            return place.end_update()
-        except BaseException:
-            place.snapshot.copy_(self.learner.me.x)
-            raise
-        finally:
-            self.parameters.show(self._home)
+    def _lay_out(self) -> Tensor:
+        """The gradient that waits in `.grad`, (P,), copied to where the learner has it."""
+        if self._waiting is None:
+            raise RuntimeError("a gradient was asked for after the step that it was for")
+        for number, gradient in self._waiting.items():
+            self._gradient[number].copy_(gradient)
+        self._clear_missing()
+        self._waiting = None
+        return self._place.gradient
+
+    def _clear_missing(self) -> None:
+        for number, view in enumerate(self._gradient):
+            if number not in self._given:
+                view.zero_()
+
+    def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
+        """The strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
+        late, self._late = self._late, None
+        alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.shows(self._place.snapshot)
+        if alike and self._updates.in_place(self._asked):
+            self._waiting = None
+            return True
+        return self._updates.on_row(gradient.vector, own, given, late, self._asked)
 
     # What others do to the module -------------------------------------------------------------------------------------
 
@@ -348,7 +358,7 @@ class Steps:
         self.parameters.show(self.parameters.views(vector))
         self.learner.leave(manner)
         self._hooks, self._steppers, self._late = [], [], None
-        del self._place, self._home, self._row, self._gradient, self._spare, self._watch
+        del self._place, self._home, self._gradient, self._watch, self._updates
 
     def _there(self, vector: Tensor) -> Tensor:
         """The vector on the module's device."""

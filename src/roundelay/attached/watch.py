@@ -47,6 +47,7 @@ class Watch:
         self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row; of a close watch
         self._kept_views = parameters.views(self._kept)
         self._at: list[Tensor] = []  # (T) what the module looks at
+        self._addresses: list[int] = []  # (T) of these
         self._vector, self._shown, self._close = vector, 0, True  # what it looks at, where it is not rounded
         self._always = any(rounded is not None for rounded in parameters.rounded)
         self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
@@ -64,13 +65,18 @@ class Watch:
         """Make the module look at `vector` (P,), cut into `views`, and remember what it shows."""
         self._parameters.show(views)
         self._at, self._vector = self._parameters.shown(views), vector
+        self._addresses = [at.data_ptr() for at in self._at]
         self._shown += 1
         self._close = self._always or self._said or self._shown <= CLOSE
         if self._close:
             self._kept.copy_(vector)
         else:
-            self._sampled = vector[self._sample]
+            self._sampled = vector.index_select(0, self._sample)
             self._versions = [p._version for p in self._parameters.all]
+
+    def shows(self, vector: Tensor) -> bool:
+        """True if the module looks at `vector`, as it was made to, and nothing there is rounded."""
+        return self._vector is vector and not self._always and self._looks_there()
 
     def check(self) -> None:
         """Checks that the parameters are those that were attached.
@@ -91,6 +97,8 @@ class Watch:
                     f"rank {self._rank}: parameter {name} requires a gradient now, and did not when the module was "
                     f"attached: the other learners would not hear of it. {ATTACH_AGAIN}"
                 )
+        if self._looks_there():
+            return
         for name, p, at in zip(self._parameters.names, self._parameters.all, self._at, strict=True):
             if p.data_ptr() != at.data_ptr() and (p.shape, p.dtype, p.device) != (at.shape, at.dtype, at.device):
                 raise UserError(
@@ -139,23 +147,28 @@ class Watch:
             )
 
     def _differences(self, counters: bool = True) -> "Differences":
-        values = [
-            at if p.data_ptr() == at.data_ptr() else p.detach()
-            for p, at in zip(self._parameters.all, self._at, strict=True)
-        ]
+        values = self._at
+        if not self._looks_there():
+            values = [
+                at if p.data_ptr() == at.data_ptr() else p.detach()
+                for p, at in zip(self._parameters.all, self._at, strict=True)
+            ]
         if not self._close:
             return {number: (values[number].clone(), None) for number in self._suspects(values, counters)}
         before = [kept.to(value.dtype) for kept, value in zip(self._kept_views, values, strict=True)]
         pairs = enumerate(zip(values, before, strict=True))
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
 
+    def _looks_there(self) -> bool:
+        """True if every parameter looks at what it was shown."""
+        return [p.data_ptr() for p in self._parameters.all] == self._addresses
+
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
         """Parameters that look elsewhere, were written to by name, or differ where they are sampled."""
         found = {number for number, at in enumerate(self._at) if values[number] is not at}
-        if counters:
-            now = [p._version for p in self._parameters.all]
+        if counters and (now := [p._version for p in self._parameters.all]) != self._versions:
             found |= {number for number, before in enumerate(self._versions) if now[number] != before}
-        sample = self._vector[self._sample]
+        sample = self._vector.index_select(0, self._sample)
         if not _same_bits(sample, self._sampled):
             different = sample.view(torch.int32) != self._sampled.view(torch.int32)
             found |= set(self._owner[different.nonzero().flatten().cpu()].tolist())

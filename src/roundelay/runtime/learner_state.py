@@ -159,6 +159,16 @@ class LearnerState(Me):
         self.row.trace.note(Kind.READ, mine=self._snapshot_version)
         return Snapshot(self._snapshot.vector, self._snapshot_version)
 
+    @property
+    def snapshot_version(self) -> int:
+        """Version of the row that the last snapshot is of; negative: there is none that is still like it."""
+        return self._snapshot_version
+
+    @property
+    def snapshot_is_row(self) -> bool:
+        """Under the row's lock, in an update too: True if nobody has written the row since the last snapshot."""
+        return self._snapshot_version == self.row.version
+
     def step(self, gradient: Gradient) -> None:
         row = self.row
         if self._plan is not None and not self.counts.steps[self.rank] % MEASURED:
@@ -183,6 +193,8 @@ class LearnerState(Me):
         mixing = RowOperation(row, deferred.theirs, deferred.request) if deferred is not None else None
         if mixing is None:
             row.begin()
+        else:
+            self._snapshot_version = -1
         exchanging = self._step.take(gradient, self.learning_rate, mixing)
         if mixing is not None and deferred is not None:
             version = mixing.end()

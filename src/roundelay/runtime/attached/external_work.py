@@ -3,6 +3,9 @@
 Legend: P parameters.
 """
 
+from collections.abc import Callable
+from typing import Any, final
+
 from torch import Tensor
 
 from roundelay.core.effects import Grad, GradMean
@@ -11,17 +14,45 @@ from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Later
 from roundelay.runtime.procs.backend import LearnerWork
 
+LayOut = Callable[[], Tensor]
+"""Answers with a gradient's vector, (P,)."""
+GRADIENTS = (Grad, GradMean)
+"""Effects that a gradient answers."""
 NUMBERLESS = Minibatch(0, -1, 0, 0)
 """A minibatch of somebody else's: how many examples it has, its gradient says."""
 
 
+@final
+class LoopGradient(Gradient):
+    """The loop's own gradient, whose vector is laid out when somebody asks for it: most strategies never do, and a copy
+    costs two passes over its elements.
+
+    Args:
+        lay_out: the vector (P,), as long as the answer that this gradient was given with is under way.
+    """
+
+    def __init__(self, lay_out: LayOut, version: int, statistics: Statistics, weight: float) -> None:
+        facts = {"lay_out": lay_out, "version": version, "statistics": statistics, "weight": weight}
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:  # of what is not there yet
+        if name != "vector":
+            raise AttributeError(name)
+        vector = self.__dict__["lay_out"]()
+        object.__setattr__(self, name, vector)
+        return vector
+
+
 class ExternalWork(LearnerWork):
-    """Answers LATER until the loop has begun a minibatch, or has the gradient of one in `buffer` (P,)."""
+    """Answers LATER until the loop has begun a minibatch, or has the gradient of one, (P,), which lies in `buffer` or
+    can be laid out."""
 
     def __init__(self, buffer: Tensor) -> None:
         self._buffer = buffer
         self._drawn: Minibatch | Later | None = LATER
         self._examples: float | None = None
+        self._lay_out: LayOut | None = None
 
     @property
     def weighs_first(self) -> bool:
@@ -31,9 +62,10 @@ class ExternalWork(LearnerWork):
         """The answer to the next Draw, once."""
         self._drawn = batch
 
-    def hand_in(self, examples: float) -> None:
-        """The answer to the next Grad, once: the buffer holds the mean gradient of so many examples."""
-        self._examples = examples
+    def hand_in(self, examples: float, lay_out: LayOut | None = None) -> None:
+        """The answer to the next Grad, once: the mean gradient of so many examples. `lay_out` answers with its vector
+        (P,); None: it is in the buffer."""
+        self._examples, self._lay_out = examples, lay_out
 
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
         found, self._drawn = self._drawn, LATER
@@ -43,4 +75,8 @@ class ExternalWork(LearnerWork):
         examples, self._examples = self._examples, None
         if examples is None:
             return LATER
-        return Gradient(self._buffer, effect.at.version, Statistics(round(examples)), examples)
+        lay_out = self._lay_out or (lambda: self._buffer)
+        statistics = Statistics(round(examples))
+        if isinstance(effect, GradMean):  # the others read the buffer
+            return Gradient(lay_out(), effect.at.version, statistics, examples)
+        return LoopGradient(lay_out, effect.at.version, statistics, examples)

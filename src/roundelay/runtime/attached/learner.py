@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Draw, Effect, Grad, GradMean
+from roundelay.core.effects import Draw, Effect
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
-from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
+from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
@@ -190,7 +190,7 @@ class AttachedLearner:
     @property
     def begun(self) -> bool:
         """Is a gradient being waited for?"""
-        return not self._gone and isinstance(self._engine.pending, Grad | GradMean)
+        return not self._gone and isinstance(self._engine.pending, GRADIENTS)
 
     def _asked(self) -> Effect[Any] | None:
         return self._engine.pending
@@ -220,22 +220,22 @@ class AttachedLearner:
             self._work.hand_out(NUMBERLESS)
             self._go_on()
         asked = self._asked()
-        assert isinstance(asked, Grad | GradMean)
+        assert isinstance(asked, GRADIENTS)
         return asked.at.vector
 
-    def answer(self, examples: float, learning_rate: float, vote: Vote) -> None:
-        """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`: go on, up to
-        the next minibatch.
+    def answer(self, examples: float, learning_rate: float, vote: Vote, lay_out: LayOut | None = None) -> None:
+        """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`, or is laid out
+        when somebody asks for it: go on, up to the next minibatch.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
-            UserError: in a mean of gradients, another learner's parameters were changed by hand and these were not.
+            UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
         assert self.begun
         self._look()
         self.me.learning_rate = learning_rate
         self._update.vote(examples, vote)
-        self._work.hand_in(examples)
+        self._work.hand_in(examples, lay_out)
         self._go_on()
         self.me.snapshot()
 

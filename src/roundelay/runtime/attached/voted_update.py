@@ -12,6 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
 from roundelay.runtime.attached.entering import AttachTerms
+from roundelay.runtime.attached.external_work import LoopGradient
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -20,7 +21,7 @@ from roundelay.runtime.procs.memory.bell import bell_of_session
 EMPTY_WEIGHT = 1e-30
 """Weight of an empty minibatch: where all are empty, a mean is still one."""
 
-Update = Callable[[Tensor, bool, Sequence[bool]], bool]
+Update = Callable[[Gradient, bool, Sequence[bool]], bool]
 
 
 class VotedUpdate:
@@ -65,8 +66,8 @@ class VotedUpdate:
             MemberLost: somebody died who gave to the mean, as far as others know, and whose vote never came.
             UserError: another learner's parameters were changed by hand and these were not.
         """
-        if gradient.vector is self._buffer:
-            return self._examples >= 2 * EMPTY_WEIGHT and self._update(gradient.vector, True, self._vote.given)
+        if isinstance(gradient, LoopGradient) or gradient.vector is self._buffer:
+            return self._examples >= 2 * EMPTY_WEIGHT and self._update(gradient, True, self._vote.given)
         if self._means.total < 2 * EMPTY_WEIGHT * len(self._everyone):
             return False
         asked = self._asked()
@@ -74,7 +75,7 @@ class VotedUpdate:
         group = asked.group if isinstance(asked, GradMean) else self._everyone
         round_ = self._round - late
         if not round_:  # of the segment before
-            return self._update(gradient.vector, False, (True,) * self._terms.tensors)
+            return self._update(gradient, False, (True,) * self._terms.tensors)
         self._counted = True
         self._patience.until(
             lambda: self._have_voted(group, round_),
@@ -84,7 +85,7 @@ class VotedUpdate:
         )
         together = votes.count(self._arena, group, round_, self._terms.tensors)
         self._check_changes(group, round_)
-        return not together.skip and self._update(gradient.vector, False, together.given)
+        return not together.skip and self._update(gradient, False, together.given)
 
     def _have_voted(self, group: Sequence[int], round_: int) -> bool:
         """

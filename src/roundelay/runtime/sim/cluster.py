@@ -106,16 +106,20 @@ class VirtualLink:
     """A message of M bytes is under way for latency + M / bandwidth seconds.
 
     shared: all transfers over it go one after another; inside a node it is then a bus, between nodes the one network
-    interface of each node.
+    interface of each node. restart: a mean of models after `idle` seconds without one takes so many times as long.
     """
 
     latency: float = 0.0
     bandwidth: float = math.inf
     shared: bool = False
+    restart: float = 1.0
+    idle: float = 0.2
 
     def check(self, where: str) -> None:
         """Raise UserError for what cannot be."""
-        _not_negative(f"{where}.latency", self.latency)
+        for name in ("latency", "idle"):
+            _not_negative(f"{where}.{name}", getattr(self, name))
+        _above_zero(f"{where}.restart", self.restart)
         if not self.bandwidth > 0:
             raise UserError(f"{where}.bandwidth is {self.bandwidth}: give bytes per second, above 0 (.inf: no limit).")
 
@@ -211,13 +215,12 @@ class VirtualCluster:
     exchange     measured seconds of one exchange, instead of what follows from the links
     allreduce    how means are made
     mix          measured seconds of one mix with all neighbours, instead of what follows from links or `exchange`
-    background   what a learner begins goes on while it computes; false: it does it itself, as where all rows are memory
-                 of one host. Then an exchange is done when it is begun, and a mean when it is waited for
+    background   what a learner begins goes on while it computes; false: it does it itself, as it does on one host
     centre_node  the node that holds the centre row (the parameter server), if the strategy has one
     model_bytes  the size of a row on the wire; None: 4 bytes a parameter
     stragglers   learners that are slow, and when
     deaths       learners that stop at a moment
-    joins        learners that come, or come back: one without an earlier death is not there from the beginning
+    joins        learners that come, or come back: without an earlier death they are not there at first
     """
 
     name: str = "one node"

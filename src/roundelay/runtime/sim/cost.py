@@ -156,6 +156,7 @@ class Prices:
         self._block = [-1] * learners
         self._factors: list[list[float]] = [[]] * learners
         self._traced: list[list[float]] = [[]] * learners
+        self.restarts = cluster.links.between.restart != 1
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
         self._reaches: dict[tuple[str, str, bool, int], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
@@ -285,6 +286,13 @@ class Prices:
             else:
                 self._other_means[group, codec, fragments] = known
         return known
+
+    def rested(self, group: tuple[int, ...], cost_ns: int, idle_ns: int) -> int:
+        """A mean of models that costs so much, after its group has had none for so long."""
+        link = self.cluster.links.between
+        if link.restart == 1 or idle_ns < nanoseconds(link.idle) or len({self.places[rank] for rank in group}) == 1:
+            return cost_ns
+        return round(link.restart * cost_ns)
 
     def _mean(self, group: tuple[int, ...], size: float, fragments: int) -> float:
         if len(group) < 2:

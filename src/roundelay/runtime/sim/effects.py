@@ -33,6 +33,9 @@ from roundelay.runtime.sim.roles import InForeground, LearnerCoroutine, Meeting,
 from roundelay.runtime.sim.timed import TimedLearner
 from roundelay.runtime.sim.work import Work
 
+NEVER_NS = 1 << 62
+"""Longer than anything rests."""
+
 
 class VirtualEffects:
     """Runs the coroutines of all learners of a virtual cluster.
@@ -69,6 +72,7 @@ class VirtualEffects:
         """Nothing is under way at this time."""
         self.clock = Clock(now_ns)
         self._busy_until = [now_ns] * self._prices.resources
+        self._carried: dict[tuple[int, ...], int] = {}  # by group, the time at which its last mean of models was there
         self.lives = Lives(self._virtual, self._prices, now_ns)
 
     def begin_segment(self, work: Work) -> None:
@@ -254,6 +258,10 @@ class VirtualEffects:
             return
         mean, waiting = complete
         cost = self._prices.mean_ns(group, codec, fragment.of)
+        if self._prices.restarts and type(effect) is Mean:
+            now = self.clock.now_ns
+            cost = self._prices.rested(group, cost, now - self._carried.get(group, -NEVER_NS))
+            self._carried[group] = now + cost
         for someone in waiting:
             self.clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
 
