@@ -75,6 +75,9 @@ class Training(HostOptions):
     encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
                     take; 1: as often as the link allows
+    means           way of means over hosts: chain (the bits of one host), gloo or nccl (faster, equal to rounding,
+                    unprotected), or auto: nccl between GPUs on a trusted network, else chain
+    trusted_network  whoever can reach the network between hosts may read and change what gloo and nccl send
     """
 
     strategy: str = "sgd"

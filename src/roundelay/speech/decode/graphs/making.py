@@ -52,6 +52,7 @@ _WAY_OUT = (
     "Make the graph of a smaller grammar, and rescore what it finds with the large one: decode.rescore=FILE, and "
     "decode.prune=1e-7 or higher cutoffs or a pruned decode.arpa for the graph (docs/decoding.md)."
 )
+_MANY_WORDS, _FEW_HEARD = 5_000, 10  # words of a dictionary, and how many times those of the sentences
 _LARGE = 20_000  # words of text, above which a process of its own pays
 
 
@@ -250,7 +251,20 @@ def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
         model, threshold = found.model, job.options.estimator.prune
         return prune(model, threshold, share_of_histories(model)) if threshold else model, found.describe()
-    return estimate_with(job.options.estimator, _sentences(job), lexicon.words), ""
+    return estimate_with(job.options.estimator, _sentences(job), lexicon.words), _unheard(job, lexicon)
+
+
+def _unheard(job: GraphJob, lexicon: Lexicon) -> str:
+    """A remark on a dictionary of which the sentences have next to nothing; empty if they have enough."""
+    if job.options.text:
+        return ""
+    heard = {word for text in job.transcripts for word in text.split() if word in lexicon}
+    if len(lexicon.words) < max(_MANY_WORDS, _FEW_HEARD * len(heard)):
+        return ""
+    return (
+        f"The training transcripts have {len(heard):,} of the {len(lexicon.words):,} words, and all others are equally "
+        "likely: decode.vocabulary=1 takes words of the transcripts alone, decode.text=[FILE] sentences with others."
+    )
 
 
 def _sentences(job: GraphJob) -> Iterator[list[str]]:
