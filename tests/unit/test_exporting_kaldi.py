@@ -1,5 +1,6 @@
 """Networks in Kaldi's terms: read by an independent reader, their log-likelihoods are those that `decode` searches."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ from roundelay.exporting.kaldi.nnet3 import Network
 from roundelay.exporting.kaldi.writing import save_model
 from roundelay.exporting.utterance import utterance_scores
 from roundelay.speech.features.store import StoredPart
-from roundelay.speech.hmm.formats.kaldi_model import read_transition_model
-from roundelay.speech.hmm.formats.to_kaldi import export_transition_model
-from roundelay.speech.hmm.tree import untied
+from roundelay.speech.hmm.formats.kaldi_model import (
+    PDF_CLASS,
+    Answer,
+    EventMap,
+    Question,
+    TableMap,
+    read_transition_model,
+)
+from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, export_tree
+from roundelay.speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf, Split, untied
 from roundelay.speech.models.dnn import DnnConfig
 from roundelay.speech.models.network import AcousticNetwork
 from roundelay.speech.trained import AcousticModel
@@ -130,6 +138,34 @@ def test_silence_of_five_states_has_all_ways_through_it(tmp_path: Path) -> None:
     path = tmp_path / "final.mdl"
     save_model(path, model, Network(), np.zeros(1))
     assert list(read_transition_model(path).tuples) == [(*one, one[2]) for one in read_model(path).triples]
+
+
+@pytest.mark.parametrize("context", [2, 3])
+def test_a_tree_may_ask_for_the_phone_itself(context: int) -> None:
+    """Phones that share a root are told apart by a question about their own place in the word."""
+    nodes = (
+        Split(OWN, frozenset({2}), 1, 2),  # the first state of phones 2 and 3
+        Split(LEFT, frozenset({0, 1}), 3, 4),
+        Split(RIGHT, frozenset({3}), 5, 6) if context == 3 else Split(LEFT, frozenset({3}), 5, 6),
+        *map(Leaf, range(6)),
+    )
+    roots = ((7, 7, 7), (0, 8, 8), (0, 8, 8))
+    tree = DecisionTree(("SIL", "A_B", "A_E"), context, roots, nodes)
+    theirs, table = export_tree(tree), tree.tying().table
+    for left, phone, right, state in itertools.product(range(4), range(1, 4), range(4), range(3)):
+        told = {0: left, 1: phone, 2: right, PDF_CLASS: state}
+        assert answer(theirs.to_pdf, told) == table[left, phone, right, state]
+
+
+def answer(node: EventMap | None, told: dict[int, int]) -> int:
+    """The pdf of a phone between its neighbours, as Kaldi finds it."""
+    while not isinstance(node, Answer):
+        if isinstance(node, TableMap):
+            node = node.entries[told[node.key]]
+        else:
+            assert isinstance(node, Question)
+            node = node.yes if told[node.key] in node.values else node.no
+    return node.pdf
 
 
 def test_global_statistics_have_mean_and_variance_of_the_average_speaker() -> None:

@@ -5,7 +5,7 @@ OUT/tree, phones.txt    tied states as Kaldi's decision tree
 OUT/cmvn_opts           options of apply-cmvn, as steps/nnet3/decode.sh takes them
 OUT/graph/              HCLG.fst with transition-ids, words.txt, phones.txt and what belongs to them
 OUT/conf/fbank.conf     options of the features; decode.conf: of the search; online.conf, model.conf: of live decoders
-OUT/am/final.mdl        the same network for vosk, which takes off the mean of what has been heard so far
+OUT/am/final.mdl        the same network for vosk, which takes off a mean but does not divide
 OUT/global_cmvn.stats   of the average speaker, which live decoders begin with; also in am/
 OUT/about.json          all of this for programs
 """
@@ -49,6 +49,8 @@ from roundelay.speech.search.beam import FEWEST_ACTIVE
 from roundelay.speech.trained import AcousticModel, load_model
 
 FINAL, GLOBAL = "final.mdl", "global_cmvn.stats"
+VOSK_GRAPH_SCALE = 0.9
+"""By which vosk multiplies costs of the graph before it takes the best words of a lattice (src/recognizer.cc)."""
 WHOLE = 1_000_000
 """Frames a chunk, of networks that read whole utterances."""
 
@@ -183,7 +185,8 @@ def _write_options(out: Path, packed: PackedModel, features: str, live: bool, no
     if not live:
         return
     spoken = {**beams, "frame-subsampling-factor": 1, "endpoint.silence-phones": SILENCE}
-    write_text(out / "model.conf", option_lines(spoken))
+    for_vosk = {"acoustic-scale": VOSK_GRAPH_SCALE * search.scale}  # so that the two are to each other as they should
+    write_text(out / "model.conf", option_lines({**spoken, **for_vosk}))
     online: dict[str, object] = {**spoken, "feature-type": "fbank", "fbank-config": "conf/fbank.conf"}
     if normalised:
         write_text(out / "online_cmvn.conf", option_lines({"norm-means": "true", "norm-vars": "true"}))
