@@ -182,6 +182,7 @@ def test_two_hosts_are_one_bit_for_bit() -> None:
     """The bits are equal where they do not depend on timing. The last test here: both have run by now."""
     one, two = run("here"), run("hosts")
     here = {f"every {name}" for name, strategy in STRATEGIES.items() if strategy.traits.one_host}
+    here |= {"block momentum bmuf,quorum=2"}
     here |= {f"resumed {name}" for name in attached_resuming.SYNCHRONOUS if name not in attached_resuming.SOME}
     assert set(one) - set(two) == here
     timed = [name for name, strategy in STRATEGIES.items() if not strategy.traits.synchronous]

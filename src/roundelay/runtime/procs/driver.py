@@ -109,7 +109,9 @@ class ProcsRuntime(Runtime):
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
-        self._collectives = means_between_devices(cluster, device, library, recorded=trace is not None)
+        self._collectives = means_between_devices(
+            cluster, device, library, trace is not None, self._on_devices is not None
+        )
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         self.cluster_rows = ClusterRows(cluster, arena, self.here, learner.initial())
         arena.liveness.alive[:] = 1
@@ -123,6 +125,7 @@ class ProcsRuntime(Runtime):
         self._deaths = replace(deaths, policy="stop") if synchronous else deaths
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
+        self._parts = 0
         if trace:
             facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
             self._recorder = Recorder(trace, facts, self.state())
@@ -202,8 +205,10 @@ class ProcsRuntime(Runtime):
         self._gatherings.begin_part(wall_clock())
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
+        self._parts += 1
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
         self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
+        self._orders["part"] = self._parts
         self._promote(wanted)
         prepare()
         answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
