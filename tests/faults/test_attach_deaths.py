@@ -1,5 +1,6 @@
 """Learners of somebody else's training loop that die, or never come."""
 
+import json
 import secrets
 import select
 import signal
@@ -61,14 +62,26 @@ def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
     until(lambda: not started(str(tmp_path)))
 
 
-def test_a_host_that_is_lost_keeps_nobody_waiting_and_without_the_first_all_end(
+def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the one after that, when that is lost too."""
     monkeypatch.setenv(OURS, str(tmp_path))
-    with HostsOfLearners((1, 1, 1), (str(attached_lost.__file__),)) as hosts:
-        said, _ = hosts.end(0, 2)
+    with HostsOfLearners((1, 1, 1), (str(attached_lost.__file__), "adpsgd", str(tmp_path))) as hosts:
+        said, _ = hosts.end(0, 1)
     found = reports(said)["lost"]
-    assert found[0]["living"] == found[1]["living"] == [0, 1]
+    assert found.keys() == {2}
+    assert (found[2]["living"], found[2]["error"]) == ([2], "")
+    dead = [number for rank in range(2) for number in json.loads((tmp_path / f"{rank}").read_text())]
+    assert sorted([*dead, *found[2]["trained"]]) == list(range(attached_lost.EXAMPLES))
+    until(lambda: not started(str(tmp_path)))
+
+
+def test_a_centre_is_lost_with_the_first_host_and_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OURS, str(tmp_path))
+    with HostsOfLearners((1, 1), (str(attached_lost.__file__), "asgd", str(tmp_path))) as hosts:
+        said, _ = hosts.end(0)
+    found = reports(said)["lost"]
     assert found[1]["error"] == "learner 0 died: its host, which leads the others, is lost"
     until(lambda: not started(str(tmp_path)))
 

@@ -1,18 +1,31 @@
-"""Run as the learners of three hosts by tests/faults/test_attach_deaths.py: the third is lost as a whole, and then the
-first."""
+"""Run as the learners of three hosts by tests/faults/test_attach_deaths.py: the first is lost as a whole, and then the
+second, which leads by then."""
 
+import json
 import os
 import signal
-import time
+import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 from roundelay.attached import Session
 from roundelay.runtime.attached.hosts.starting import host_process
+from roundelay.runtime.attached.hosts.succession import may_be_led_by_another
+from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.base import LearnerDied
 from support.launched import report
+from support.until import until
+
+EXAMPLES, BATCH = 120, 4
+LAST = {0: 3, 1: 6}
+"""Minibatches after which a learner's host is lost, by its rank."""
+DRAWN = {0: 4 + 3 + 3, 1: 4 + 7 + 6 - 1}
+"""Minibatches of the epoch that are drawn by then, one of them twice."""
 
 
 def lose_host() -> None:
@@ -21,33 +34,46 @@ def lose_host() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def step(session: Session) -> None:
-    torch.autograd.backward(session.module(torch.ones(1, 1)).mean())
-    session.step()
-    time.sleep(0.01)
+def drawn(session: Session) -> int:
+    """Minibatches that are drawn, as far as this host has heard."""
+    return int(session._learner.arena.view(PassTables).next_index.max())
 
 
-def main() -> None:
-    model = nn.Linear(1, 1)
-    session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=1e-3), "adpsgd", patience=60)
-    while 2 in session.living:
-        step(session)
-        if session.rank == 2 and session.steps == 5:
-            lose_host()
-    living, error = list(session.living), ""
+def main(strategy: str, folder: Path) -> None:
+    data, model = TensorDataset(torch.arange(EXAMPLES)), nn.Linear(1, 1)
+    session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=1e-3), strategy, patience=60)
+    loader: DataLoader[Any] = DataLoader(data, batch_sampler=session.sampler(data, BATCH))
+    trained: list[int] = []
+    error = ""
     try:
+        for number, (numbers,) in enumerate(loader):
+            torch.autograd.backward(model(numbers[:, None].float() / EXAMPLES).mean())
+            for victim, last in LAST.items():
+                said = folder / f"next-knows-{victim}"
+                if number == last and session.rank == victim:
+                    (folder / f"{victim}").write_text(json.dumps(trained))
+                    until(said.exists)
+                    lose_host()
+                if number == last - 1 and session.rank > victim:  # so that there is something left to draw
+                    if session.rank == victim + 1:
+                        if may_be_led_by_another(session.strategy):
+                            until(lambda victim=victim: drawn(session) == DRAWN[victim])  # type: ignore[misc]
+                        said.touch()
+                    until(lambda victim=victim: victim not in session.living)  # type: ignore[misc]
+            session.step()
+            trained += numbers.tolist()
+            if number == LAST[0]:
+                with session.consensus():
+                    pass
         with session.consensus():
             pass
-        if session.rank == 0:
-            report(law="lost", rank=0, living=living)
-            lose_host()
-        while True:
-            step(session)
     except LearnerDied as found:
         error = str(found)
+        session.abandon()
+    living = list(session.living)
     session.close()
-    report(law="lost", rank=session.rank, living=living, error=error)
+    report(law="lost", rank=session.rank, living=living, trained=trained, error=error)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -21,15 +21,16 @@ FIRST_HOST_LOST, PROCESS_FAILED = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """The process publishes `conducted`, `over`, `answered` and `let_in`, and writes `drawn`; a learner writes its own
-    items of `key` and `pieces`, then publishes `asked`, and of `process`, then publishes `back`."""
+    """The process publishes `conducted`, `over`, `leads`, `answered` and `let_in`, and writes `drawn`; a learner
+    writes its own items of `key` and `pieces`, then publishes `asked`, and of `process`, then publishes `back`."""
 
-    PUBLISHED = ("conducted", "over", "asked", "answered", "back", "let_in")
+    PUBLISHED = ("conducted", "over", "leads", "asked", "answered", "back", "let_in")
 
     conducted: Integers = table(1)
     """Number of the last meeting that the first host has conducted: the model to evaluate is here, and all that
     learners show."""
     over: Integers = table(1)  # 0, or the reason why learners of other hosts will not be heard of again
+    leads: Integers = table(1)  # 1: this host leads the session
     key: Integers = table(L, 3)  # The pass that a learner wants to draw from
     pieces: Integers = table(L)  # Number of minibatches in it
     asked: Integers = table(L)  # Number of a learner's last request for a minibatch

@@ -135,8 +135,34 @@ def give_back(arena: Arena, rank: int) -> None:
     """Under the queue lock: what a dead learner held is for others to draw, unless it died before that was out."""
     tables = arena.view(PassTables)
     slot, index = (int(number) for number in tables.held[rank])
-    returned = tables.returned[slot]
-    if index >= 0 and index < tables.next_index[slot] and index not in returned[1 : 1 + returned[0]]:
+    if index >= 0 and index < tables.next_index[slot]:
+        _return(tables.returned[slot], index)
+    tables.held[rank] = NONE
+
+
+def _return(returned: Integers, index: int) -> None:
+    """Let a minibatch be drawn again."""
+    if index not in returned[1 : 1 + returned[0]] and returned[0] + 1 < len(returned):
         returned[0] += 1
         returned[returned[0]] = index
-    tables.held[rank] = NONE
+
+
+def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequence[int]) -> None:
+    """Go on where a copy of the tables of another host is, which may lack the last draws: what living learners were
+    `given` (rank, pass, minibatch), each in turn, is not drawn again; what `lost` ones held, or was given to nobody who
+    lives, is."""
+    with arena.queue_lock:
+        tables = arena.view(PassTables)
+        for _, key, index in sorted(given, key=lambda one: one[2]):
+            slot = _slot(tables, key)
+            returned, following = tables.returned[slot], tables.next_index
+            for missing in range(int(following[slot]), index):
+                _return(returned, missing)
+            following[slot] = max(int(following[slot]), index + 1)
+            again = [one for one in returned[1 : 1 + returned[0]].tolist() if one != index]
+            returned[0] = len(again)
+            returned[1 : 1 + len(again)] = again
+        for rank, key, index in given:
+            tables.held[rank] = _slot(tables, key), index
+        for rank in lost:
+            give_back(arena, rank)

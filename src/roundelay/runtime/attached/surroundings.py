@@ -225,8 +225,9 @@ class SeveralHosts(Surroundings):
         return model_to_evaluate(self._arena, self._here)
 
     def leads(self, members: Membership) -> bool:
-        """All of it is on the first host."""
-        return 0 in self._here and self._rank == next(rank for rank in members.living if rank in self._here)
+        """All of it is on the host that leads."""
+        lowest = next(rank for rank in members.living if rank in self._here)
+        return bool(self._between.leads[0]) and self._rank == lowest
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
         if 0 in self._here:  # passes are in this arena

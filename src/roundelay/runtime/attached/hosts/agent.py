@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, final
 
@@ -10,6 +11,13 @@ from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.hosts.succession import (
+    KnownHosts,
+    Recent,
+    enter_replica,
+    has_ended,
+    may_be_led_by_another,
+)
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.agent import find_coordinator
@@ -38,6 +46,9 @@ class SessionAgent:
         self._said_back: list[int] = []  # who waits for that, as was said
         self._generation = -1
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
+        self.hosts, self.recent = KnownHosts(), Recent()
+        self.succeeds = False
+        """True after `run` where this host is the next that leads."""
         self._monitored: MonitoredLink | None = None
         together = host.strategy.traits.synchronous
         self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
@@ -73,11 +84,45 @@ class SessionAgent:
             )
         except LinkTimeout as error:
             raise self._nobody(host.terms.patience_seconds, str(error)) from error
-        self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
-        self._monitored.beat()
-        self._monitored.listen(self._heard, self._gone)
+        self._begin_with(self._monitored, 0)
         initial = fingerprint(host.arena.vector("row", host.here[0]))
         self._send("built", initial=initial, parameters=host.parameters, shards=[])
+
+    def _begin_with(self, link: MonitoredLink, leader: int) -> None:
+        """Hear host number `leader`, which leads."""
+        self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
+        self.hosts = replace(self.hosts, leader=leader, life=str(link.link.hello.get("life", "")))
+        self._monitored = link
+        link.beat()
+        link.listen(self._heard, self._gone)
+
+    def _follow(self) -> bool:
+        """The link to the leader is gone: come to the next one, as this host is, or be it. False: the session is over
+        for this host."""
+        host, hosts = self._host, self.hosts
+        self.close()
+        if not self._begun or not may_be_led_by_another(host.strategy) or not has_ended(hosts, host):
+            return False
+        host.lose(hosts.ranks[hosts.leader])
+        for number in hosts.after():
+            if number == hosts.own:
+                self.succeeds = True
+                return True
+            other, listens = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener.address
+            try:
+                link = find_coordinator(
+                    host.place, host.terms, listens, host.terms.host_patience, host.request.number, other, stays=True
+                )
+            except (LinkTimeout, UserError):
+                host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
+                continue
+            self._begin_with(link, number)
+            together = host.strategy.traits.synchronous
+            self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
+            self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
+            self._send("stays", conducted=int(host.between.conducted[0]), given=self.recent.to_plain())
+            return True
+        return False
 
     def _nobody(self, seconds: float, why: str) -> UserError:
         place = self._host.place
@@ -123,6 +168,9 @@ class SessionAgent:
                 host.take_shown(message, host.elsewhere if self._begun else host.here)
             case "living":
                 self._hear_who_lives(header)
+            case "passes":
+                with host.gate:
+                    enter_replica(host.arena, message)
             case "end":
                 self._ended = True
             case "refused":
@@ -137,6 +185,8 @@ class SessionAgent:
             raise checks.InvalidMessage(f"a minibatch for learner {rank}, who is not here")
         number, index = checks.whole(header["number"]), checks.whole(header["index"], -1)
         if number == between.asked[rank]:
+            key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
+            self.recent.note(rank, key, index)
             between.drawn[rank] = index
             publish(between.answered, rank, number)
 
@@ -147,7 +197,9 @@ class SessionAgent:
         self._generation = generation
         addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
         hosts = [checks.wholes(ranks, stop=self._host.place.learners) for ranks in checks.listed(header["hosts"])]
+        self.hosts = replace(self.hosts, ranks=hosts, addresses=addresses)
         self._host.links.endpoint.peers(addresses, hosts)  # who lives is in the columns, with what they did before
+        self._host.bell.ring()
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +214,8 @@ class SessionAgent:
             case "welcome":
                 hosts = [tuple(checks.wholes(ranks)) for ranks in checks.listed(header["hosts"])]
                 bulk.enter_integers(host.arena, host.here, header["integers"])
-                host.links.settle(checks.whole(header["host"]), hosts, host.parameters)
+                self.hosts = replace(self.hosts, own=checks.whole(header["host"]))
+                host.links.settle(self.hosts.own, hosts, host.parameters)
                 self._send("prepared")
             case "meet":
                 try:
@@ -224,19 +277,25 @@ class SessionAgent:
         host = self._host
         while not host.left and not given_up():
             heard = host.bell.heard()
+            if self._lost and not self._ended and self._follow():
+                if self.succeeds:
+                    return
+                continue
             if self._lost or self._ended:
+                self._ended = True
                 host.lose(host.elsewhere)
                 host.end(FIRST_HOST_LOST)
                 self.close()
                 time.sleep(COLUMN_SECONDS)
                 continue
-            self._sender.look()
-            self._ask_for_minibatches()
+            if self._generation >= 0:  # the leader knows that this host takes part
+                self._sender.look()
+                self._ask_for_minibatches()
+                self._bring_back()
             while self._obey(0):
                 pass
             host.notice_deaths()
             host.links.check()
-            self._bring_back()
             host.bell.wait(heard, COLUMN_SECONDS)
         if not (self._lost or self._ended):
             self._sender.look()

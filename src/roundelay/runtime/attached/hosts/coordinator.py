@@ -7,26 +7,31 @@ meetings, and hands out the minibatches of passes that all share. It is built of
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import final
 
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import take_mean
 from roundelay.runtime.attached.hosts.admission import Admission
+from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.hosts.succession import PassReplica, Request, TakingOver, may_be_led_by_another
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.bulk import EVERYONE
 from roundelay.runtime.hosts.control.coordinator import OWN_HOST
-from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
+from roundelay.runtime.hosts.control.host_events import HostEvents
+from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import LinkError, Message
+from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 
 ATTEND_SECONDS = 0.02
@@ -42,15 +47,24 @@ class SessionCoordinator:
     late = False
     """Without the first host there is no session that it could come back to."""
 
-    def __init__(self, host: SessionHost, router: Router, arrivals: PendingJoins) -> None:
+    def __init__(
+        self, host: SessionHost, router: Router, arrivals: PendingJoins, before: SessionAgent | None = None
+    ) -> None:
+        """`before` is what this host was, where it takes the place of one that led before it."""
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
         events = HostEvents(self._heard, self._left, host.links.endpoint.peers, self._admission.came)
         self._hosts = HostMembership(host, router, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
+        self._replica = PassReplica(host.arena)
+        self._taking_over: TakingOver | None = None
+        if before is not None:
+            self._hosts.take_over(before.hosts.own, before.hosts.ranks)
+            self._taking_over = TakingOver(host, before.hosts, before.recent)
+        publish(host.between.leads, 0, 1)
         self._senders: dict[int, tuple[RemoteHost, ColumnSender]] = {}
-        self._why = ""
+        self._why, self._hands_over = "", False
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
         self._live: SessionLive | None = None
         if host.request.live:
@@ -95,14 +109,17 @@ class SessionCoordinator:
                 heard = host.bell.heard()
                 if given_up():
                     self._why = "the learners of the first host have ended"
+                    self._hands_over = may_be_led_by_another(host.strategy) and not host.closed
                     return
                 self._send_columns()
                 self._meet()
+                self._serve_here()
                 if time.monotonic() > self._next_look:
                     self._next_look = time.monotonic() + ATTEND_SECONDS
                     self._hosts.attend()
                     host.notice_deaths()
                     host.links.check()
+                    self._take_over()
                     self._admission.look()
                     if self._live is not None:
                         self._live.look()
@@ -119,6 +136,8 @@ class SessionCoordinator:
             well = CLOSED in manners and not self._why
             self._live.end(ENDED_WELL if well else INTERRUPTED if ENDED in manners else RUN_FAILED, self._why)
             self._live = None
+        if self._hands_over:
+            self._hosts.let_go()
         self._hosts.close(self._why)
 
     # What the others say ----------------------------------------------------------------------------------------------
@@ -135,49 +154,87 @@ class SessionCoordinator:
                 self._senders[remote.host][1].look()
             except LinkError:
                 continue  # it is lost, as its own thread will notice
+        if may_be_led_by_another(host.strategy):
+            with suppress(LinkError):
+                self._replica.look(self._hosts.inside())
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """From the thread of that host's link."""
         host = self._host
         with host.gate:
+            if message.kind == "stays" and self._taking_over is not None:
+                self._taking_over.heard(remote, message.header)
+                return
             if remote.standing != "in":
                 return
-            if message.kind == "columns":
-                before = [rank for rank in remote.ranks if host.arena.liveness.alive[rank]]
-                host.enter_columns(message, remote.ranks)
-                gone = [rank for rank in before if not host.arena.liveness.alive[rank]]
-                if gone:
-                    host.give_back(gone)
-                host.bell.ring()
-                return
-            if message.kind == "shown":
-                host.take_shown(message, remote.ranks)
-                return
-            if message.kind == "back":
-                self._admission.ask(remote, checks.wholes(message.header["ranks"]))
-                host.bell.ring()
-                return
-            if message.kind == "entered":
-                self._admission.entered(remote)
-                host.bell.ring()
-                return
-            if message.kind != "draw":
-                raise checks.InvalidMessage(f"{message.kind!r} is nothing that an agent says")
-            header = message.header
-            rank, number = checks.whole(header["rank"]), checks.whole(header["number"])
-            sampler, epoch, before_ = checks.wholes(header["key"], 3)
-            if rank not in remote.ranks:
-                raise checks.InvalidMessage(f"a request of learner {rank}, who is not there")
-            key = sampler, epoch, before_
-            segment = int(host.between.conducted[0]) + 1
-            index = passes.draw(host.arena, rank, key, checks.whole(header["pieces"]), segment)
-        remote.tell("drawn", rank=rank, number=number, index=NONE if index is None else index)
+            match message.kind:
+                case "columns":
+                    self._take_columns(remote, message)
+                case "shown":
+                    host.take_shown(message, remote.ranks)
+                case "back":
+                    self._admission.ask(remote, checks.wholes(message.header["ranks"]))
+                case "entered":
+                    self._admission.entered(remote)
+                case "draw":
+                    request = Request.read(message.header, remote.ranks)
+                    if self._taking_over is not None:
+                        self._taking_over.waiting.append((remote, request))
+                        return
+                    index = self._draw(request)
+                case _:
+                    raise checks.InvalidMessage(f"{message.kind!r} is nothing that an agent says")
+        if message.kind == "draw":
+            remote.tell("drawn", rank=request.rank, number=request.number, index=index)
+        else:
+            host.bell.ring()
+
+    def _take_columns(self, remote: RemoteHost, message: Message) -> None:
+        host = self._host
+        before = [rank for rank in remote.ranks if host.arena.liveness.alive[rank]]
+        host.enter_columns(message, remote.ranks)
+        gone = [rank for rank in before if not host.arena.liveness.alive[rank]]
+        if gone:
+            host.give_back(gone)
+
+    def _draw(self, request: Request) -> int:
+        """Under the gate."""
+        segment = int(self._host.between.conducted[0]) + 1
+        index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment)
+        return NONE if index is None else index
+
+    def _serve_here(self) -> None:
+        """Answer learners of this host that ask as those of others do, since another led before."""
+        between = self._host.between
+        for rank in self._host.here:
+            if between.asked[rank] != between.answered[rank] and self._taking_over is None:
+                key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
+                with self._host.gate:
+                    between.drawn[rank] = self._draw(Request(rank, 0, key, int(between.pieces[rank])))
+                publish(between.answered, rank, int(between.asked[rank]))
 
     def _left(self, remote: RemoteHost) -> tuple[int, int]:
         """A host is lost: its learners are dead, and others draw what they had drawn last."""
         self._host.lose(remote.ranks)
         self._host.give_back(remote.ranks)
         return 0, 0
+
+    def _take_over(self) -> None:
+        """Begin to lead in the place of another, once all who live have come."""
+        taking, host = self._taking_over, self._host
+        if taking is None or not taking.complete(self._hosts.inside()):
+            return
+        with host.gate:
+            taking.settle()
+            self._taking_over = None
+            answers = [(remote, request, self._draw(request)) for remote, request in taking.waiting]
+        for remote, request, index in answers:
+            remote.tell("drawn", rank=request.rank, number=request.number, index=index)
+        number = int(host.between.conducted[0])
+        present = [rank for rank in range(host.place.learners) if host.attendance.present[rank]]
+        for remote in self._hosts.inside():
+            if taking.conducted.get(remote.ranks, number) < number:  # it has not heard of the last meeting
+                self._tell_meeting(remote, number, present, with_model=True)
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +245,8 @@ class SessionCoordinator:
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
         present = host.living()
-        if self._admission.under_way or not present or (host.attendance.met[present] < number).any():
+        waits = self._admission.under_way or self._taking_over is not None
+        if waits or not present or (host.attendance.met[present] < number).any():
             return
         kinds = {int(kind) for kind in host.arena.view(MeetingTables).kind[number % 2, present]}
         if len(kinds) == 1:
@@ -207,14 +265,16 @@ class SessionCoordinator:
             else:
                 take_mean(host.model, [rows[rank].vector for rank in holders])
         for remote in hosts.inside():
-            try:
-                if kind in WITH_MODEL:
-                    host.send_model(remote.monitored)
-                    host.send_shown(remote.monitored, [rank for rank in present if rank not in remote.ranks])
-                remote.monitored.send("meeting", {"number": number, "present": present})
-            except LinkError:
-                continue  # it is lost, as its own thread will notice
+            self._tell_meeting(remote, number, present, kind in WITH_MODEL)
         host.turn(number, present)
+
+    def _tell_meeting(self, remote: RemoteHost, number: int, present: list[int], with_model: bool) -> None:
+        host = self._host
+        with suppress(LinkError):  # it is lost, as its own thread will notice
+            if with_model:
+                host.send_model(remote.monitored)
+                host.send_shown(remote.monitored, [rank for rank in present if rank not in remote.ranks])
+            remote.monitored.send("meeting", {"number": number, "present": present})
 
 
 def _sender(link: MonitoredLink) -> Callable[[dict[str, object], bytes], None]:

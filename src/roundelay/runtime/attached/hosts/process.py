@@ -133,6 +133,12 @@ class SessionServer:
             self._say({"wakes": host.wakes, "late": part.late})
             answered = True
             part.run(partial(self._given_up, host))
+            if isinstance(part, SessionAgent) and part.succeeds:
+                where = ":".join(map(str, router.listener.address))
+                ranks = ", ".join(map(str, host.here))
+                sys.stderr.write(f"roundelay: the host that led has ended; that of learners {ranks} leads at {where}\n")
+                part = SessionCoordinator(host, router, arrivals, part)
+                part.run(partial(self._given_up, host))
         except Exception as error:
             why = str(error) if isinstance(error, EXPECTED) else traceback.format_exc()
             if answered:

@@ -20,7 +20,15 @@ from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate
 from roundelay.runtime.attached.hosts.columns import SharedColumns
 from roundelay.runtime.attached.hosts.request import SessionRequest
-from roundelay.runtime.attached.membership import DEATH_CHECK_SECONDS, DIED, HOST_LOST, Attendance, breathes, life_lock
+from roundelay.runtime.attached.membership import (
+    CLOSED,
+    DEATH_CHECK_SECONDS,
+    DIED,
+    HOST_LOST,
+    Attendance,
+    breathes,
+    life_lock,
+)
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.hosts.control.bulk import EVERYONE, ROW_PIECE
 from roundelay.runtime.hosts.control.host_links import HostLinks
@@ -84,6 +92,11 @@ class SessionHost:
     def living(self) -> list[int]:
         """Ranks that live, on all hosts."""
         return [rank for rank in range(self.place.learners) if self.arena.liveness.alive[rank]]
+
+    @property
+    def closed(self) -> bool:
+        """Have all learners of this host left by closing the session?"""
+        return bool((self.attendance.left[list(self.here)] == CLOSED).all())
 
     @property
     def left(self) -> bool:

@@ -305,13 +305,21 @@ class _HostAgent:
 
 
 def find_coordinator(
-    place: HostPlace, terms: HostTerms, listens: Address, seconds: float, session: int = 0
+    place: HostPlace,
+    terms: HostTerms,
+    listens: Address,
+    seconds: float,
+    session: int = 0,
+    other: tuple[Address, int] | None = None,
+    stays: bool = False,
 ) -> MonitoredLink:
     """A link to the first host, sought for so many seconds, on which this host has said what it is.
 
     Args:
         listens: the address at which this host does.
         session: that it comes to; see `PendingJoins`.
+        other: address and lowest rank of another host that leads in its place.
+        stays: it has taken part already.
 
     Raises:
         LinkTimeout: it does not answer.
@@ -325,10 +333,11 @@ def find_coordinator(
         "agreement": terms.agreement,
         "address": listens,
         "session": session,
+        "stays": stays,
     }
     while True:
         left = deadline - wall_clock()
-        address = _coordinator(place, left)
+        address = _coordinator(place, left) if other is None else other[0]
         try:
             # It may have moved, where a store says where it is: ask again now and then.
             link = Link.connect(
@@ -337,7 +346,7 @@ def find_coordinator(
                 hello,
                 min(left, 2.0) if place.hosted else left,
                 options=LinkOptions(terms.encrypt),
-                expected=identity(0),
+                expected=identity(0 if other is None else other[1]),
             )
         except LinkTimeout:
             if wall_clock() < deadline:

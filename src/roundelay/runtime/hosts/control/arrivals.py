@@ -1,5 +1,6 @@
 """Listens to other hosts, and keeps those that want to join until somebody looks at them."""
 
+import secrets
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -19,7 +20,8 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
         UserError: the address is not one of this host, or taken.
     """
     try:
-        hello, options = identity(place.ranks[0]), LinkOptions(terms.encrypt)
+        hello = {**identity(place.ranks[0]), "life": secrets.token_hex(8)}  # tells this process from a later one
+        options = LinkOptions(terms.encrypt)
         listener = Listener(place.listen, place.secret, hello, terms.host_patience, options=options)
     except OSError as error:
         host, port = place.listen

@@ -34,9 +34,10 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.local_host import LocalHost
-from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
+from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
 from roundelay.runtime.hosts.control.progress import HostProgress, standstill

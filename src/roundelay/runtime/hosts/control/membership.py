@@ -5,10 +5,8 @@ coordinator calls a few times a second from its main thread, so that nothing cha
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
@@ -16,6 +14,7 @@ from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
+from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
 from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
 from roundelay.runtime.hosts.transport import checks
@@ -26,25 +25,6 @@ from roundelay.runtime.procs.coordination import activity
 
 GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
-
-
-@final
-@dataclass(frozen=True)
-class HostEvents:
-    """Functions that are called when something happens to another host.
-
-    Attributes:
-        message: for each message of a host, from that host's thread.
-        left: when a host is gone, from any thread; how many minibatches come back from it for others, and how many
-            examples of its own shards are left that nobody else can train in this epoch.
-        moved: with the addresses of all hosts and the ranks of each, when one is lost or comes.
-        came: for each host that takes part from now on; says that its learners live, or will.
-    """
-
-    message: Callable[[RemoteHost, Message], None]
-    left: Callable[[RemoteHost], tuple[int, int]]
-    moved: Callable[[Sequence[Address], Sequence[Sequence[int]]], None]
-    came: Callable[[RemoteHost], None]
 
 
 class HostMembership:
@@ -77,7 +57,12 @@ class HostMembership:
         self._told: list[object] = []  # who lives, and where, as all were told
         self._generation = 0
         self._begun = False  # all have come
+        self._own = 0  # number of this host
         self.division = Division(self.shards)
+
+    def take_over(self, own: int, hosts: Sequence[Sequence[int]]) -> None:
+        """Go on in the place of another: these are the hosts, and this is number `own` of them."""
+        self._own, self.hosts, self._begun = own, [tuple(ranks) for ranks in hosts], True
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -142,7 +127,7 @@ class HostMembership:
             why = f"{learners} learners here, {all_} there"
         elif found:
             why = f"its {self._terms.agreed} is another: {'; '.join(found)}"
-        elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(len(self._place.ranks), learners)):
+        elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(learners)) - {*self._place.ranks}:
             why = f"ranks {first} to {first + count - 1} are not those of another host"
         else:
             why = ""
@@ -211,7 +196,8 @@ class HostMembership:
 
     def addresses(self) -> list[Address]:
         """Addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
-        found = [self._router.listener.address] + [("", 0)] * (len(self.hosts) - 1)
+        found = [("", 0)] * len(self.hosts)
+        found[self._own] = self._router.listener.address
         for remote in self.all():
             found[remote.host] = remote.address
         return found
@@ -230,7 +216,7 @@ class HostMembership:
         """A table of what every learner is doing, as far as it is known here."""
         here, now = activity.report_activity(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
-        said[0] = activity.ReportedActivity(here, now)
+        said[self._own] = activity.ReportedActivity(here, now)
         return activity.table(self._local_runtime.arena, list(zip(self.hosts, said, strict=True)))
 
     def seen(self, traffic: Mapping[int, tuple[int, int]]) -> tuple[HostSeen, ...]:
@@ -349,9 +335,11 @@ class HostMembership:
             if traits.synchronous or self._terms.on_death == "stop":
                 raise self._refuse(remote, f"under {label} nobody can come back while the run goes on")
             self.hosts += [remote.ranks] if new else []
-            remote.host, remote.late = self.hosts.index(remote.ranks), True
-            if not new:
+            remote.host, remote.late = self.hosts.index(remote.ranks), monitored.link.hello.get("stays") is not True
+            if remote.host in self._remotes:
                 self.evict(self._remotes[remote.host], "it was started again")
+            if not remote.late:  # it has all it needs
+                remote.welcomed, remote.standing = True, "ready"
             with self.gate:
                 self._remotes[remote.host] = remote
 
@@ -389,6 +377,11 @@ class HostMembership:
         self._begun = False
         while (monitored := self._arrivals.next()) is not None:
             monitored.close()
+
+    def let_go(self) -> None:
+        """Leave the others without a word: their run goes on without this host."""
+        for remote in self.all():
+            self.evict(remote, "this host leaves")
 
     # For the records --------------------------------------------------------------------------------------------------
 

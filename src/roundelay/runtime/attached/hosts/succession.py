@@ -1,0 +1,262 @@
+"""Succession: when the first host's process has ended, the next host leads the session from then on.
+
+Every other process notices that its link is closed, and asks the leader's address who listens there. Nobody, or
+another process: the leader has ended, and the lowest host that lives is the next one; the others come to it as they
+are, and go on. The same process: only the link was cut, and this host is lost. No answer at all: nobody can say whether
+it lives, and so nobody may take its place, for two leaders would be two sessions.
+
+The leader tells the next one how far passes over data have come. What it could no longer tell, the others know: each
+keeps the last minibatches that its learners were given. Strategies with a centre have it on the first host, and those
+whose learners wait for each other cannot lose anybody: their sessions end with their leader.
+
+Legend: L learners.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.terms import CONTROL, identity
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.wire import (
+    Address,
+    Link,
+    LinkError,
+    LinkOptions,
+    LinkTimeout,
+    Message,
+    UnknownPeer,
+)
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.strategies.base import Strategy
+
+NO_SESSION = -1
+"""Of a link that only asks who is there."""
+LOOKS, PAUSE_SECONDS = 8, 0.25
+"""Number of times that a leader is asked for which has just closed its link, for it may be about to end."""
+RECENT = 1024
+"""Minibatches that a host remembers its learners were given."""
+
+Given = tuple[int, passes.Key, int]
+"""A learner's rank, a pass, and the number of a minibatch in it."""
+
+
+def may_be_led_by_another(strategy: Strategy) -> bool:
+    """Can a session outlive the process of its first host?"""
+    return not strategy.traits.synchronous and strategy.traits.model != "centre"
+
+
+@final
+@dataclass(frozen=True)
+class KnownHosts:
+    """The hosts of a session, as the leader has last told them.
+
+    Attributes:
+        own: number of this host.
+        leader: number of the one that leads.
+        ranks: of each host.
+        addresses: at which they listen; ("", 0) where one is lost.
+        life: of the leader's process.
+    """
+
+    own: int = -1
+    leader: int = 0
+    ranks: Sequence[Sequence[int]] = ()
+    addresses: Sequence[Address] = ()
+    life: str = ""
+
+    def after(self) -> list[int]:
+        """Hosts that may lead next, the first one first."""
+        return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
+
+
+def has_ended(hosts: KnownHosts, host: SessionHost) -> bool:
+    """Has the process of the leader ended? False where it lives, or nobody can say."""
+    if not hosts.life:
+        return False
+    for _ in range(LOOKS):
+        try:
+            Link.connect(
+                hosts.addresses[hosts.leader],
+                host.place.secret,
+                {"what": CONTROL, "session": NO_SESSION},
+                host.terms.host_patience,
+                options=LinkOptions(host.terms.encrypt),
+                within=PAUSE_SECONDS,
+                expected={**identity(hosts.ranks[hosts.leader][0]), "life": hosts.life},
+            ).close()
+        except UnknownPeer:  # it was started again
+            return True
+        except LinkTimeout as error:
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                return True
+        except LinkError:
+            return False
+        time.sleep(PAUSE_SECONDS)
+    return False
+
+
+@final
+class Recent:
+    """The last minibatches that the learners of this host were given, in turn."""
+
+    def __init__(self) -> None:
+        self._given: deque[Given] = deque(maxlen=RECENT)
+
+    def note(self, rank: int, key: passes.Key, index: int) -> None:
+        """One was given."""
+        if index != NONE:
+            self._given.append((rank, key, index))
+
+    def to_plain(self) -> list[list[int]]:
+        """For a message."""
+        return [[rank, *key, index] for rank, key, index in list(self._given)]
+
+
+def given_of(said: Any, ranks: Sequence[int]) -> list[Given]:
+    """The inverse of `Recent.to_plain`, of a host with these ranks.
+
+    Raises:
+        InvalidMessage: it is none.
+    """
+    found = []
+    for one in checks.listed(said)[:RECENT]:
+        rank, sampler, epoch, times, index = checks.wholes(one, 5)
+        if rank not in ranks:
+            raise checks.InvalidMessage(f"minibatches of learner {rank}, who is not there")
+        found.append((rank, (sampler, epoch, times), index))
+    return found
+
+
+def _tables(arena: Arena) -> Mapping[str, Any]:
+    view = arena.view(PassTables)
+    return {
+        "keys": view.keys,
+        "next": view.next_index[:, None],
+        "segment": view.segment[:, None],
+        "returned": view.returned,
+    }
+
+
+@final
+class PassReplica:
+    """Tells the next host what has changed in passes."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._to: RemoteHost | None = None
+        self._rows = self._held = np.zeros((0, 0), np.int64)
+
+    def look(self, inside: Sequence[RemoteHost]) -> None:
+        """Send it, if something has.
+
+        Raises:
+            LinkError: that host is gone.
+        """
+        to = min(inside, key=lambda remote: remote.host, default=None)
+        if to is None:
+            return
+        rows, view = np.concatenate([*_tables(self._arena).values()], 1), self._arena.view(PassTables)
+        held, count = view.held.copy(), int(view.count[0])
+        whole = to is not self._to
+        changed = [slot for slot in range(len(rows)) if whole or (rows[slot] != self._rows[slot]).any()]
+        if changed or whole or (held != self._held).any():
+            to.monitored.send("passes", {"slots": changed, "count": count}, [rows[changed].tobytes() + held.tobytes()])
+            self._to, self._rows, self._held = to, rows, held
+
+
+def enter_replica(arena: Arena, message: Message) -> None:
+    """Store what `PassReplica` has sent: all of it, or nothing.
+
+    Raises:
+        KeyError, InvalidMessage: it is none.
+    """
+    tables, view = _tables(arena), arena.view(PassTables)
+    slots = checks.wholes(message.header["slots"], stop=passes.PASS_SLOTS)
+    count, wide = checks.whole(message.header["count"]), sum(table.shape[1] for table in tables.values())
+    numbers = np.frombuffer(bytes(message.payload), np.int64)
+    if len(numbers) != len(slots) * wide + view.held.size:
+        raise checks.InvalidMessage(f"{len(numbers)} numbers are no passes")
+    rows, held = numbers[: len(slots) * wide].reshape(-1, wide), numbers[len(slots) * wide :].reshape(view.held.shape)
+    if (rows < 0).any() or (held < NONE).any() or (held[:, 0] >= passes.PASS_SLOTS).any():
+        raise checks.InvalidMessage("a pass with a number below 0, or of no slot")
+    if (rows[:, wide - view.returned.shape[1]] >= view.returned.shape[1]).any():
+        raise checks.InvalidMessage("a pass of which more minibatches are given back than learners may hold")
+    with arena.queue_lock:
+        at = 0
+        for table in tables.values():
+            table[slots] = rows[:, at : at + table.shape[1]]
+            at += table.shape[1]
+        view.held[:], view.count[0] = held, count
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """A learner's request for a minibatch."""
+
+    rank: int
+    number: int
+    key: passes.Key
+    pieces: int
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], ranks: Sequence[int]) -> "Request":
+        """Of a message from a host with these ranks.
+
+        Raises:
+            KeyError, InvalidMessage: it is none.
+        """
+        rank, number = checks.whole(header["rank"]), checks.whole(header["number"])
+        sampler, epoch, times = checks.wholes(header["key"], 3)
+        if rank not in ranks:
+            raise checks.InvalidMessage(f"a request of learner {rank}, who is not there")
+        return cls(rank, number, (sampler, epoch, times), checks.whole(header["pieces"]))
+
+
+@final
+class TakingOver:
+    """The beginning of another leader: hosts that live come to it, and say what they know. Called under the host's
+    gate, but for `complete`."""
+
+    def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Recent) -> None:
+        self._host, self._hosts = host, hosts
+        self._awaited = {tuple(hosts.ranks[number]) for number in hosts.after() if number != hosts.own}
+        self._deadline = time.monotonic() + 2 * host.terms.host_patience + LOOKS * PAUSE_SECONDS
+        self._given = given_of(recent.to_plain(), host.here)
+        self.conducted: dict[tuple[int, ...], int] = {}
+        """By the ranks of a host, the last meeting that it has heard of."""
+        self.waiting: list[tuple[RemoteHost, Request]] = []
+        """Requests that cannot be answered before."""
+
+    def heard(self, remote: RemoteHost, header: Mapping[str, Any]) -> None:
+        """A host has come.
+
+        Raises:
+            KeyError, InvalidMessage: it does not say what it should.
+        """
+        given = given_of(header["given"], remote.ranks)
+        self.conducted[remote.ranks] = checks.whole(header["conducted"])
+        self._given += given
+
+    def complete(self, inside: Sequence[RemoteHost]) -> bool:
+        """Are all there, or those who are not lost?"""
+        there = {remote.ranks for remote in inside} & self.conducted.keys()
+        return self._awaited <= there or time.monotonic() > self._deadline
+
+    def settle(self) -> None:
+        """Others are lost, and what they held is drawn again."""
+        host = self._host
+        here = {*host.here, *(rank for ranks in self.conducted for rank in ranks)}
+        lost = [rank for ranks in self._hosts.ranks for rank in ranks if rank not in here]
+        host.lose(lost)
+        passes.take_over(host.arena, self._given, lost)

@@ -1,0 +1,27 @@
+"""Events of other hosts, as whoever coordinates them hears of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.transport.wire import Address, Message
+
+
+@final
+@dataclass(frozen=True)
+class HostEvents:
+    """Functions that are called when something happens to another host.
+
+    Attributes:
+        message: for each message of a host, from that host's thread.
+        left: when a host is gone, from any thread; how many minibatches come back from it for others, and how many
+            examples of its own shards are left that nobody else can train in this epoch.
+        moved: with the addresses of all hosts and the ranks of each, when one is lost or comes.
+        came: for each host that takes part from now on; says that its learners live, or will.
+    """
+
+    message: Callable[[RemoteHost, Message], None]
+    left: Callable[[RemoteHost], tuple[int, int]]
+    moved: Callable[[Sequence[Address], Sequence[Sequence[int]]], None]
+    came: Callable[[RemoteHost], None]

@@ -1,0 +1,102 @@
+"""The next host of a session that has lost its first goes on with passes where that had been."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.succession import PassReplica, enter_replica
+from roundelay.runtime.attached.passes import Key, PassTables
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+
+LEARNERS, PIECES = 3, 30
+KEYS: tuple[Key, ...] = ((0, 0, 0), (0, 1, 0))
+LAYOUT = Layout(LEARNERS, 1, views=(PassTables,))
+
+
+@pytest.fixture
+def arenas() -> Iterator[tuple[Arena, Arena]]:
+    """Of the first host, and of the next."""
+    prepare_publishing()
+    found = tuple(Arena(create_file(LAYOUT), LAYOUT, Patience(rank, 60)) for rank in range(2))
+    for arena in found:
+        arena.view(PassTables).held[:] = -1
+    yield found  # type: ignore[misc]
+    for arena in found:
+        arena.close()
+
+
+def next_host(arena: Arena) -> Any:
+    """It stores what it is told."""
+
+    def send(kind: str, header: dict[str, Any], payload: list[bytes]) -> None:
+        enter_replica(arena, Message(kind, header, memoryview(payload[0])))
+
+    return SimpleNamespace(host=1, monitored=SimpleNamespace(send=send))
+
+
+def rest(arena: Arena, key: Key) -> list[int]:
+    """Minibatches that are drawn of a pass from now on."""
+    return list(iter(lambda: passes.draw(arena, 1, key, PIECES), None))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("heard", [1.0, 0.1])
+def test_what_the_living_were_given_is_given_once_and_nothing_is_left_out(
+    arenas: tuple[Arena, Arena], seed: int, heard: float
+) -> None:
+    """Learner 0 is lost with the first host. Of what it had done the next host may not have `heard` all."""
+    first, then = arenas
+    draw = random.Random(seed)
+    replica, there = PassReplica(first), next_host(then)
+    given: list[tuple[int, Key, int]] = []
+    for _ in range(draw.randrange(40)):
+        rank, key = draw.randrange(LEARNERS), draw.choice(KEYS)
+        index = passes.draw(first, rank, key, PIECES)
+        if index is not None:
+            given.append((rank, key, index))
+        if draw.random() < heard:
+            replica.look([there])
+    living = [one for one in given if one[0]]
+    passes.take_over(then, living, [0])
+    lost = [one for one in given if not one[0]]
+    for key in KEYS:
+        mine = [index for _, one, index in living if one == key]
+        dead = [index for _, one, index in lost if one == key]
+        found = Counter([*mine, *rest(then, key)])
+        assert max(found.values()) == 1
+        assert {*found, *dead} == {*range(PIECES)}
+        if heard == 1.0:  # all but the last that it held is trained already
+            held = {lost[-1][2]} if lost and lost[-1][1] == key else set[int]()
+            assert {*found} & {*dead} == held
+
+
+def test_what_is_no_replica_changes_nothing(arenas: tuple[Arena, Arena]) -> None:
+    first, then = arenas
+    passes.draw(first, 0, KEYS[0], PIECES)
+    sent: list[tuple[dict[str, Any], bytes]] = []
+    told = SimpleNamespace(send=lambda _, header, payload: sent.append((header, payload[0])))
+    PassReplica(first).look([SimpleNamespace(host=1, monitored=told)])  # type: ignore[list-item]
+    header, data = sent[0]
+    numbers = np.frombuffer(data, np.int64)
+    wrong = [
+        ({**header, "slots": [passes.PASS_SLOTS]}, data),
+        (header, data[:-8]),
+        (header, (numbers - 2).tobytes()),
+        (header, np.concatenate([numbers[:5], [LEARNERS + 1], numbers[6:]]).tobytes()),
+    ]
+    before = [table.copy() for table in vars(then.view(PassTables)).values()]
+    for said, payload in wrong:
+        with pytest.raises(checks.InvalidMessage):
+            enter_replica(then, Message("passes", said, memoryview(payload)))
+        for table, was in zip(vars(then.view(PassTables)).values(), before, strict=True):
+            assert (table == was).all()
