@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,8 +235,9 @@ def test_hosts_that_beat_and_get_nothing_done_are_done_without_or_end_the_run(
                 runtime.segment(plan(ENDLESS, 2), story)
 
 
-def test_under_a_synchronous_strategy_the_missing_ranks_are_named() -> None:
-    hosts = Hosts("ssgd", (1, 2), slow=0.01)
+@pytest.mark.parametrize("terms", [{}, {"means": "gloo", "trusted_network": True}], ids=["chain", "gloo"])
+def test_under_a_synchronous_strategy_the_missing_ranks_are_named(terms: dict[str, Any]) -> None:
+    hosts = Hosts("ssgd", (1, 2), slow=0.01, terms=terms)
     named = pytest.raises(LearnerDied, match=r"learner 1 died: its host 1 is lost with learners 2: .*(closed|broken)")
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime, named:
         runtime.segment(
