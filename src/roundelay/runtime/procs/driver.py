@@ -90,6 +90,7 @@ class ProcsRuntime(Runtime):
     ) -> None:
         prepare_publishing()
         cluster.strategy.check(cluster.learners)
+        cluster.strategy.check_optimizer(cluster.optimizer)
         self.cluster, self.alone = cluster, share is None
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
