@@ -20,6 +20,7 @@ from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.blobs import Blobs
 from support.until import until
@@ -42,7 +43,7 @@ class Side:
 @contextmanager
 def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
     """Two hosts in this process, joined by a link. By which codec gradients travel is for the first to say."""
-    with_one = Layout(2, LONG, views=(HostMeanSequences,))
+    with_one = Layout(2, LONG, views=(HostMeanSequences, BellTable))
     listener = Listener(("127.0.0.1", 0), SECRET)
     dialled = Link.connect(listener.address, SECRET, {}, 60.0)
     answered = listener.accept(60)
@@ -140,7 +141,7 @@ def test_many_hosts_send_smaller_pieces_and_end_with_the_bits_of_one() -> None:
     size, everybody = 2 * CHUNK + 5, tuple(range(MANY))
     assert chain_piece(MANY) == CHUNK // 2
     vectors = [torch.randn(size, generator=torch.Generator().manual_seed(rank)) for rank in everybody]
-    weights, layout = [1.0 + rank for rank in everybody], Layout(MANY, size, views=(HostMeanSequences,))
+    weights, layout = [1.0 + rank for rank in everybody], Layout(MANY, size, views=(HostMeanSequences, BellTable))
     listener, failures = Listener(("127.0.0.1", 0), SECRET), list[str]()
     chain: list[dict[int, Link]] = [{} for _ in everybody]
     for rank in everybody[1:]:

@@ -27,6 +27,7 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions,
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import Host, ask, even, hosts, start
@@ -171,7 +172,7 @@ def _exchange_once(found: list[Host], asker: int, between: Relay, least: int, ti
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_means(what: str, forward: bool) -> None:
     """No learner gets a mean that is none: the part fails, with a reason."""
-    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, views=(HostMeanSequences,))
+    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, views=(HostMeanSequences, BellTable))
     failures: list[str] = []
     with through(what, forward) as (near, far, between, rejected):
         sides = []

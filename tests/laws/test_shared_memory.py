@@ -29,8 +29,10 @@ from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory import publish as publishing
 from roundelay.runtime.procs.memory.arena import VIEWS, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.bell import bell_of_means, bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.counters import Counters
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from roundelay.runtime.procs.memory.views.view import Sizes, View
@@ -38,7 +40,8 @@ from support.clusters import plan
 from support.two_hosts import SECRET, hosts, train
 
 FURTHER: tuple[type[View], ...] = (
-    *(HostMeanSequences, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts, SaveTables),
+    *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
+    SaveTables,
 )
 LAYOUT = Layout(3, 40, ("m",), centre=True, scalars=2, views=FURTHER, shown_bytes=5, tensors=70)
 
@@ -66,6 +69,26 @@ def arrays(arena: Arena) -> dict[tuple[str, str], Any]:
         tables = vars(opened.counts) if isinstance(opened, Counters) else vars(opened)
         found |= {(view.__name__, name): table for name, table in tables.items()}
     return found
+
+
+def test_a_bell_wakes_all_who_wait_in_other_processes_and_no_ring_is_lost(arenas: tuple[Arena, Arena]) -> None:
+    """A wait begun before a ring ends by it, and one begun after it, for a ring that was not heard yet, at once."""
+    mine, theirs, other = bell_of_means(arenas[0]), bell_of_means(arenas[1]), bell_of_session(arenas[1])
+    for _ in range(20):
+        heard = theirs.heard()
+        waiting = [threading.Thread(target=theirs.wait, args=(heard, 600.0), daemon=True) for _ in range(2)]
+        waiting[0].start()
+        mine.ring()
+        waiting[1].start()
+        for thread in waiting:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert theirs.heard() != heard
+    assert other.heard() == 0
+    alone = Layout(1, 1)
+    on_one_host = bell_of_means(Arena(create_file(alone), alone, Patience(0, 60)))
+    on_one_host.ring()
+    assert on_one_host.heard() == 0
 
 
 # Tables and their owners ----------------------------------------------------------------------------------------------
@@ -210,7 +233,7 @@ def means_of_two_hosts() -> None:
         dialled, answered = Link.connect(listener.address, SECRET, {}, 60.0), listener.accept(60)
         assert answered is not None
         links.append((dialled, answered))
-    layout, failures = Layout(2, 1000, views=(HostMeanSequences,)), list[str]()
+    layout, failures = Layout(2, 1000, views=(HostMeanSequences, BellTable)), list[str]()
     sides = []
     for rank in range(2):
         chain, mixes = ({1 - rank: link} for link in (links[0][rank], links[1][rank]))

@@ -212,6 +212,7 @@ class AttachedLearner:
         if not self.begun:
             self._start()
             publish(self.arena.queue.rounds, self.rank, int(self.arena.queue.rounds[self.rank]) + 1)
+            self._members.step_begun(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
         asked = self._asked()
@@ -291,7 +292,7 @@ class AttachedLearner:
             self.answer_nothing()
         rounds, joined, mine = self.arena.queue.rounds, self.arena.view(Attendance).ending, self.rank
         comrades, empty = self._comrades(), 0
-        publish(joined, mine, self._segment)
+        self._members.end_segment(self._segment)
         while True:
             everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):

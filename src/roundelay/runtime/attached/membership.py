@@ -19,6 +19,7 @@ from roundelay.runtime.attached.meetings import Meetings, MeetingTables
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
@@ -82,6 +83,7 @@ class Membership:
         self._arena, self.rank, self._patience, self._reap = arena, rank, patience, reap
         self._liveness, self._alive = arena.liveness, arena.liveness.alive
         self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
+        self._ending, self._bell = arena.view(Attendance).ending, bell_of_session(arena)
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life = life_lock(arena, rank, patience)
         self._next_look = 0.0
@@ -118,6 +120,7 @@ class Membership:
                 self._left[self.rank] = DIED
                 publish(self._met, self.rank, int(self._met[self._others()[0]]))
                 self._liveness.mark([self.rank], True)
+            self._bell.ring()
             return True
 
         self._patience.until(come, "the others to end a meeting, so that it can come back")
@@ -137,6 +140,7 @@ class Membership:
         """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
         self._left[self.rank] = manner
         self._liveness.mark([self.rank], False)
+        self._bell.ring()
         self._life.release()
 
     def died(self, rank: int, while_: str) -> LearnerDied:
@@ -173,6 +177,7 @@ class Membership:
             TimeoutError: nor that; says who is missing.
         """
         publish(self._met, self.rank, int(self._met[self.rank]) + 1)
+        self._bell.ring()
 
         def missing() -> list[int]:
             return [rank for rank in ranks if not self._met[rank]]
@@ -204,6 +209,7 @@ class Membership:
         with self._arena.queue_lock:  # nobody comes back between the two
             everybody = self.living  # who lives now is asked what it came to
             publish(self._met, self.rank, number)
+        self._bell.ring()
 
         def come() -> bool:
             nonlocal everybody, missing, said
@@ -220,6 +226,16 @@ class Membership:
             return not missing
 
         self._patience.until(come, f"{what}, in {self.meetings.now}", missing=lambda: missing)
+
+    def end_segment(self, number: int) -> None:
+        """This learner has no more work of segment `number`, and goes on while others have."""
+        publish(self._ending, self.rank, number)
+        self._bell.ring()
+
+    def step_begun(self, segment: int) -> None:
+        """Tell other hosts of this learner's round at once, if somebody who has ended the segment waits for it."""
+        if (self._ending >= segment).any():
+            self._bell.ring()
 
     def forget(self) -> None:
         """In a forked child: neither learner nor holder of any lock."""

@@ -21,6 +21,7 @@ from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.rows import Row
@@ -135,7 +136,7 @@ class SeveralHosts(Surroundings):
     def __init__(self, access: ArenaAccess, strategy: Strategy, here: tuple[int, ...], wake: str) -> None:
         super().__init__(access, strategy)
         self._here, self._wake = here, wake
-        self._between = access.arena.view(BetweenHosts)
+        self._between, self._bell = access.arena.view(BetweenHosts), bell_of_session(access.arena)
 
     def means(self) -> Means:
         return Means(self._arena, self._rank, self._patience, self._here, self._strategy.traits.synchronous)
@@ -178,6 +179,7 @@ class SeveralHosts(Surroundings):
         between, rank = self._between, self._rank
         between.key[rank], between.pieces[rank] = key, pieces
         publish(between.asked, rank, int(between.asked[rank]) + 1)
+        self._bell.ring()
         self._patience.until(
             lambda: bool(between.answered[rank] == between.asked[rank]), "a minibatch, drawn on the first host"
         )

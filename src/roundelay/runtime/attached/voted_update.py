@@ -15,6 +15,7 @@ from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.procs.coordination.means import PAUSES, Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.bell import bell_of_session
 
 EMPTY_WEIGHT = 1e-30
 """Weight of an empty minibatch: where all are empty, a mean is still one."""
@@ -43,11 +44,14 @@ class VotedUpdate:
         self._buffer, self._update, self._asked, self._patience = buffer, update, asked, access.patience
         self._everyone = tuple(range(access.arena.layout.learners))
         self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
+        self._bell, self._counted = bell_of_session(access.arena), False
 
     def vote(self, examples: float, vote: Vote) -> None:
         """The gradient of this round is one of so many examples; `vote` is said to all before they take a mean."""
         self._examples, self._vote = examples, vote
         votes.cast(self._arena, self._rank, self._round, vote)
+        if self._counted:  # those on other hosts who take means of gradients count it as these learners do
+            self._bell.ring()
 
     @property
     def _round(self) -> int:
@@ -70,6 +74,7 @@ class VotedUpdate:
         round_ = self._round - late
         if not round_:  # of the segment before
             return self._update(gradient.vector, False, (True,) * self._terms.tensors)
+        self._counted = True
         self._patience.until(
             lambda: not votes.missing(self._arena, group, round_),
             f"the votes of round {round_}",

@@ -27,7 +27,6 @@ Legend: P parameters, L learners.
 """
 
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,11 +42,13 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import bell_of_means
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 
 LISTEN_SECONDS = 0.1
-"""Interval at which a thread that hears nothing looks whether the part of the segment is over."""
+"""Interval at which a thread that hears nothing, from a link or a learner, looks whether the part of the segment is
+over."""
 
 
 class _Ended(Exception):
@@ -96,6 +97,7 @@ class HostMeans:
         self._weights: list[float] = []
         self._weighed = threading.Semaphore(0)
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
+        self._bell = bell_of_means(arena)
         self._between.begin_part()
         self._threads = [self._thread("up", self._up)]
         if self._after is not None:
@@ -115,6 +117,7 @@ class HostMeans:
     def stop(self) -> None:
         """End, after this host's learners have ended: what they have published is still sent."""
         self._ended.set()
+        self._bell.ring()
         for thread in self._threads:
             thread.join()
 
@@ -133,12 +136,12 @@ class HostMeans:
         return threading.Thread(target=run, daemon=True, name=f"means {name}")
 
     def _until(self, ready: Callable[[], bool]) -> None:
-        pause = 50e-6
+        heard = self._bell.heard()
         while not ready():
             if self._ended.is_set():
                 raise _Ended
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            self._bell.wait(heard, LISTEN_SECONDS)
+            heard = self._bell.heard()
 
     def _receive(self, link: Link, kind: str, into: Tensor | None = None) -> Message:
         """The next message of this part, which must be of this kind."""
@@ -257,25 +260,23 @@ class HostMeans:
     def _forward_contributions(self) -> None:
         """Forward local vectors to the hosts that read them, and acknowledge what local learners have read."""
         sent, acked, forwarded = self._sequences.sent_seq, self._sequences.acked_seq, self._between.forwarded_seq
-        told, pause = dict.fromkeys(self._here, 0), 50e-6
+        told = dict.fromkeys(self._here, 0)
         while True:
-            last, idle = self._ended.is_set(), True
+            heard, last = self._bell.heard(), self._ended.is_set()
             for rank in self._here:
                 while forwarded[rank] < sent[rank]:
                     number = int(forwarded[rank]) + 1
                     self._forward_contribution(rank, number)
                     publish(forwarded, rank, number)
-                    idle = False
             now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
                 for link in self._mix_links.values():
                     link.send("read", {"part": self._part, "read": read})
-                told, idle = now, False
+                told = now
             if last:
                 return
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3) if idle else 50e-6
+            self._bell.wait(heard, LISTEN_SECONDS)
 
     def _forward_contribution(self, rank: int, number: int) -> None:
         sequences, parity = self._sequences, number % 2

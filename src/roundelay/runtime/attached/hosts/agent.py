@@ -7,7 +7,7 @@ from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
-from roundelay.runtime.attached.hosts.columns import COLUMN_PAUSES, ColumnSender
+from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import bulk
@@ -100,6 +100,7 @@ class SessionAgent:
 
     def _gone(self, reason: str) -> None:
         self._lost = self._lost or reason
+        self._host.bell.ring()
 
     def _heard(self, message: Message) -> None:
         """From the thread of the link: what must not wait, and what is written where nobody looks yet."""
@@ -123,6 +124,7 @@ class SessionAgent:
                 self._refused, self._ended = checks.text(header["why"]), True
             case _:
                 self._orders.put(message)
+                self._host.bell.ring()
 
     def _take_drawn(self, header: dict[str, Any]) -> None:
         between, rank = self._host.between, checks.whole(header["rank"])
@@ -185,31 +187,33 @@ class SessionAgent:
 
     def run(self, given_up: Callable[[], bool]) -> None:
         """Until all learners of this host have left or `given_up`."""
-        pause, host = COLUMN_PAUSES[0], self._host
+        host = self._host
         while not host.left and not given_up():
+            heard = host.bell.heard()
             if self._lost or self._ended:
                 host.lose(host.elsewhere)
                 host.end(FIRST_HOST_LOST)
                 self.close()
-                time.sleep(COLUMN_PAUSES[1])
+                time.sleep(COLUMN_SECONDS)
                 continue
-            busy = self._sender.look() | self._ask_for_minibatches()
-            busy |= self._obey(pause)
+            self._sender.look()
+            self._ask_for_minibatches()
+            while self._obey(0):
+                pass
             host.notice_deaths()
             host.links.check()
-            pause = COLUMN_PAUSES[0] if busy else min(2 * pause, COLUMN_PAUSES[1])
+            host.bell.wait(heard, COLUMN_SECONDS)
         if not (self._lost or self._ended):
             self._sender.look()
 
-    def _ask_for_minibatches(self) -> bool:
-        between, asked = self._host.between, False
+    def _ask_for_minibatches(self) -> None:
+        between = self._host.between
         for rank, before in self._forwarded.items():
             number = int(between.asked[rank])
             if number != before:
-                self._forwarded[rank], asked = number, True
+                self._forwarded[rank] = number
                 key = [int(part) for part in between.key[rank]]
                 self._send("draw", rank=rank, number=number, key=key, pieces=int(between.pieces[rank]))
-        return asked
 
     def close(self) -> None:
         """Nobody is heard any more. Safe to call twice."""

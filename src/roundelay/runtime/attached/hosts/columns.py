@@ -25,9 +25,8 @@ from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 
-COLUMN_PAUSES = 5e-4, 4e-3
-"""Seconds between two looks at learners' columns, at least and at most: each pause is twice the one before, as long as
-nothing changes."""
+COLUMN_SECONDS = 0.05
+"""Interval at which a process looks at its learners' columns where nobody rings."""
 SELDOM_SECONDS = 0.2
 """Interval at which what nobody waits for is sent."""
 
@@ -166,8 +165,8 @@ class ColumnSender:
         self._at_steps = self._at_meetings = b""
         self._seldom = time.monotonic()
 
-    def look(self) -> bool:
-        """Send what has changed; whether anything has that somebody waits for."""
+    def look(self) -> None:
+        """Send what has changed, if somebody waits for it or it has not been sent for a while."""
         meetings, steps = self._columns.at_meetings(self._ranks), self._columns.at_steps(self._ranks)
         now, urgent = time.monotonic(), meetings != self._at_meetings
         changed = urgent or (self._together and steps != self._at_steps)
@@ -177,4 +176,3 @@ class ColumnSender:
             self._at_meetings, self._at_steps = meetings, steps
             if everything:
                 self._seldom = now
-        return changed

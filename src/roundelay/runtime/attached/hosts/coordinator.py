@@ -11,7 +11,7 @@ from typing import final
 
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import take_mean
-from roundelay.runtime.attached.hosts.columns import COLUMN_PAUSES, ColumnSender
+from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
@@ -68,21 +68,21 @@ class SessionCoordinator:
 
     def run(self, given_up: Callable[[], bool]) -> None:
         """Until all learners have left, or this host's have `given_up`."""
-        pause, host = COLUMN_PAUSES[0], self._host
+        host = self._host
         try:
             while host.living() or not host.left:
+                heard = host.bell.heard()
                 if given_up():
                     self._why = "the learners of the first host have ended"
                     return
-                busy = self._send_columns()
-                busy |= self._meet()
+                self._send_columns()
+                self._meet()
                 if time.monotonic() > self._next_look:
                     self._next_look = time.monotonic() + ATTEND_SECONDS
                     self._hosts.attend()
                     host.notice_deaths()
                     host.links.check()
-                pause = COLUMN_PAUSES[0] if busy else min(2 * pause, COLUMN_PAUSES[1])
-                time.sleep(pause)
+                host.bell.wait(heard, COLUMN_SECONDS)
             self._send_columns()
         except BaseException as error:
             self._why = str(error) or type(error).__name__
@@ -94,8 +94,8 @@ class SessionCoordinator:
 
     # What the others say ----------------------------------------------------------------------------------------------
 
-    def _send_columns(self) -> bool:
-        busy, host = False, self._host
+    def _send_columns(self) -> None:
+        host = self._host
         for remote in self._hosts.inside():
             if remote.host not in self._senders or self._senders[remote.host][0] is not remote:
                 others = [rank for rank in range(host.place.learners) if rank not in remote.ranks]
@@ -103,10 +103,9 @@ class SessionCoordinator:
                 synchronous = host.strategy.traits.synchronous
                 self._senders[remote.host] = remote, ColumnSender(host.columns, others, synchronous, send)
             try:
-                busy |= self._senders[remote.host][1].look()
+                self._senders[remote.host][1].look()
             except LinkError:
                 continue  # it is lost, as its own thread will notice
-        return busy
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """From the thread of that host's link."""
@@ -120,6 +119,7 @@ class SessionCoordinator:
                 gone = [rank for rank in before if not host.arena.liveness.alive[rank]]
                 if gone:
                     host.give_back(gone)
+                host.bell.ring()
                 return
             if message.kind == "shown":
                 host.take_shown(message, remote.ranks)
@@ -143,19 +143,18 @@ class SessionCoordinator:
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
-    def _meet(self) -> bool:
-        """Conduct the next meeting, if all who live have come to it; has it been?
+    def _meet(self) -> None:
+        """Conduct the next meeting, if all who live have come to it.
 
         A meeting has two numbers, of its beginning and of its end; learners that come to different ones notice.
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
         present = host.living()
         if not present or (host.attendance.met[present] < number).any():
-            return False
+            return
         kinds = {int(kind) for kind in host.arena.view(MeetingTables).kind[number % 2, present]}
         if len(kinds) == 1:
             self._conduct(number, KINDS[kinds.pop()], present)
-        return True
 
     def _conduct(self, number: int, kind: str, present: list[int]) -> None:
         host, hosts = self._host, self._hosts

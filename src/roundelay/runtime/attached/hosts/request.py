@@ -20,6 +20,7 @@ from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_travel
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from roundelay.runtime.procs.memory.views.view import View
 from roundelay.strategies import STRATEGIES, make_strategy
@@ -27,7 +28,7 @@ from roundelay.strategies.base import Strategy
 
 ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables, SaveTables)
 """Of the arena of attached learners, besides those of every arena."""
-HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BetweenHosts)
+HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BellTable, BetweenHosts)
 """The same, on one of several hosts."""
 
 

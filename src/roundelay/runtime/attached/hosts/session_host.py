@@ -30,6 +30,7 @@ from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
 
@@ -68,6 +69,8 @@ class SessionHost:
         """Held by whoever takes the lock of the work queue, which knows no threads of one process."""
         self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
         self.columns = SharedColumns(arena)
+        self.bell = bell_of_session(arena)
+        """Learners ring it, and threads that hear from other hosts."""
         self.model = model_to_evaluate(arena, self.here)
         """Of all learners, (P,), after a meeting."""
         self._means: HostMeans | None = None

@@ -20,6 +20,7 @@ from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
 from roundelay.runtime.procs.processes import Deaths
 
@@ -49,7 +50,7 @@ class LocalHost:
             self._terms.patience_seconds,
             self._terms.threads,
             deaths=Deaths(self._terms.on_death),
-            share=HostShare(self._place.ranks, (HostMeanSequences,), self._links.endpoint.open),
+            share=HostShare(self._place.ranks, (HostMeanSequences, BellTable), self._links.endpoint.open),
         )
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:

@@ -41,6 +41,7 @@ from roundelay.algorithms.codecs import FORMS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.bell import bell_of_means
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import publish
@@ -70,7 +71,7 @@ class Means:
         """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py is at work."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._forwards = forwards
-        self._arena, self._rank, self._patience = arena, rank, patience
+        self._arena, self._rank, self._patience, self._bell = arena, rank, patience, bell_of_means(arena)
         self._sequences, self._alive = arena.sequences, arena.liveness.alive
         self._sent, self._acked = arena.sequences.sent_seq, arena.sequences.acked_seq
         self._incoming = [arena.vector("contribution 0", rank), arena.vector("contribution 1", rank)]
@@ -103,6 +104,7 @@ class Means:
 
         def lay(first: int) -> None:
             publish(ready_from, rank, first)
+            self._bell.ring()
 
         return lay
 
@@ -151,6 +153,7 @@ class Means:
         if not self._far.isdisjoint(group):
             global_sent = self._between_hosts.global_sent_seq
             publish(global_sent, self._rank, int(global_sent[self._rank]) + 1)
+        self._bell.ring()
 
     def collect(self, group: Sequence[int]) -> Tensor:
         """A vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
@@ -175,6 +178,7 @@ class Means:
         for part in chunks(self._elements, list(group).index(self._rank), len(group)):
             weighted_mean_(mean[part], [v[part] for v in vectors], shares)
         publish(self._acked, self._rank, number)
+        self._bell.ring()
         self._wait(group, self._acked, "read", number)
         return mean
 
@@ -192,6 +196,7 @@ class Means:
         self._patience.until(ready, f"mean {number} of learners {tuple(group)} on all hosts", PAUSES)
         self.total = float(self._between_hosts.total[number % 2])
         publish(self._acked, self._rank, int(self._sent[self._rank]))
+        self._bell.ring()
         return self._mean_of_all(group)
 
     def _mean_of_all(self, group: Sequence[int]) -> Tensor:
@@ -212,6 +217,7 @@ class Means:
         for part in chunks(self._elements):
             weighted_mean_(self._mixed[part], [v[part] for v in vectors], [weight for _, weight in weights])
         publish(self._acked, self._rank, number)
+        self._bell.ring()
         return self._mixed
 
     def _laid_out(self, ranks: Sequence[int], number: int) -> list[Tensor]:

@@ -1,0 +1,71 @@
+"""A bell in shared memory. Learners ring it after they have published something that their host's own process waits
+for, the one that speaks to other hosts: it wakes at once, and need not look a thousand times a second on a core that
+the learners want.
+
+A wait is one on a word of memory (Linux: futex), so any number of threads may wait for one bell. Nothing depends on
+it but time: every wait has an end, after which the one who waits looks by itself.
+"""
+
+import ctypes
+import platform
+import struct
+import time
+from typing import Any, final
+
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
+from roundelay.runtime.procs.memory.views.view import Integers
+
+FUTEX = {"x86_64": 202, "aarch64": 98}
+"""Number of the system call, by machine."""
+POLL_SECONDS = 1e-3
+"""Pause between two looks on other machines."""
+_WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1  # FUTEX_WAIT and FUTEX_WAKE of <linux/futex.h>, and how many are woken
+
+
+@final
+class Bell:
+    """One of the bells of an arena, whose word is `rings`. None: all learners are on one host, and ringing does
+    nothing."""
+
+    def __init__(self, rings: Integers | None) -> None:
+        self._rings = rings
+        self._number = FUTEX.get(platform.machine())
+        self._call: Any = ctypes.CDLL(None).syscall
+        self._call.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_char_p]
+        self._word = 0 if rings is None else rings.ctypes.data
+
+    def ring(self) -> None:
+        """Wake everybody who waits, after what this thread has published before."""
+        if self._rings is None:
+            return
+        publish(self._rings, 0, int(self._rings[0]) + 1)
+        if self._number is not None:
+            self._call(self._number, self._word, _WAKE, _ALL, None)
+
+    def heard(self) -> int:
+        """Rings so far, for `wait`; read before one looks whether there is anything to wait for."""
+        return 0 if self._rings is None else int(self._rings[0])
+
+    def wait(self, heard: int, seconds: float) -> None:
+        """Until it has been rung since `heard`, or so many seconds have passed, or for no reason."""
+        if self._rings is None:
+            time.sleep(seconds)
+        elif self._number is not None:
+            limit = struct.pack("@qq", int(seconds), int(seconds % 1 * 1e9))
+            self._call(self._number, self._word, _WAIT, heard & 0xFFFFFFFF, limit)
+        else:
+            deadline = time.monotonic() + seconds
+            while self._rings[0] == heard and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+
+
+def bell_of_means(arena: Arena) -> Bell:
+    """The one that threads hear which take means with other hosts."""
+    return Bell(arena.view(BellTable).means if BellTable in arena.layout.views else None)
+
+
+def bell_of_session(arena: Arena) -> Bell:
+    """The one that the process hears which speaks to other hosts for attached learners."""
+    return Bell(arena.view(BellTable).session if BellTable in arena.layout.views else None)
