@@ -65,7 +65,7 @@ def bare(learners: int = 1) -> Tensor:
         for p, piece in zip(parameters, pieces(module, gradient), strict=True):
             p.grad = piece.clone()
         for optimizer in optimizers:
-            optimizer.step()
+            optimizer.step()  # type: ignore[no-untyped-call]
     return x.detach()
 
 

@@ -204,7 +204,7 @@ def test_those_that_declare_not_to_be_sgd_alone_are_not(name: str) -> None:
 def test_the_model_to_evaluate_is_the_declared_one(name: str) -> None:
     learners = 1 if name == "sgd" else 4
     with SimRuntime(cluster(name, learners), JITTER) as runtime:
-        runtime.segment(plan(11, learners))
+        runtime.segment(plan(12, learners))
         vectors, strategy = runtime.state().vectors, make_strategy(name)
         assert ("centre" in vectors) == (strategy.traits.model == "centre")
         holders = strategy.holders(tuple(range(learners)))
