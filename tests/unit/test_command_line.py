@@ -209,6 +209,7 @@ def test_any_words(words: list[str]) -> None:
         (["options", "an4_blstm"], "model.name=blstm"),
         (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),
         (["options", "demo"], "optimizer.momentum=0.9  momentum [number]"),
+        ([], "topologies"),
     ],
 )
 def test_list(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:

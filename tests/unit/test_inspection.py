@@ -178,6 +178,9 @@ def test_transcripts_that_cannot_be_what_is_said(source: Path) -> None:
 def test_a_transcript_that_is_too_long_for_its_phones(source: Path) -> None:
     sound(source, "a-1", speechlike(0.1, RATE, "a-1"))
     assert only(source, "fit", lexicon=source / "lang" / "words.dic").utterances == ("a-1",)
+    edit(source / "train" / "text", lambda text: text.replace("a-1 GO YES", "a-1 Go yes"))
+    fit = [f for f in inspect(source, lexicon=source / "lang" / "words.dic").findings if f.kind == "fit"]
+    assert [f.utterances for f in fit] == [("a-1",)]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_words_the_dictionary_lacks(source: Path) -> None:
     found = {f.kind: f for f in inspect(source, lexicon=source / "lang" / "words.dic").findings}
     assert "yes (YES)" in found["spelling"].what
     assert "--clean-transcripts" in found["spelling"].proposal
-    assert "MAYBE" in found["dictionary"].what
+    assert "1 word of the transcripts not in the dictionary (MAYBE)" in found["dictionary"].what
     assert "--on-missing-words guess" in found["dictionary"].proposal
 
 
@@ -250,7 +253,9 @@ def test_most_of_it_by_one_speaker(source: Path) -> None:
 def test_women_and_men(source: Path) -> None:
     write_lines(source / "train" / "spk2gender", {"a": "m", "b": "m", "c": "m", "d": "m"})
     write_lines(source / "test" / "spk2gender", {"g": "f", "h": "f"})
-    what = [f.what for f in inspect(source).findings if f.kind == "balance"]
+    found = [f for f in inspect(source).findings if f.kind == "balance"]
+    assert "--warp-of men" in found[0].proposal  # there are no women to be warped
+    what = [f.what for f in found]
     assert "train: 0% of the speech is by women: expect more errors with them" in what
     assert "test: none of the speech is by men: its error rates say nothing of them" in what
 

@@ -102,6 +102,17 @@ def test_default_is_the_closed_vocabulary_of_the_corpus(tmp_path: Path) -> None:
     assert heavier != folder
 
 
+def test_a_dictionary_that_nobody_has_spoken_is_remarked_on(tmp_path: Path) -> None:
+    """A grammar of few sentences over all words of a large dictionary costs errors and time."""
+    large = Lexicon({**LEXICON.pronunciations, **{f"W{i}": (("G", "OW"),) for i in range(6000)}})
+    _, remark = making.language_model(job(), large)
+    assert "of the 6,0" in remark
+    assert "decode.vocabulary=1" in remark
+    (tmp_path / "text").write_text("GO TO MARS\n")
+    assert making.language_model(job(text=(tmp_path / "text",)), large)[1] == ""
+    assert making.language_model(job(), LEXICON)[1] == ""
+
+
 def test_a_graph_is_named_by_its_contents_as_ever() -> None:
     """Graphs that earlier versions made are found again."""
     asked = GraphJob(LanguageOptions(), GraphConfig(), ("A B", "C"), LEXICON, TiedStates(tying(3)))

@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from roundelay.recipes.known import Option
 
 
-WHAT = (
-    "strategies",
-    "topologies",
-    "models",
-    "objectives",
-    "graphs",
-    "units",
-    "codecs",
-    "corpora",
-    "recipes",
-    "options",
-    "keys",
-)
+WHAT = {
+    "strategies": "who talks to whom and when (`--strategy`), with their options",
+    "topologies": "graphs of learners that strategies take",
+    "models": "networks (`model.name`), with their options",
+    "objectives": "losses (`training.objective`)",
+    "graphs": "decoding graphs (`decode.graph`)",
+    "units": "what networks without tied states tell apart (`units`)",
+    "codecs": "forms in which vectors travel (`codec`)",
+    "corpora": "what `roundelay prepare` knows",
+    "recipes": "experiments that come with Roundelay",
+    "options": "every option of a recipe, its default and the values it takes",
+    "keys": "the same as options",
+}
 
 
 def add(command: Command) -> None:
     """Their options."""
     sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
-    sub.add_argument("what", choices=WHAT, help="what to list; keys are options")
+    sub.add_argument("what", nargs="?", choices=list(WHAT), help="what to list (default: what can be listed)")
     sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
 
 
@@ -55,7 +55,9 @@ def _list(options: argparse.Namespace) -> None:
         raise UserError(
             f"list {options.what} takes no recipe; `roundelay list options {options.recipe}` shows its options."
         )
-    if options.what == "recipes":
+    if options.what is None:
+        print_table(["roundelay list ...", ""], list(WHAT.items()), left=2)
+    elif options.what == "recipes":
         print_table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()], left=2)
     elif options.what == "corpora":
         print_table(["corpus", "about"], list(corpora().items()), left=2)

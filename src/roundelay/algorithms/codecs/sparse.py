@@ -116,13 +116,14 @@ def _two_in_three_bytes(places: Tensor) -> Tensor:
 
 def _each_of_two(room: Tensor, number: int) -> Tensor:
     """The inverse: places (B, K)."""
-    low, middle, high = room.long().reshape(len(room), -1, 3).unbind(2)
+    low, middle, high = room.long().reshape(len(room), room.shape[1] // 3, 3).unbind(2)
     return torch.stack((low | (middle & 15) << 8, middle >> 4 | high << 4), 2).flatten(1)[:, :number]
 
 
 def _four_in_a_byte(numbers: Tensor) -> Tensor:
     """Bytes (B, ceil(K / 4)) of numbers (B, K) from 0 to 3."""
-    fours = pad(numbers, (0, -numbers.shape[1] % 4)).reshape(len(numbers), -1, 4)
+    fours = pad(numbers, (0, -numbers.shape[1] % 4))
+    fours = fours.reshape(len(fours), fours.shape[1] // 4, 4)
     return (fours << _shifts(numbers)).sum(2).to(torch.uint8)
 
 

@@ -229,4 +229,4 @@ def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[st
         )
     if marked:
         told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")
-    return [f"{'; '.join(told)}. `--clean-transcripts` writes them as the dictionary does"]
+    return [f"{'; '.join(told)}; `--clean-transcripts` writes them as the dictionary does"]

@@ -50,15 +50,11 @@ def _few_speakers(split: str, seconds: Mapping[str, float]) -> list[Finding]:
 def _women_and_men(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
     found: list[Finding] = []
     shares = {split: known for split, some in splits.items() if (known := _by_gender(some))}
-    record = (
-        "Record more of them. `roundelay prepare ... --warp 0.94 1.06 --warp-of few` adds copies of theirs with longer "
-        "and shorter vocal tracts (docs/features.md); look at their error rate apart."
-    )
     for split, share in shares.items():
         few = min(share, key=lambda gender: share[gender])
         if split == TRAIN and share[few] < _FEW:
             what = f"train: {share[few]:.0%} of the speech is by {_NAMES[few]}: expect more errors with them"
-            found.append(Finding("balance", "warning", split, what, record))
+            found.append(Finding("balance", "warning", split, what, _more_of(few, some=share[few] > 0)))
         elif split != TRAIN and share[few] == 0:
             what = f"{split}: none of the speech is by {_NAMES[few]}: its error rates say nothing of them"
             found.append(Finding("balance", "warning", split, what, "Add speakers to it."))
@@ -68,6 +64,15 @@ def _women_and_men(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
             Finding("balance", "note", "", what, "Write `spk2gender`, a line `SPEAKER f` or `SPEAKER m` each.")
         )
     return found
+
+
+def _more_of(few: str, *, some: bool) -> str:
+    factor = {"f": 1.12, "m": 0.9}[few]  # of the others' frequencies, towards theirs
+    others = _NAMES["m" if few == "f" else "f"]
+    warped = f"--warp {factor} --warp-of {others}` adds copies of {others} turned towards them"
+    if some:
+        warped = "--warp 0.94 1.06 --warp-of few` adds copies of theirs with longer and shorter vocal tracts"
+    return f"Record more of them. `roundelay prepare ... {warped} (docs/features.md); look at their error rate apart."
 
 
 def _by_gender(utterances: Sequence[Utterance]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roundelay.speech.corpus.checks import spelling_remark
+from roundelay.speech.corpus.checks import cleaned, spelling_remark
 from roundelay.speech.corpus.inspection.findings import SHOWN, Finding, named
 from roundelay.speech.corpus.inspection.sound import SoundFacts
 from roundelay.speech.data.manifest import Utterance
@@ -36,9 +36,9 @@ def spelling_findings(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexico
         missing = lexicon.missing_words(u for some in splits.values() for u in some)
         clean = "`roundelay prepare ... --clean-transcripts`."
         found += [Finding("spelling", "warning", "", what, clean) for what in spelling_remark(missing, lexicon)]
-        if missing:
-            most = named([m.word for m in missing])
-            what = f"{counted(len(missing), 'word')} of the transcripts not in the dictionary ({most})"
+        written_so = lexicon.missing_words(u for some in cleaned(splits, lexicon)[0].values() for u in some)
+        if absent := [m.word for m in written_so]:
+            what = f"{counted(len(absent), 'word')} of the transcripts not in the dictionary ({named(absent)})"
             mend = "Add them to it, or `roundelay prepare ... --on-missing-words guess` (or skip, or map)."
             found.append(Finding("dictionary", "warning", "", what, mend))
     elif marked := [word for word in words if bare(word, "'") != word]:
@@ -83,7 +83,9 @@ def length_findings(
     """Findings on transcripts that cannot be what is said: too many characters, or too few, for the seconds."""
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
-    for split, utterances in splits.items():
+    # A word in another case than the dictionary's has the same phones.
+    written_so = splits if lexicon is None else cleaned(splits, lexicon)[0]
+    for split, utterances in written_so.items():
         odd = _odd_rates(utterances, (sounds or {}).get(split, {}))
         if lexicon is not None:
             for u in utterances:
