@@ -89,6 +89,11 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
     if training.runtime != "procs":
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
     check_hosts(strategy, training.on_death, training.record)
+    if recipe.optimizer.by_parameters and training.fragments > 1:
+        raise UserError(
+            f"training.fragments is {training.fragments}, and optimizer.name is {recipe.optimizer.name}, which updates "
+            "matrices as a whole: give 1, or an elementwise optimizer."
+        )
     if isinstance(strategy, HAdPsgd):
         chosen = "node_size" in {**training.options, **parse_strategy(training.strategy)[1]}
         strategy = strategy.on_host(place.ranks, chosen)
@@ -214,6 +219,7 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
     if place is not None and not place.alone:
         strategy = _several_hosts(recipe, place, strategy)
     strategy.check(recipe.training.learners)
+    strategy.check_optimizer(recipe.optimizer)
     return strategy
 
 

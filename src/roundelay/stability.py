@@ -2,9 +2,8 @@
 
 On f(x) = h x^2 / 2 with noise, every strategy is a linear recursion in its rows, and what decides is s = lr h alone. It
 is stable while no eigenvalue of the recursion lies outside the unit circle. The edge is measured with the strategy's
-own code in the simulator, in one run: coordinates do not see each other, so each of some thousand coordinates gets a
-curvature of its own, and one run shows from which of them on the distance to the optimum grows. Beside it stands what
-the recursion says on paper, where we have it: `theory`.
+own code in the simulator, in one run: coordinates do not see each other, so each of some thousand has a curvature of
+its own, from one of which on the distance to the optimum grows. `theory` is what the recursion says on paper.
 
 Learners are equally fast, unless a jitter is given; an exchange takes next to no time. The local optimizer is plain
 SGD, unless a momentum is given. Legend: L learners.
@@ -76,6 +75,7 @@ ORDERS = (
     "asgd",
     "asgd,staleness_aware=true",
     "asgd,period=4",
+    "rennala",
 )
 """Strategies that `roundelay simulate --stability` lists unless told otherwise."""
 

@@ -124,6 +124,8 @@ def test_a_centre_by_hand() -> None:
     assert recorded("asgd") == [[-1.0, -3.0, -6.0], [-10.0, -15.0, -21.0], [-28.0, -36.0, -45.0]]
     # asgd, staleness-aware: reports 0, 1 and 2 updates late count 1, 1 and 1/2; each round all have just read it.
     assert recorded("asgd staleness_aware=true")[0] == [-1.0, -3.0, -4.5]
+    # rennala: the third report moves the centre, by the mean, and the others have read it as it was.
+    assert recorded("rennala") == [[0.0, 0.0, -2.0], [-2.0, -2.0, -7.0], [-7.0, -7.0, -15.0]]
     # easgd, alpha = 0.3: at first nothing is apart. In round 3 row 0 at -5 and the centre at 0 give way by 1.5 each;
     # row 1 at -7 and the centre, now at -1.5, by 1.65; row 2 at -9 and the centre, at -3.15, by 1.755. Then 7, 8, 9.
     assert recorded("easgd period=2") == [[-1.0, -2.0, -3.0], [-5.0, -7.0, -9.0], [-10.5, -13.35, -16.245]]

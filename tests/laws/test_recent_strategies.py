@@ -214,6 +214,36 @@ def test_by_speed_all_report_equally_often() -> None:
     assert reports["true"] == pytest.approx(1, rel=0.1)
 
 
+# Rennala --------------------------------------------------------------------------------------------------------------
+
+
+@given(PAPERS, LOCAL)
+@some
+def test_rennala_that_takes_every_report_at_once_is_asgd(paper: Paper, local: Sgd) -> None:
+    found, expected = (simulated(name, paper, local, JITTER) for name in ("rennala batch=1 stale=true", "asgd"))
+    assert torch.equal(found.centre, expected.centre)
+    assert torch.equal(found.rows, expected.rows)
+
+
+@given(PAPERS, LOCAL, st.integers(1, 7), st.booleans())
+@some
+def test_rennala_is_its_equation_report_by_report(paper: Paper, local: Sgd, batch: int, stale: bool) -> None:
+    """Every report that counts is of the point at which the centre still is."""
+    w, gathered, taken, moves = torch.zeros(7), torch.zeros(7), 0, 0
+    x, p, memory, seen = paper.start, paper.start, paper.start, [0] * paper.learners
+    for _, i, index in in_turn(paper):
+        local.update_(x[i], paper.gradient(x[i], index), {"momentum": memory[i]}, paper.rate)
+        if stale or seen[i] == moves:
+            gathered, taken = gathered + x[i] - p[i], taken + 1
+        if taken == batch:
+            w, gathered, taken, moves = w + 0.8 * gathered / batch, torch.zeros(7), 0, moves + 1
+        x[i], p[i], seen[i] = w, w, moves
+    found = simulated(f"rennala batch={batch} rate=0.8 stale={str(stale).lower()}", paper, local)
+    same(found.centre, w)
+    same(found.memory["centre gathered"][0], gathered)
+    assert found.memory["centre taken"][0].tolist() == [taken] * 7
+
+
 # SparseLoCo -----------------------------------------------------------------------------------------------------------
 
 ALL_OF_IT = "density=1 two_bits=false"
@@ -272,7 +302,7 @@ def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
     assert float(left[:4096].abs().max()) < float(x[:4096].abs().max())
 
 
-@pytest.mark.parametrize("name", ["a2cid2", "async-diloco", "divshare"])
+@pytest.mark.parametrize("name", ["a2cid2", "async-diloco", "divshare", "rennala"])
 def test_what_does_not_travel_is_refused_on_several_hosts(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} .*is for learners of one host"):
         check_hosts(make_strategy(name), "go-on", record=False)

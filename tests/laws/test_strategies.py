@@ -204,7 +204,7 @@ def test_those_that_declare_not_to_be_sgd_alone_are_not(name: str) -> None:
 def test_the_model_to_evaluate_is_the_declared_one(name: str) -> None:
     learners = 1 if name == "sgd" else 4
     with SimRuntime(cluster(name, learners), JITTER) as runtime:
-        runtime.segment(plan(11, learners))
+        runtime.segment(plan(12, learners))
         vectors, strategy = runtime.state().vectors, make_strategy(name)
         assert ("centre" in vectors) == (strategy.traits.model == "centre")
         holders = strategy.holders(tuple(range(learners)))
@@ -247,7 +247,8 @@ def test_where_a_segment_ends_changes_nothing(name: str) -> None:
 def test_every_strategy_finds_the_optimum(name: str, learners: int) -> None:
     task = Quadratic(parameters=10, noise=0.0)
     # The centre of asgd takes every learner's step in full, some of them late: it bears 1 / L of the rate.
-    rate, rounds = (0.03, 1500) if make_strategy(name).traits.ages == "centre" else (0.3, 400)
+    in_full = make_strategy(name).traits.ages == "centre" and name != "rennala"
+    rate, rounds = (0.03, 1500) if in_full else (0.3, 400)
     with SimRuntime(cluster(name, learners, task), JITTER) as runtime:
         runtime.segment(plan(rounds, learners, rate=rate))
         assert task.build().evaluate(runtime.consensus(), "held out").mean_loss < 1e-5

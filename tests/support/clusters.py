@@ -35,6 +35,7 @@ MANY = (
     "asgd period=3",
     "asgd staleness_aware=true",
     "asgd max_delay=8",
+    "rennala",
     "async-diloco period=2",
     "easgd period=2",
     "easgd-sync period=2",

@@ -35,7 +35,7 @@ def test_every_option_is_explained_and_nothing_else_is() -> None:
     explained: dict[str, dict[str, str]] = known._explained()
     keys = set()
     chosen = [f"{key}={name}" for key, union in OPEN_SETS.values() for name in names(union)]
-    for assignment in [*chosen, "optimizer.name=adam", "schedule.rule=anneal"]:
+    for assignment in [*chosen, "optimizer.name=adam", "optimizer.name=muon", "schedule.rule=anneal"]:
         mapping: dict[str, Any] = {}
         override(mapping, assignment)
         options = known.recipe_options(mapping)

@@ -17,16 +17,17 @@ from roundelay.core.errors import UserError
 
 
 class RowUpdate(ABC):
-    """A local optimizer at work on one learner's row, chunk by chunk in the order of the row."""
+    """A local optimizer at work on one learner's row, chunk by chunk in the order of the row, or parameter by
+    parameter."""
 
     def begin(self) -> None:  # noqa: B027 most optimizers keep nothing outside the learner's memory
         """A segment begins: memory and scalars may have been replaced from outside."""
 
     @abstractmethod
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
-        """Update chunk `number` of the row in place, and what is remembered of it.
+        """Update chunk `number` of the row, or parameter `number`, in place, and what is remembered of it.
 
-        `gradient` (C,) is that chunk's and only read: it may be shared by several learners.
+        `gradient`, of the same shape, is only read: it may be shared by several learners.
         """
 
     def end(self) -> None:  # noqa: B027
@@ -40,6 +41,9 @@ class LocalOptimizer(ABC):
     name: str
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules a process loads at its first update; the procs runtime loads them once for all learners."""
+    by_parameters: ClassVar[bool] = False
+    """True where an update of one element depends on others of the same parameter: then it gets to work on a row in the
+    shapes of its parameters, where it would else be given chunks."""
 
     @property
     @abstractmethod
@@ -70,8 +74,9 @@ class LocalOptimizer(ABC):
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
     ) -> RowUpdate:
-        """Get to work on the row whose chunks are `x`, (C,) each, with memory by name beside each, and scalars
-        (len(self.scalars),). All are views that go on belonging to the caller."""
+        """Get to work on the row whose chunks are `x`, (C,) each, or its parameters in their shapes (`by_parameters`),
+        with memory by name beside each, and scalars (len(self.scalars),). All are views that go on belonging to the
+        caller."""
 
 
 @dataclass(frozen=True)

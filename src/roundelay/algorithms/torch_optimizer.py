@@ -4,7 +4,7 @@ A row is updated chunk by chunk, each chunk while it is in cache, so an optimize
 one parameter depends on that parameter and its own gradients only. Then a row cut into chunks goes where the whole row
 would go. That is tried out on four numbers, not looked up in a list: so optimizers torch adds later are taken or
 refused by the same rule. Refused today: those that need a closure (LBFGS), sparse gradients (SparseAdam) or matrices
-(Muon), and those that scale an update by the norm of a tensor (Adafactor).
+(Muon, which is in muon.py), and those that scale an update by the norm of a tensor (Adafactor).
 
 Torch makes an optimizer's state in its first step, and some of it depends on that step: Rprop's first step sizes are
 the learning rate of the moment, momentum begins as a copy of the first gradient. So the first step is torch's own too,
@@ -68,19 +68,9 @@ class TorchOptimizer(LocalOptimizer):
                 f"optimizer.name is {self.name!r}: it cannot update a vector in pieces, as learners do ({reason}). "
                 f"Choose one of {', '.join(fitting())}."
             )
-        self._check_options()
+        check_options(self.name, self.options)
         if reason := _reason(_maker(self.name, self._arguments)):
             raise UserError(f"optimizer.options: {self.name} cannot be used with {dict(self.options)} ({reason}).")
-
-    def _check_options(self) -> None:
-        known = [name for name in _defaults(self.name) if name != "lr"]
-        for key in self.options:
-            if key == "lr":
-                raise UserError("optimizer.options.lr: the learning rate is schedule.learning_rate; leave it out here.")
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]}?" if near else f"; {self.name} has {', '.join(known)}."
-                raise UserError(f"unknown option optimizer.options.{key}{hint}")
 
     @property
     def memory(self) -> tuple[str, ...]:
@@ -112,13 +102,12 @@ class TorchOptimizer(LocalOptimizer):
     def attach(
         self, x: Sequence[Tensor], memory: Sequence[Mapping[str, Tensor]], scalars: NDArray[np.float64]
     ) -> RowUpdate:
-        return _TorchUpdate(_maker(self.name, self._arguments), self._kept[1], x, memory, scalars)
+        return TorchUpdate(_maker(self.name, self._arguments), self._kept[1], x, memory, scalars)
 
     @property
     def _arguments(self) -> dict[str, Any]:
-        defaults = _defaults(self.name)
-        given = {key: _read(value, defaults.get(key)) for key, value in self.options.items()}
-        return {"foreach": False, **given} if "foreach" in defaults else given  # there is one tensor at a time
+        given = read_options(self.name, self.options)
+        return {"foreach": False, **given} if "foreach" in _defaults(self.name) else given  # one tensor at a time
 
     @cached_property
     def _kept(self) -> tuple[tuple[str, ...], Mapping[str, Number]]:
@@ -134,8 +123,30 @@ def fitting() -> list[str]:
     return [name for name in sorted(CLASSES) if _reason(_maker(name, {})) is None]
 
 
-class _TorchUpdate(RowUpdate):
-    """One torch optimizer over all chunks of a row, shown one of them at a time."""
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Check that the optimizer has these options.
+
+    Raises:
+        UserError: it has not, or one of them is the learning rate.
+    """
+    known = [option for option in _defaults(name) if option != "lr"]
+    for key in options:
+        if key == "lr":
+            raise UserError("optimizer.options.lr: the learning rate is schedule.learning_rate; leave it out here.")
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; {name} has {', '.join(known)}."
+            raise UserError(f"unknown option optimizer.options.{key}{hint}")
+
+
+def read_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the optimizer, from values as YAML gives them."""
+    defaults = _defaults(name)
+    return {key: _read(value, defaults.get(key)) for key, value in options.items()}
+
+
+class TorchUpdate(RowUpdate):
+    """One torch optimizer over all chunks of a row, or all of some parameters, shown one of them at a time."""
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
 Legend: P parameters of the model.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,7 @@ def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
 def slices(vector: Tensor) -> list[Tensor]:
     """A vector's chunks, as views of it; on an accelerator all of it is one, since launching a kernel there costs more
     than a cache saves."""
-    if vector.device.type != "cpu":
+    if vector.device.type != "cpu" or 0 < vector.numel() <= CHUNK:  # views of short ones are most of a small step
         return [vector]
     return [vector[part] for part in chunks(vector.numel())]
 
@@ -59,11 +60,15 @@ def flatten(module: nn.Module) -> Tensor:
 
 def pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
     """Views of `vector` (P,), one with the shape of each parameter."""
-    sizes = [p.numel() for p in module.parameters()]
+    return shaped(vector, [p.shape for p in module.parameters()])
+
+
+def shaped(vector: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Views of `vector` (P,) that lie one after another in it, one of each shape."""
+    sizes = [math.prod(shape) for shape in shapes]
     if sum(sizes) != vector.numel():
-        raise ValueError(f"the module has {sum(sizes)} parameters, the vector {vector.numel()}")
-    parts = torch.split(vector, sizes)
-    return [part.view(p.shape) for part, p in zip(parts, module.parameters(), strict=True)]
+        raise ValueError(f"the parameters have {sum(sizes)} elements, the vector {vector.numel()}")
+    return [part.view(*shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)]
 
 
 def bind(module: nn.Module, x: Tensor) -> None:

@@ -35,6 +35,8 @@ class Learner(ABC):
     """Training examples in every shard, -1 where a shard is not on this host; none: they are not in shards."""
     common: tuple[float, ...] = ()
     """Numbers that were measured on the examples here and must be the same for all learners (`Task.begun_as`)."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the parameters that lie one after another in a point; none: it is one vector."""
     unit: str = "frames"
     """The examples, in the plural, for people."""
     measured: str = "cross-entropy"

@@ -92,7 +92,7 @@ class ModuleLearner(Learner):
                     f"module {name!r} keeps running statistics, which no strategy averages; use layer norm"
                 )
         self.module = module
-        self.parameters = parameter_count(module)
+        self.parameters, self.shapes = parameter_count(module), tuple(tuple(p.shape) for p in module.parameters())
         self.examples = examples.count("train")
         self._examples, self._autocast, self._clip = examples, autocast, clip
         self._objective, self.unit = objective, objective.examples
@@ -216,9 +216,12 @@ class ModuleLearner(Learner):
             if size and len(rows) > 1 and not self._one_by_one:
                 points = x if len(rows) == len(batches) else x[rows]
                 gradients, statistics = self._stacked(points, [batches[row] for row in rows], plan)
-                for gradient in gradients:
+                for gradient in gradients if self._clip is not None else ():
                     self._shorten(gradient)
-                out[rows] = gradients
+                if points is x:
+                    out.copy_(gradients)
+                else:
+                    out[rows] = gradients
             else:
                 statistics = [self.gradient(x[row], batches[row], plan, out[row]) for row in rows]
             for row, statistic in zip(rows, statistics, strict=True):

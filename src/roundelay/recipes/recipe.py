@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.muon import Muon
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
@@ -244,7 +245,8 @@ class Recipe:
     adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
     init        the model that the run starts from (init.py)
-    optimizer   name: sgd (with momentum, nesterov, weight_decay), or one of torch.optim with its `options`
+    optimizer   name: sgd (with momentum, nesterov, weight_decay), muon (matrices by it, the rest by `others`), or one
+                of torch.optim with its `options`
     schedule    rule: newbob or anneal (schedule.py)
     """
 
@@ -255,7 +257,7 @@ class Recipe:
     model: ModelConfig = DnnConfig()
     training: Training = Training()
     init: Init = Init()
-    optimizer: Sgd | TorchOptimizer = Sgd(momentum=0.9)
+    optimizer: Sgd | Muon | TorchOptimizer = Sgd(momentum=0.9)
     schedule: Newbob | Anneal = Newbob()
     decode: Decoding = Decoding()
     cost: CostModel = CostModel()

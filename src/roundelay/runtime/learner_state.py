@@ -5,7 +5,7 @@ Legend: P parameters, L learners.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import final
 
@@ -16,11 +16,11 @@ from torch.linalg import vector_norm
 
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Exchange
-from roundelay.core.flat import slices
+from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred, DeferredExchange
-from roundelay.runtime.local_steps import ChunkedStep, LocalStep, SnapshotBuffer, WholeStep
+from roundelay.runtime.local_steps import ChunkedStep, LocalStep, SnapshotBuffer, StepByParameters, WholeStep
 from roundelay.runtime.rows import Row, RowOperation
 from roundelay.runtime.trace import Kind
 
@@ -47,12 +47,14 @@ class LearnerVectors:
     Attributes:
         snapshot: where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`).
         memory: by name, of its strategy and its optimizer.
+        shapes: of the parameters that lie one after another in the row; none: it is one.
     """
 
     row: Row
     gradient: Tensor
     snapshot: Tensor | None
     memory: Mapping[str, Tensor]
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @final
@@ -75,6 +77,17 @@ class LearnerTables:
 def everyone(learners: int) -> tuple[int, ...]:
     """All ranks. Learners of one process share them: ten thousand lists of ten thousand fill 3 GB."""
     return tuple(range(learners))
+
+
+def _local_step(
+    snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
+) -> LocalStep:
+    """Steps of the optimizer over the row's chunks, or its parameters."""
+    shapes = vectors.shapes or ((len(vectors.row.vector),),)
+    cut = partial(shaped, shapes=shapes) if optimizer.by_parameters else slices
+    kept, x = {name: cut(vectors.memory[name]) for name in optimizer.memory}, cut(vectors.row.vector)
+    update = optimizer.attach(x, [{name: kept[name][number] for name in kept} for number in range(len(x))], scalars)
+    return StepByParameters(snapshot, update, shapes) if optimizer.by_parameters else ChunkedStep(snapshot, update)
 
 
 class LearnerState(Me):
@@ -108,12 +121,10 @@ class LearnerState(Me):
         self.row, self.gradient_buffer, self.counts = row, vectors.gradient, tables.counts
         self.living, self._count_steps = self.everyone, True
         self._snapshot, self._snapshot_version = SnapshotBuffer(row, vectors.snapshot), -1
-        kept = {name: slices(memory[name]) for name in optimizer.memory}
-        memory_parts = [{name: kept[name][number] for name in kept} for number in range(len(row.parts))]
         self._step: LocalStep = (
             WholeStep(self._snapshot, update)
             if update is not None
-            else ChunkedStep(self._snapshot, optimizer.attach(row.parts, memory_parts, tables.scalars))
+            else _local_step(self._snapshot, vectors, optimizer, tables.scalars)
         )
         self._steps, self.memory, self._deferred = tables.steps, memory, deferred or Deferred()
 

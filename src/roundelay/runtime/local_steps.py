@@ -5,12 +5,12 @@ Legend: P parameters, C elements of a chunk.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from roundelay.algorithms.local_update import RowUpdate
-from roundelay.core.flat import slices
+from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient
 from roundelay.runtime.rows import Row, RowOperation
 
@@ -74,6 +74,29 @@ class ChunkedStep(LocalStep):
                 exchanging += time.perf_counter() - started
             self._update.update_(number, part, rate)
             self._snapshot.copy_chunk(number)
+        return exchanging
+
+    def end(self) -> None:
+        self._update.end()
+
+
+class StepByParameters(LocalStep):
+    """Exchange, then the update of each parameter in its shape, then the snapshot."""
+
+    def __init__(self, snapshot: SnapshotBuffer, update: RowUpdate, shapes: Sequence[Sequence[int]]) -> None:
+        self._snapshot, self._update, self._shapes = snapshot, update, shapes
+
+    def begin(self) -> None:
+        self._update.begin()
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        started = time.perf_counter()
+        if mixing is not None:
+            mixing.all_chunks()
+        exchanging = 0.0 if mixing is None else time.perf_counter() - started
+        for number, part in enumerate(shaped(gradient.vector, self._shapes)):
+            self._update.update_(number, part, rate)
+        self._snapshot.copy()
         return exchanging
 
     def end(self) -> None:

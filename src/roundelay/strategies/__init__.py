@@ -21,6 +21,7 @@ from roundelay.strategies.easgd import Easgd, EasgdSync
 from roundelay.strategies.gossip_diloco import GossipDiLoCo
 from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
+from roundelay.strategies.rennala import Rennala
 from roundelay.strategies.sgd import SerialSgd
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.sparseloco import SparseLoCo
@@ -38,6 +39,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         DiLoCo,
         SparseLoCo,
         Asgd,
+        Rennala,
         AsyncDiLoCo,
         Easgd,
         EasgdSync,

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 
@@ -72,6 +73,12 @@ class Strategy(ABC):
         """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
         return 1
 
+    @property
+    def cuts_rows(self) -> bool:
+        """Do parts of a row go their own ways? Then a matrix may be of two moments, and local optimizers are to be
+        elementwise."""
+        return False
+
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
@@ -89,6 +96,15 @@ class Strategy(ABC):
     def node_learners(self) -> int:
         """Learners of one of its nodes, runs of neighbouring ranks that belong on one machine; 1: it has none."""
         return 1
+
+    def check_optimizer(self, optimizer: LocalOptimizer) -> None:
+        """Raise UserError if learners cannot have this local optimizer."""
+        if optimizer.by_parameters and self.cuts_rows:
+            raise UserError(
+                f"optimizer.name is {optimizer.name}, which updates matrices as a whole, and {self.label} cuts rows "
+                "into fragments that go their own ways: choose a strategy without fragments, or an elementwise "
+                "optimizer."
+            )
 
     def check(self, learners: int) -> None:
         """Raise UserError if this strategy cannot run with so many learners."""

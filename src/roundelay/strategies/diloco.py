@@ -132,6 +132,10 @@ class DiLoCo(Quorate):
         return tuple(Turn(part, end - self.delay, end) for part, end in ends)
 
     @property
+    def cuts_rows(self) -> bool:
+        return self.fragments > 1
+
+    @property
     def label(self) -> str:
         codec = f" {self.codec}" * (not self.form.exact)
         streaming = f" fragments {self.fragments} delay {self.delay} mix {self.mix:g}"

@@ -46,6 +46,10 @@ class DivShare(Strategy):
         at_least(self.name, "fragments", self.fragments)
 
     @property
+    def cuts_rows(self) -> bool:
+        return self.fragments > 1
+
+    @property
     def label(self) -> str:
         return f"{self.name} fragments {self.fragments}"
 

@@ -91,19 +91,19 @@ class ProcsRuntime(Runtime):
     ) -> None:
         prepare_publishing()
         cluster.strategy.check(cluster.learners)
+        cluster.strategy.check_optimizer(cluster.optimizer)
         self.cluster, self.alone = cluster, share is None
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
         self.shards, self.common = learner.shards, learner.common
-        scalars, views = len(cluster.optimizer.scalars), () if share is None else share.views
         self.layout = Layout(
             cluster.learners,
             self.parameters,
             cluster.memory,
             cluster.centre,
-            scalars,
-            views,
+            len(cluster.optimizer.scalars),
+            () if share is None else share.views,
             centre_memory=cluster.strategy.centre_memory,
         )
         self._descriptor = create_file(self.layout)

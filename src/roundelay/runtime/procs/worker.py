@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from roundelay.core.errors import UserError
-from roundelay.learner.base import OnReady
+from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
@@ -139,7 +139,7 @@ class Worker:
             forwards = spec.here is not None and traits.synchronous
             self.means = Means(arena, spec.rank, patience, spec.here, forwards)
         deferred = Deferred()
-        self.me = _state(spec, access, vectors, learner.device, deferred)
+        self.me = _state(spec, access, vectors, learner, deferred)
         self._work = PlannedWork(access, spec.cluster, learner, vectors.gradient, vectors.resident, meanwhile)
         self.remote: RemoteRows = NO_REMOTE
         if spec.here is not None:
@@ -186,18 +186,18 @@ def _between_devices(
 
 
 def _state(
-    spec: WorkerSpec, access: ArenaAccess, vectors: Vectors, device: torch.device | None, deferred: Deferred
+    spec: WorkerSpec, access: ArenaAccess, vectors: Vectors, learner: Learner, deferred: Deferred
 ) -> LearnerState:
     """The learner's state over its vectors. Where others write its row meanwhile, gradients are taken at copies."""
     arena, cluster, traits = access.arena, spec.cluster, spec.cluster.strategy.traits
     copied = not traits.synchronous and traits.model == "mean"
     snapshot = torch.empty_like(vectors.row.vector) if copied else None
-    if device is not None and not vectors.resident:  # points and gradients go there and back
+    if learner.device is not None and not vectors.resident:  # points and gradients go there and back
         pinned(vectors.row.vector if snapshot is None else snapshot)
         pinned(vectors.gradient)
     return LearnerState(
         LearnerPlace(spec.rank, spec.layout.learners, cluster.seed, cluster.minibatches_a_round),
-        LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
+        LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory, learner.shapes),
         cluster.optimizer,
         LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[spec.rank]),
         deferred=deferred,

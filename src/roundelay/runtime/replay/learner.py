@@ -111,7 +111,7 @@ class RecordedLearner(Backend):
         self._me = _RecordedState(
             self,
             LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
-            LearnerVectors(self._row, self._buffer, torch.empty(size), memory),
+            LearnerVectors(self._row, self._buffer, torch.empty(size), memory, stage.learner.shapes),
             cluster.optimizer,
             LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
         )

@@ -69,6 +69,7 @@ class SimRuntime(Runtime):
 
     def __init__(self, cluster: Cluster, cost: CostModel | None = None, model_bytes: float | None = None) -> None:
         cluster.strategy.check(cluster.learners)
+        cluster.strategy.check_optimizer(cluster.optimizer)
         self.cluster, self.cost = cluster, cost or CostModel()
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
@@ -107,7 +108,9 @@ class SimRuntime(Runtime):
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
         return LearnerState(
             LearnerPlace(rank, self.cluster.learners, self.cluster.seed, self.cluster.minibatches_a_round),
-            LearnerVectors(self._rows[rank], self._gradients.out[rank], torch.zeros(self.parameters), memory),
+            LearnerVectors(
+                self._rows[rank], self._gradients.out[rank], torch.zeros(self.parameters), memory, self._learner.shapes
+            ),
             self.cluster.optimizer,
             LearnerTables(self._steps, self._counts, self._scalars[rank]),
         )

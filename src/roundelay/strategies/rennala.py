@@ -1,0 +1,75 @@
+"""Rennala SGD: a parameter server that gathers gradients at one point before it moves (Tyurin and Richtarik 2023, arXiv
+2305.12387, method 4).
+
+As in asgd each learner takes one step from the centre as it last read it and reports it; but the centre moves by the
+mean of `batch` reports at a time, and a report from a point that it has left since is dropped
+(algorithms/parameter_server.py). So every move is a step of SGD with the minibatches of `batch` learners, as under
+ssgd, and nobody waits: a slow learner's report is dropped, and its place is taken by further reports of fast ones.
+
+`batch: null` is the number of learners. With `stale` no report is dropped; and with a batch of 1 that is asgd, to the
+bit.
+
+Where we differ: a minibatch whose report is dropped counts as trained, and nobody computes it again. Of equally fast
+learners L - 1 are at the old point when the centre moves, so that it moves L times in L + `batch` - 1 rounds of them;
+in the paper, too, a worker goes on with what it has begun.
+
+Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
+Staleness counts updates of the centre between reading it and reporting back, dropped reports too. The centre is the
+model. All learners are on one host, for what the centre gathers does not travel.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from roundelay.algorithms.parameter_server import GatheredReport
+from roundelay.core.effects import Draw, Exchange, Fetch, Grad
+from roundelay.core.state import Me
+from roundelay.strategies.base import Strategy, Traits, at_least, positive
+
+GATHERED = ("gathered", "taken", "reports")
+
+
+@dataclass(frozen=True)
+class Rennala(Strategy):
+    """Asynchronous minibatch SGD with a parameter server, whose gradients are all of one point."""
+
+    batch: int | None = None
+    rate: float = 1.0
+    stale: bool = False
+
+    name: ClassVar[str] = "rennala"
+    memory: ClassVar[tuple[str, ...]] = ("pulled",)
+    centre_memory: ClassVar[tuple[str, ...]] = GATHERED
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False,
+        conserves=False,
+        staleness_bound=None,
+        waits="nobody for the slowest; all for the centre",
+        model="centre",
+        ages="centre",
+        one_host=True,
+    )
+
+    def __post_init__(self) -> None:
+        if self.batch is not None:
+            at_least(self.name, "batch", self.batch)
+        positive(self.name, "rate", self.rate)
+
+    @property
+    def label(self) -> str:
+        batch = "" if self.batch is None else f" batch {self.batch}"
+        return self.name + batch + " stale" * self.stale
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        batch = self.batch or learners
+        dropped = 0 if self.stale else learners - 1  # after each move, where all are equally fast
+        return self.rate * learners / (batch + dropped) / minibatches_a_round
+
+    async def learn(self, me: Me) -> None:
+        report = GatheredReport(self.batch or me.learners, self.rate, self.stale)
+        pulled = me.memory["pulled"]
+        read = await Fetch(me.centre, pulled)
+        me.replace(pulled)
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
+            read = await Exchange(me.centre, report, (pulled,), since=read, theirs=GATHERED)
