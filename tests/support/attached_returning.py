@@ -58,7 +58,8 @@ class Loop:
             lambda: (
                 {*self.victims} <= {*self.session.living}
                 and all((self.folder / f"back{rank}").exists() for rank in self.victims)
-            )
+            ),
+            seconds=100.0,  # the start of a process, on a machine that may be busy
         )
 
     def values(self) -> list[float]:
