@@ -6,12 +6,15 @@
 # What is done is not done again: run it again after an interruption.
 #
 #   recipes/mini_librispeech/adapted.sh DIR DICTIONARY TEXT [SEEDS]       as for run.sh
+#
+# The more text the better: RESULTS.md says what 30 million words of books are worth, and books.py beside this script makes such
+# a text. Estimating takes 4 GB of memory then. The larger language model needs KenLM: pip install 'roundelay[speech,ngram]'
 set -euo pipefail
 usage="usage: recipes/mini_librispeech/adapted.sh DIR DICTIONARY TEXT [SEEDS]"
 source=${1:?$usage} dictionary=${2:?$usage} text=${3:?$usage} seeds=${4:-0}
 data=data/mini_librispeech_fmllr exp=exp/mini_librispeech_fmllr
-open=("decode.text=[$text]" decode.join=30 decode.order=3 decode.method=kneser-ney 'decode.cutoffs=[1,1,2]'
-  decode.vocabulary=20000 "decode.lexicon=$dictionary" decode.guess=true)
+open=("decode.text=[$text]" decode.join=30 decode.order=3 decode.method=kneser-ney 'decode.cutoffs=[1,1,2]' decode.prune=3e-7
+  decode.vocabulary=60000 "decode.lexicon=$dictionary" decode.guess=true)
 
 [ -f $data/corpus.json ] ||
   roundelay prepare mini-librispeech --source "$source" --data $data --lexicon "$dictionary" --on-missing-words guess \
@@ -26,7 +29,7 @@ if [ ! -f $exp/features.yaml ]; then
   roundelay features $data --features $exp/features.part --speed 0.9 1.1
   mv $exp/features.part $exp/features.yaml
 fi
-search=(decode.beam=11 decode.max_active=2000 'decode.scales=[0.07,0.1,0.14]' 'decode.word_costs=[0,0.5]')
+search=(decode.rescore_order=4 decode.beam=11 decode.max_active=2000 'decode.scales=[0.07,0.1,0.14]' 'decode.word_costs=[0,0.5]')
 for seed in $seeds; do
   dnn=$exp/dnn-$seed blstm=$exp/blstm-$seed
   roundelay train mini_librispeech_fmllr --exp "$dnn" --seed "$seed"

@@ -269,6 +269,7 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
         patience_seconds=training.patience_seconds,
         on_death=learners_deaths(_on_death(training.on_death, strategy)),
         agreement=json.loads(json.dumps(agreement)),
+        on_gpus=training.device == "cuda",
     )
 
 

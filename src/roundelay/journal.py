@@ -134,6 +134,7 @@ class Journal:
                 learner_frames=counts.frames.tolist(),
                 learner_steps=counts.steps.tolist(),
                 **_spent(outcome),
+                **_gathered(outcome),
             )
         )
         histogram, largest, mean = staleness_summary(counts)
@@ -168,3 +169,11 @@ def _spent(outcome: Outcome) -> dict[str, Any]:
     seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
     rounded = {f"learner_{name}": [round(value, 6) for value in array.tolist()] for name, array in seconds.items()}
     return {**rounded, "learner_means": outcome.counts.means.tolist()}
+
+
+def _gathered(outcome: Outcome) -> dict[str, Any]:
+    """Gatherings and contributions to them; empty where there were none."""
+    if (gathered := outcome.gathered) is None:
+        return {}
+    by_rank = {"gathered": gathered.counted, "late": gathered.late, "left_out": gathered.left_out}
+    return {"gatherings": gathered.closed, **{f"learner_{name}": [*counts] for name, counts in by_rank.items()}}

@@ -1,14 +1,12 @@
 """Keeps `live.json` in a run's directory up to date while it trains."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from roundelay.core.files import json_line
 from roundelay.core.live import (
     EVALUATING,
     INTERRUPTED,
@@ -18,6 +16,7 @@ from roundelay.core.live import (
     Live,
     LostSeen,
     whoami,
+    write_live,
 )
 from roundelay.runtime.base import Glance, wall_clock
 from roundelay.runtime.clocks import unix_clock
@@ -29,11 +28,10 @@ AT_MOST_EVERY = 1.0
 
 
 class LiveFile:
-    """Use it as a context manager: an exception that ends the run is noted. A disk that cannot be written is not this
-    file's to report: whatever matters is written elsewhere too, and said there."""
+    """Use it as a context manager: an exception that ends the run is noted."""
 
     def __init__(self, exp: Path, learners: int, epoch_of: int) -> None:
-        self._path = exp / Live.FILE
+        self._exp = exp
         self._now = Live(written_at=0.0, **whoami(), doing=STARTING, learners=learners, epoch_of=epoch_of)
         self._written = -AT_MOST_EVERY  # on the wall clock
         self._changed = True
@@ -81,7 +79,7 @@ class LiveFile:
     def finish(self) -> None:
         """The run has come to its end: from now on its results say what there is to say."""
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            (self._exp / Live.FILE).unlink(missing_ok=True)
 
     def interrupt(self) -> None:
         """The user has stopped it."""
@@ -107,15 +105,7 @@ class LiveFile:
         self._write()
 
     def _write(self) -> None:
-        """Whole or not at all; not flushed to the disk: after a crash nobody asks."""
-        temporary = self._path.with_name(f".{Live.FILE}.{os.getpid()}.part")
-        try:
-            text = json_line(dataclasses.replace(self._now, written_at=unix_clock()).to_json())
-            temporary.write_text(text + "\n", encoding="utf-8")
-            os.replace(temporary, self._path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        write_live(self._exp, dataclasses.replace(self._now, written_at=unix_clock()))
         self._written, self._changed = wall_clock(), False
 
     def __enter__(self) -> Self:

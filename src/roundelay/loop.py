@@ -39,7 +39,6 @@ from roundelay.runtime.base import (
     Outcome,
     Runtime,
     SegmentPlan,
-    staleness_summary,
     wall_clock,
 )
 from roundelay.runtime.resize import beginning_after, begun_at, resized
@@ -264,15 +263,8 @@ class Run:
         return look
 
     def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
-        counts = outcome.counts
         rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
-        if outcome.virtual_seconds is not None:
-            self.now.virtual_s = round((self.now.virtual_s or 0.0) + outcome.virtual_seconds, 9)
-        self.now.frames += counts.statistics.frames
-        _, largest, _ = staleness_summary(counts)
-        self.now.stale_largest = max(self.now.stale_largest, largest)
-        self.now.stale_sum += float(counts.stale_sum.sum())
-        self.now.stale_count += int(counts.staleness.sum())
+        self.now.count(outcome)
         self.journal.segment(segment.epoch.epoch, rate, outcome, self.now)
 
     # Evaluation -------------------------------------------------------------------------------------------------------
@@ -324,6 +316,7 @@ class Run:
             staleness={"mean": now.stale_sum / max(1, now.stale_count), "largest": now.stale_largest},
             consensus_distance=distance,
             stopped=now.schedule.stopped,
+            gatherings=now.gathered,
         )
         self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         # Last: with it the run counts as finished.

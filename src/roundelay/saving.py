@@ -24,7 +24,7 @@ from roundelay.checkpoint import (
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.core.files import DiskFull
-from roundelay.runtime.base import ClusterState, LearnerDied, wall_clock
+from roundelay.runtime.base import ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
 from roundelay.runtime.clocks import pause
 
 FOLDER = "checkpoints"
@@ -48,6 +48,7 @@ class Position:
     stale_largest: int = 0
     stale_sum: float = 0.0
     stale_count: int = 0
+    gathered: dict[str, int] = dataclasses.field(default_factory=dict)  # gatherings, and what came to them, by name
     events_bytes: int = 0
     started_from: str = ""  # in words, where it is not a model of its own
     best: str = ""  # the checkpoint with the lowest held-out loss so far
@@ -61,6 +62,20 @@ class Position:
     def from_json(cls, value: dict[str, Any]) -> "Position":
         """The inverse of `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
+
+    def count(self, outcome: Outcome) -> None:
+        """A stretch of training has ended."""
+        counts = outcome.counts
+        if outcome.virtual_seconds is not None:
+            self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
+        self.frames += counts.statistics.frames
+        _, largest, _ = staleness_summary(counts)
+        self.stale_largest = max(self.stale_largest, largest)
+        self.stale_sum += float(counts.stale_sum.sum())
+        self.stale_count += int(counts.staleness.sum())
+        if outcome.gathered is not None:
+            told = outcome.gathered.totals
+            self.gathered = {name: self.gathered.get(name, 0) + number for name, number in told.items()}
 
     def cut(self, minibatch: int) -> int:
         """Frames a round of the running epoch in a run with so many: an epoch is cut once, also where learners become

@@ -9,10 +9,11 @@ import torch
 
 from roundelay.algorithms.averaging import MEAN_PIECE
 from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.mean_transports.part import MeansPart
 from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, plan
@@ -89,7 +90,12 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
 
 @pytest.mark.parametrize(
     ("name", "codec"),
-    [("diloco period=3 codec=int4", ""), ("diloco period=3 fragments=2 codec=int4", ""), ("ssgd", "int8")],
+    [
+        ("diloco period=3 codec=int4", ""),
+        ("diloco period=3 fragments=2 codec=int4", ""),
+        ("sparseloco period=3 density=0.1", ""),
+        ("ssgd", "int8"),
+    ],
 )
 def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
     """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
@@ -100,7 +106,8 @@ def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
         assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
     if not codec:  # four blocks of three rounds, whole or fragment by fragment
         (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
-        assert traffic.sent_bytes == pytest.approx(4 * CODECS["int4"].bytes_of(hosts.parameters), rel=0.02)
+        form = Sparse(density=0.1) if "sparse" in name else CODECS["int4"]
+        assert traffic.sent_bytes == pytest.approx(4 * form.bytes_of(hosts.parameters), rel=0.02)
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])
@@ -115,6 +122,21 @@ def test_a_gradient_that_is_sent_while_it_is_computed_agrees_bit_for_bit(on_devi
         assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
     for outcome, want in zip(outcomes, wanted, strict=True):
         assert outcome.counts.loss.tolist() == want.counts.loss.tolist()
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("ssgd", (2, 1)), ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1))])
+def test_means_by_a_process_group_lead_to_the_same_model_to_rounding(name: str, sizes: tuple[int, ...]) -> None:
+    """All else is that of one host. Each of the two segments has a communicator of its own."""
+    hosts = Hosts(name, sizes, momentum=0.9, terms={"means": "gloo", "trusted_network": True})
+    state, outcomes = on_hosts(hosts)
+    expected, wanted = on_one(hosts)
+    for vector, value in expected.vectors.items():
+        torch.testing.assert_close(state.vectors[vector], value, rtol=1e-4, atol=1e-6)
+    if name == "ssgd":
+        assert all(torch.equal(row, state.vectors["row"][0]) for row in state.vectors["row"])
+    assert state.integers == expected.integers
+    for outcome, want in zip(outcomes, wanted, strict=True):
+        assert outcome.counts.frames.tolist() == want.counts.frames.tolist()
 
 
 @pytest.mark.parametrize(("name", "wire"), [("ssgd", "bf16"), ("ssgd", "int8"), ("bsp period=2", "int8")])
@@ -135,14 +157,14 @@ def test_coded_gradients_lead_to_nearly_the_same_model_and_models_are_exact(name
 
 def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host says several times a second what its learners have published; on a slow link the rows come later."""
-    take = HostMeans._receive
+    take = MeansPart.receive
 
-    def slowly(self: HostMeans, link: Link, kind: str, into: torch.Tensor | None = None) -> Message:
+    def slowly(self: MeansPart, link: Link, kind: str, into: torch.Tensor | None = None) -> Message:
         if kind == "contribution":
             time.sleep(2 * LOOK_SECONDS)
         return take(self, link, kind, into)
 
-    monkeypatch.setattr(HostMeans, "_receive", slowly)
+    monkeypatch.setattr(MeansPart, "receive", slowly)
     hosts = Hosts("dpsgd", (1, 1, 1), momentum=0.9)
     state, _ = on_hosts(hosts)
     expected, _ = on_one(hosts)

@@ -76,6 +76,16 @@ def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device
     assert recorded.vectors[strategy.memory[0]].any() == getattr(strategy, "remembers", True)
 
 
+def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
+    """One of three learners is slow, so it is late; whose contributions counted is in the trace."""
+    name = "bmuf period=2 quorum=2 grace=0 guard=3 nesterov=true"
+    made = cluster(name, 3, Quadratic(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
+    recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
+    assert_same(again(made, tmp_path), recorded)
+    kinds = [event.kind for rank in range(3) for event in read_events(tmp_path, rank)]
+    assert kinds.count(Kind.MET) == kinds.count(Kind.COME) > 12
+
+
 def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_path: Path) -> None:
     made = replace(cluster("adpsgd", 3, Quadratic(parameters=CHUNK + 7)), strategy=Overwriting())
     recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)

@@ -109,6 +109,22 @@ def test_means_of_a_collective_library_agree_to_rounding(name: str, bucket: int)
         torch.testing.assert_close(real.vectors[vector], value, rtol=1e-4, atol=1e-5)
 
 
+def test_a_run_whose_node_takes_means_by_a_library_is_that_of_means_in_the_arena() -> None:
+    """One node: nobody exchanges, so that the result does not depend on timing."""
+    made = cluster("hadpsgd node_size=2", 2, BlobTask("cpu"), momentum=0.9)
+    segments = [plan(0, 2, examples=6 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
+    states = []
+    for library in (MeansLibrary("gloo", 50), MeansLibrary()):
+        with ProcsRuntime(made, threads=1, library=library) as procs:
+            for segment in segments:
+                assert procs.segment(segment).counts.frames.sum() == 6 * MINIBATCH + 2
+            states.append(procs.state())
+            in_arena = [procs.arena.vector(f"contribution {number}", 0).any() for number in (0, 1)]
+            assert any(in_arena) == (library.name is None)
+    for vector, value in states[1].vectors.items():
+        torch.testing.assert_close(states[0].vectors[vector], value, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -> None:
     task = Quadratic(parameters=CHUNK + 5)

@@ -66,7 +66,8 @@ def test_phones_and_a_blank(exp: Path, tmp_path: Path) -> None:
 
 
 def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bigram, once as the grammar of the graph and once as the model that a unigram's lattices are rescored with."""
+    """A bigram: as the grammar of the graph, and as the model that a unigram's lattices are rescored with, given in a
+    file or made of the texts of the unigram."""
     corpus = load_corpus(Path("data"))
     bigram = estimate([text.split() for text in corpus.transcripts("train")], corpus.lexicon.words, 2)
     write_arpa(tmp_path / "bigram.arpa.gz", bigram)
@@ -77,6 +78,7 @@ def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytes
     for name, options in (
         ("one", ["decode.arpa=bigram.arpa.gz"]),
         ("two", ["decode.order=1", "decode.rescore=bigram.arpa.gz", "decode.lattice=true"]),
+        ("texts", ["decode.order=1", "decode.rescore_order=2"]),
         ("alone", ["decode.order=1"]),
         ("pruned", ["decode.arpa=bigram.arpa.gz", "decode.prune=0.5"]),
     ):
@@ -89,9 +91,10 @@ def test_two_passes_find_what_one_finds(exp: Path, tmp_path: Path, capsys: pytes
     assert told["rescored_with"] == "bigram.arpa.gz"
     assert told["not_rescored_utterances"] == 0
     assert "rescoring with bigram.arpa.gz" in capsys.readouterr().out.replace("\n", " ")
-    assert [line[3:] for line in found["two"]] == [line[3:] for line in found["one"]]
-    for one, two in zip(found["one"], found["two"], strict=True):
-        assert float(two[2]) == pytest.approx(float(one[2]), abs=2e-3)
+    for name in ("two", "texts"):
+        assert [line[3:] for line in found[name]] == [line[3:] for line in found["one"]]
+        for one, two in zip(found["one"], found[name], strict=True):
+            assert float(two[2]) == pytest.approx(float(one[2]), abs=2e-3)
     assert [line[2] for line in found["alone"]] != [line[2] for line in found["two"]]
     # Nothing but 1-grams is worth half of the perplexity.
     assert [line[3:] for line in found["pruned"]] == [line[3:] for line in found["alone"]]
@@ -130,6 +133,7 @@ def test_characters_and_a_boundary(exp: Path, tmp_path: Path) -> None:
         (["--scores", "{wide}", "--out", "out"], "expected .T > 0"),
         (["--scores", "{wide}", "--out", "out", "--set", "decode.graph=ctc", "decode.ctm=true"], "decode.ctm"),
         (["--scores", "{wide}", "--out", "out", "--with", "{exp}"], "leave --with out"),
+        (["--set", "decode.rescore_order=3", "decode.rescore=lm.arpa"], "decode.rescore gives one. Leave one"),
     ],
 )
 def test_what_cannot_be_decoded(

@@ -1,11 +1,15 @@
-"""Models whose phones tell their place in the word: decoded, packed, given other words, trained on."""
+"""Models whose phones tell their place in the word: decoded, packed, given other words, trained on, for Kaldi."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from roundelay.cli import main
+from roundelay.core.files import read_json
 from roundelay.packed.model import load_model
+from roundelay.speech.hmm.formats.kaldi_model import PDF_CLASS, Answer, EventMap, Question, TableMap, read_tree
+from roundelay.speech.hmm.tree import DecisionTree, Split
 from roundelay.speech.lexicon.lexicon import are_by_position
 from roundelay.speech.prepared import load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
@@ -47,3 +51,29 @@ def test_other_words_and_another_voice(home: Path, tmp_path: Path, monkeypatch: 
     finetune = ["finetune", str(home / "model"), "--data", str(home / "data"), "--out", "more", "--epochs", "1"]
     assert main(finetune) == 0
     assert load_model(Path("more")).columns.phones == load_model(home / "model").columns.phones
+
+
+def test_for_kaldi_the_tree_asks_for_the_phone_itself_too(home: Path, tmp_path: Path) -> None:
+    assert main(["export", "kaldi", str(home / "model"), "--out", str(tmp_path)]) == 0
+    ours, theirs = DecisionTree.from_json(read_json(home / "model/tree.json")), read_tree(tmp_path / "tree")
+    assert any(isinstance(node, Split) and node.position == 1 for node in ours.nodes)
+    table, numbers = ours.tying().table, range(1, len(ours.phones) + 1)
+    for left, phone, right in itertools.product([0, *numbers], numbers, [0, *numbers]):
+        for state in range(3):
+            told = {0: left, 1: phone, 2: right, PDF_CLASS: state}
+            assert answer(theirs.to_pdf, told) == table[left, phone, right, state]
+    places = dict(line.split() for line in (tmp_path / "graph/phones/word_boundary.int").read_text().splitlines())
+    ends = {"B": "begin", "E": "end", "I": "internal", "S": "singleton"}
+    expected = {str(number): ends[name[-1]] for number, name in enumerate(ours.phones, 1) if number > 1}
+    assert places == {"1": "nonword", **expected}
+
+
+def answer(node: EventMap | None, told: dict[int, int]) -> int:
+    """The pdf of a phone between its neighbours, as Kaldi finds it."""
+    while not isinstance(node, Answer):
+        if isinstance(node, TableMap):
+            node = node.entries[told[node.key]]
+        else:
+            assert isinstance(node, Question)
+            node = node.yes if told[node.key] in node.values else node.no
+    return node.pdf

@@ -94,6 +94,20 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
         )
 
 
+def test_a_run_says_what_came_to_its_gatherings(tmp_path: Path) -> None:
+    """In every segment by rank, and in the results in all."""
+    results = run(job("bsp period=4 quorum=0.5 grace=0 guard=50", TASK), tmp_path)
+    segments = of_kind(read_events(tmp_path / "events.jsonl"), Segment)
+    by_rank = {"counted": "learner_gathered", "late": "learner_late", "left_out": "learner_left_out"}
+    told = {"closed": sum(s.gatherings for s in segments)}
+    told |= {name: sum(sum(getattr(s, field)) for s in segments) for name, field in by_rank.items()}
+    assert results is not None
+    assert results.gatherings == told
+    assert told["closed"] >= 4 * 5
+    assert told["counted"] > told["late"] > 0
+    assert told["left_out"] == 0
+
+
 WARM = Anneal(0.02, base_minibatch=16, warmup_epochs=2.5, anneal_from=3, max_epochs=4)
 """Four times the base minibatch; stopped in the third epoch, in which the warm-up ends."""
 

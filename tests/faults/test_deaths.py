@@ -34,7 +34,14 @@ def killer(runtime: ProcsRuntime, rank: int) -> Watch:
 
 
 @pytest.mark.parametrize(
-    ("name", "victim"), [("asgd", 0), ("adpsgd:random-ring", 2), ("hadpsgd", 0), ("hadpsgd:fixed-ring node_size=1", 2)]
+    ("name", "victim"),
+    [
+        ("asgd", 0),
+        ("adpsgd:random-ring", 2),
+        ("hadpsgd", 0),
+        ("hadpsgd:fixed-ring node_size=1", 2),
+        ("diloco period=3 quorum=3", 1),
+    ],
 )
 def test_asynchronous_strategies_can_go_on_without_the_dead_and_train_every_frame(name: str, victim: int) -> None:
     with ProcsRuntime(cluster(name, 3, stragglers=SLOW), threads=1, deaths=Deaths("go-on")) as runtime:

@@ -99,6 +99,23 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
         assert (after.counts.frames > 0).all()
 
 
+def test_a_host_joins_that_was_not_there_from_the_beginning() -> None:
+    """The first trains alone until then."""
+    hosts = Hosts("adpsgd", (1, 1), later=1, slow=0.01, momentum=0.9)
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        story = Story(
+            (lambda glance: glance.frames > 2 * MINIBATCH, lambda: hosts.start(1)),
+            (lambda glance: bool(runtime.local_runtime.arena.counts.steps[1]), nothing),
+        )
+        outcome = runtime.segment(plan(ENDLESS, 2), story)
+        assert [(back.ranks, back.copied) for back in outcome.hosts_joined] == [((1,), 0)]
+        assert outcome.hosts_lost == ()
+        assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
+        after = runtime.segment(plan(20, 2, epoch=1))
+        assert after.counts.frames.sum() == 20 * MINIBATCH
+        assert (after.counts.frames > 0).all()
+
+
 @pytest.mark.parametrize("name", ["adpsgd", "asgd"])
 def test_a_host_that_comes_back_between_segments_trains_in_the_next(name: str) -> None:
     hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)

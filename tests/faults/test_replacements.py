@@ -62,7 +62,13 @@ def complete(runtime: ProcsRuntime, victims: tuple[int, ...]) -> Watch:
 
 @pytest.mark.parametrize(
     ("name", "victims"),
-    [("asgd", (0,)), ("easgd period=2", (2,)), ("adpsgd:random", (1,)), ("adpsgd:exponential", (0, 2))],
+    [
+        ("asgd", (0,)),
+        ("easgd period=2", (2,)),
+        ("adpsgd:random", (1,)),
+        ("adpsgd:exponential", (0, 2)),
+        ("bsp period=2 quorum=0.5", (1,)),
+    ],
 )
 def test_another_takes_the_place_and_trains_in_the_running_segment(name: str, victims: tuple[int, ...]) -> None:
     with ProcsRuntime(cluster(name, 3, momentum=0.9, stragglers=SLOW), threads=1) as runtime:

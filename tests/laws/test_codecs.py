@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import pair_average_
-from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.algorithms.codecs import CODECS, FORMS, codec_named, codec_of
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
@@ -27,6 +28,11 @@ from support.coded import Pairs
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 INEXACT = [codec for codec in CODECS.values() if not codec.exact]
 EVERY_INEXACT = pytest.mark.parametrize("codec", INEXACT, ids=[codec.name for codec in INEXACT])
+SPARSE = {"sparse": Sparse(), "half of it": Sparse(density=0.5, two_bits=False), "all of it": Sparse(density=1.0)}
+ANY_FORM = pytest.mark.parametrize("codec", [*CODECS.values(), *SPARSE.values()], ids=[*CODECS, *SPARSE])
+ANY_INEXACT = pytest.mark.parametrize(
+    "codec", [*INEXACT, *SPARSE.values()], ids=[*(codec.name for codec in INEXACT), *SPARSE]
+)
 SIZES = [1, 2, 37, 1023, 1024, 1025, CHUNK, CHUNK + 1, 2 * CHUNK + 1027]
 PAGE = Path(__file__).parents[2] / "docs" / "exchanges.md"
 
@@ -43,7 +49,7 @@ def sent(codec: Codec, x: Tensor, error: Tensor | None = None) -> Tensor:
     return arrived
 
 
-@EVERY
+@ANY_FORM
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_not_sent_is_remembered(codec: Codec, size: int) -> None:
     """x + e before is what arrives + e after, to one rounding of each sum."""
@@ -58,7 +64,7 @@ def test_what_is_not_sent_is_remembered(codec: Codec, size: int) -> None:
     assert bool(((arrived.double() + error - x - before).abs() <= both).all())
 
 
-@EVERY
+@ANY_FORM
 @pytest.mark.parametrize("size", SIZES)
 def test_the_bytes_are_as_many_as_the_codec_says_and_all_that_is_needed(codec: Codec, size: int) -> None:
     """Each chunk is decoded from its own bytes alone, and the bytes beside them stay as they are."""
@@ -105,7 +111,7 @@ def test_the_error_of_every_element_is_within_what_the_codec_declares_and_comes_
         assert bool((off > 0.8 * codec.error * largest).any()), "a bound that is never nearly met says little"
 
 
-@EVERY
+@ANY_FORM
 @pytest.mark.parametrize("size", SIZES)
 def test_what_has_arrived_travels_on_as_it_is(codec: Codec, size: int) -> None:
     for scale in (1.0, 1e-30, 1e-42, 1e30):
@@ -127,7 +133,7 @@ def test_a_constant_vector_that_is_sent_again_and_again_arrives_in_the_mean(code
     assert float((forgetful / 64 - x).abs().mean()) == pytest.approx(off[0], rel=1e-5)
 
 
-@EVERY
+@ANY_FORM
 def test_what_is_not_finite_is_seen_to_be_so_and_leaves_no_rest(codec: Codec) -> None:
     x, error = torch.ones(CHUNK + 5000), torch.zeros(CHUNK + 5000)
     x[7], x[2000] = math.inf, math.nan
@@ -138,7 +144,7 @@ def test_what_is_not_finite_is_seen_to_be_so_and_leaves_no_rest(codec: Codec) ->
     assert bool(arrived[spared:].isfinite().all()), "elements without a scale in common with it are spared"
 
 
-@EVERY
+@ANY_FORM
 def test_a_vector_of_zeros_arrives_as_zeros(codec: Codec) -> None:
     assert not bool(sent(codec, torch.zeros(3000), torch.zeros(3000)).any())
 
@@ -152,6 +158,72 @@ def test_a_codec_that_does_not_exist_is_named() -> None:
     with pytest.raises(UserError, match=r"training.wire is 'int9': choose one of fp32, .* Did you mean int[48]\?"):
         codec_named("int9", "training.wire")
     assert dataclasses.replace(codec_named("int8", memory="left")).memory == "left"
+
+
+@ANY_FORM
+def test_another_host_finds_it_by_its_name_and_numbers(codec: Codec) -> None:
+    assert codec_of(codec.name, [*codec.numbers, 0.0]) == codec, "a table has room for the numbers of any"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "wrong"),
+    [
+        ("int9", [], "none of ours"),
+        (7, [], "none of ours"),
+        ("sparse", [0.1], "has 2 numbers"),
+        ("sparse", ["0.1", 1], "has 2 numbers"),
+        ("sparse", [0.0, 1], "above 0"),
+        ("sparse", [math.nan, 1], "above 0"),
+    ],
+)
+def test_what_names_no_codec_is_refused(name: object, numbers: list[float], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        codec_of(name, numbers)
+
+
+# Sparse ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 4096, 2 * 4096 + 37])
+@pytest.mark.parametrize("density", [0.003, 0.03, 0.5])
+def test_the_largest_of_each_block_arrive_as_the_means_of_their_bins(size: int, density: float) -> None:
+    """Worked out element by element."""
+    x, expected = vector(size), torch.zeros(size)
+    for at in range(0, size, 4096):
+        block = x[at : at + 4096].tolist()
+        kept = sorted(range(len(block)), key=lambda i: -abs(block[i]))[: max(1, round(density * len(block)))]
+        middle = sum(abs(block[i]) for i in kept) / len(kept)
+        bins = {i: (block[i] < 0, abs(block[i]) > middle) if len(kept) > 4 else (i, True) for i in kept}
+        for i in kept:
+            members = [block[j] for j in kept if bins[j] == bins[i]]
+            expected[at + i] = sum(members) / len(members)
+    found = sent(Sparse(density=density), x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    assert torch.equal(found != 0, expected != 0)
+    exactly = sent(Sparse(density=density, two_bits=False), x)
+    assert torch.equal(exactly, torch.where(expected != 0, x, 0.0))
+
+
+def test_bytes_fall_with_the_density() -> None:
+    """14 bits of each element that is kept, and four values a block."""
+    for density in (0.01, 0.03, 0.1, 0.5):
+        kept = round(density * 4096)
+        assert Sparse(density=density).bytes_of(4096 * 1000) == 1000 * (16 + -(-kept // 4) + 3 * -(-kept // 2))
+    assert FP32.bytes_of(CHUNK) > 70 * FORMS["sparse"].bytes_of(CHUNK)
+
+
+def test_blocks_with_few_elements_that_are_not_zero_send_those() -> None:
+    x = torch.zeros(2 * 4096)
+    x[[3, 4095, 5000]] = torch.tensor([-2.0, 5.0, 1e-30])
+    for two_bits in (True, False):
+        assert torch.equal(sent(Sparse(two_bits=two_bits), x), x)
+
+
+def test_bytes_that_nobody_has_encoded_are_some_vector() -> None:
+    """Places beyond the end of a short block, too."""
+    codec, x = Sparse(), torch.empty(4096 + 700)
+    for value in (0, 0x5A, 0xFF):
+        codec.decode(torch.full((codec.bytes_of(len(x)),), value, dtype=torch.uint8), x)
 
 
 # In exchanges ---------------------------------------------------------------------------------------------------------
@@ -183,7 +255,7 @@ def test_exchanges_keep_the_sum_of_rows_whatever_the_codec(codec: Codec) -> None
         assert distance < 0.5 or codec.error > 0.1, "they started at about 1; in very coarse steps they swing"
 
 
-@EVERY_INEXACT
+@ANY_INEXACT
 @pytest.mark.parametrize("remembers", [True, False])
 def test_both_rows_remember_what_the_rule_has_not_seen_of_them(codec: Codec, remembers: bool) -> None:
     """All that the rule has seen of a row, and the rest, is all that the row was, whoever asked; without a memory it is
@@ -233,7 +305,7 @@ def test_a_memory_that_the_strategy_has_not_is_named() -> None:
 SLOW = VirtualCluster(nodes=(Node(1, count=4),), links=VirtualLinks(VirtualLink(), VirtualLink(1e-4, 1e8)))
 
 
-@EVERY
+@ANY_FORM
 def test_the_simulator_takes_the_bytes_of_the_codec(codec: Codec) -> None:
     """As much as a model of so many bytes, whatever talks."""
     elements = 1_000_000
@@ -245,7 +317,7 @@ def test_the_simulator_takes_the_bytes_of_the_codec(codec: Codec) -> None:
         assert of_row.mean_ns((0, 1, 2)) == Prices(SLOW, 4, 4.0 * elements).mean_ns((0, 1, 2))
 
 
-@EVERY
+@ANY_FORM
 def test_a_fragment_of_a_row_costs_its_share(codec: Codec) -> None:
     """Of the bytes; and of seconds that were measured with a whole row."""
     quarter, whole = (Prices(SLOW, 4, 4.0 * elements) for elements in (250_000, 1_000_000))
@@ -253,6 +325,19 @@ def test_a_fragment_of_a_row_costs_its_share(codec: Codec) -> None:
         assert whole.mean_ns((0, 1, 2), codec, 4) == quarter.mean_ns((0, 1, 2), codec)
     measured = Prices(CostModel(allreduce=0.02).virtual(2), 2, 4e6)
     assert measured.mean_ns((0, 1), codec, 4) == 5_000_000
+
+
+@pytest.mark.parametrize("parameters", [0, 2 * CHUNK])
+def test_sparseloco_costs_the_bytes_that_it_sends(parameters: int) -> None:
+    took: dict[float, float] = {}
+    for density in (1.0, 0.1, 0.01):
+        made = cluster(f"sparseloco period=3 density={density}", 4, Quadratic(parameters=parameters))
+        with SimRuntime(made, CostModel(cluster=SLOW), 8.0 * CHUNK) as runtime:
+            took[density] = runtime.segment(plan(12, 4)).virtual_seconds or 0.0
+    talk = {d: Prices(SLOW, 4, 8.0 * CHUNK).mean_ns((0, 1, 2, 3), Sparse(density=d)) / 1e9 for d in took}
+    for density in (0.1, 0.01):
+        assert took[1.0] - took[density] == pytest.approx(4 * (talk[1.0] - talk[density]), abs=1e-8)
+        assert talk[1.0] > 2 * talk[density]
 
 
 @pytest.mark.parametrize("parameters", [0, 2 * CHUNK])

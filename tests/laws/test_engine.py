@@ -15,11 +15,13 @@ from roundelay.core.effects import (
     Effect,
     Exchange,
     Fetch,
+    Gather,
     Grad,
     GradMean,
     Handle,
     Mean,
     Mix,
+    Quorum,
     Reach,
     Wait,
 )
@@ -318,6 +320,7 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
         Mix(((0, 1.0),), (), VECTOR),
         Exchange(1, pair_average_),
         Fetch(1, torch.empty(P)),
+        Gather(Quorum(1), None, Exchange(1, pair_average_)),
         Wait(handle),
     ]
     assert {type(effect) for effect in every} == set(LABELS), "one of each here, and a name for each there"
@@ -331,6 +334,19 @@ def test_every_effect_has_a_meaning_and_a_name() -> None:
     )
     with pytest.raises(TypeError, match="Effect is not an effect"):
         engine.perform(Effect())
+
+
+def test_a_gathering_is_given_to_then_waited_for_then_closed() -> None:
+    notes, gather = Notes(), Gather(Quorum(2), Exchange(1, pair_average_), Exchange(2, pair_average_))
+
+    async def role(me: LearnerState) -> None:
+        assert await gather
+        notes.counts_what_comes = False
+        assert not await gather
+
+    run(notes, role)
+    assert notes.log[:5] == ["admits", "exchange 1", "closes", "exchange 2", "closed"]
+    assert notes.log[5:] == ["admits", "closes", "exchange 2", "closed"], "what does not count is not given"
 
 
 # The simulator's rules ------------------------------------------------------------------------------------------------

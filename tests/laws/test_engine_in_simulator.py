@@ -16,8 +16,10 @@ from roundelay.core.effects import (
     Draw,
     Effect,
     Exchange,
+    Gather,
     Handle,
     Mean,
+    Quorum,
     Wait,
 )
 from roundelay.core.state import Gradient, Me, Statistics
@@ -69,6 +71,8 @@ class Story(Strategy):
                     self.replies.append((await mean).tolist())
                 case "begin mean":
                     begun.append(await Begin(mean))
+                case "gather":
+                    self.replies.append(await Gather(Quorum(1, grace=0.0), exchanging, exchanging))
                 case "step":
                     me.step(Gradient(VECTOR, me.snapshot().version, Statistics()))
                 case "wait" if begun:
@@ -82,7 +86,7 @@ def _plain(reply: Tensor | int | None) -> object:
     return reply.tolist() if isinstance(reply, Tensor) else reply is not None
 
 
-WHAT = st.sampled_from(["exchange", "begin exchange", "mean", "begin mean", "step", "wait"])
+WHAT = st.sampled_from(["exchange", "begin exchange", "mean", "begin mean", "gather", "step", "wait"])
 
 
 @settings(max_examples=40)

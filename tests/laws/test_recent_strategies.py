@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.algorithms.continuous_momentum import constants
 from roundelay.algorithms.local_update import Sgd
-from roundelay.algorithms.sparsification import four_values, take_largest_
+from roundelay.algorithms.sparsification import four_values
 from roundelay.core.effects import Exchange
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK, VectorFragment
@@ -263,8 +264,8 @@ def test_two_bits_by_hand() -> None:
 def test_what_is_sent_and_what_is_left_are_what_there_was() -> None:
     """In blocks of 4,096, the last one shorter: of each its share, at least one."""
     x = torch.randn(2 * 4096 + 20, generator=torch.Generator().manual_seed(0))
-    left, sent = x.clone(), torch.full_like(x, torch.nan)
-    take_largest_(left, sent, 0.01, two_bits=True)
+    left, sent = torch.zeros_like(x), torch.full_like(x, torch.nan)
+    Sparse(density=0.01).send(x, left, sent)
     torch.testing.assert_close(left + sent, x, rtol=0, atol=1e-6)
     assert [int(part.count_nonzero()) for part in torch.split(sent, 4096)] == [41, 41, 1]
     assert all(len(set(part.tolist())) <= 5 for part in torch.split(sent, 4096))

@@ -215,6 +215,14 @@ def test_the_model_to_evaluate_is_the_declared_one(name: str) -> None:
         assert set(strategy.memory) <= set(vectors)
 
 
+@pytest.mark.parametrize("name", [n for n in MANY if make_strategy(n).traits.model == "mean"])
+def test_learners_go_on_from_one_model_or_from_rows_of_their_own_as_declared(name: str) -> None:
+    with SimRuntime(cluster(name, 4), JITTER) as runtime:
+        runtime.segment(plan(11, 4))
+        rows = runtime.rows()
+    assert all(torch.equal(row, rows[0]) for row in rows) == (make_strategy(name).traits.rows == "one model")
+
+
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_where_a_segment_ends_changes_nothing(name: str) -> None:
     """To stop in the middle of an epoch, at a round that ends a block, and go on is not to have stopped. Bitwise."""

@@ -23,9 +23,14 @@ class HostsOfLearners:
     command: Sequence[str]
     variables: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    later: int = 0  # learners that are not started with the others, but may join later
     ways: dict[int, int] = field(default_factory=dict)  # by rank, another port by which it reaches the first host
     running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
     streams: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)  # files: a full pipe would stop a learner
+
+    @property
+    def _begin(self) -> int:
+        return sum(self.sizes) - self.later
 
     def start(self, rank: int) -> None:
         """Start a learner."""
@@ -36,7 +41,8 @@ class HostsOfLearners:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "RANK": str(rank),
-            "WORLD_SIZE": str(sum(self.sizes)),
+            "WORLD_SIZE": str(self._begin),
+            **({"ROUNDELAY_PLACES": str(sum(self.sizes))} if self.later else {}),
             "LOCAL_RANK": str(rank - sum(self.sizes[:host])),
             "LOCAL_WORLD_SIZE": str(self.sizes[host]),
             "MASTER_ADDR": "127.0.0.1",
@@ -44,6 +50,8 @@ class HostsOfLearners:
             "ROUNDELAY_SECRET": SECRET.decode(),
             **self.variables,
         }
+        for stream in self.streams.pop(rank, ()):
+            stream.close()
         out, error = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 closed in the end
         self.streams[rank] = out, error
         self.running[rank] = subprocess.Popen(
@@ -73,7 +81,7 @@ class HostsOfLearners:
         return tuple("".join(parts) for parts in zip(*said.values(), strict=True))  # type: ignore[return-value]
 
     def __enter__(self) -> "HostsOfLearners":
-        for rank in range(sum(self.sizes)):
+        for rank in range(self._begin):
             self.start(rank)
         return self
 

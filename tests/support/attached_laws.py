@@ -214,7 +214,8 @@ def going_on() -> None:
 
 def block_momentum() -> None:
     """A gradient that is always the same: how far learners with a minibatch each go, once momentum is there."""
-    for name in ("bmuf", "bmuf-fairseq", "slowmo", "diloco", "bsp"):
+    of_one_host = () if sys.argv[1:] == ["hosts"] else ("bmuf,quorum=2",)
+    for name in ("bmuf", "bmuf-fairseq", "slowmo", "diloco", "bsp", *of_one_host):
         model = nn.Linear(1, 1, bias=False).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         gone, one = [], torch.ones(1, 1, device=DEVICE)

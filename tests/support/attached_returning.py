@@ -1,5 +1,5 @@
-"""Run as two learners by tests/faults/test_attach_returns.py, which are started again when they have failed: rank 0 is
-killed in the middle of the second epoch, and comes back to rank 1."""
+"""Run as learners by tests/faults/test_attach_returns.py: some are killed in the middle of the second epoch, alone or
+with all that runs on their host, are started again, and come back to the others; or one joins them then."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
+from roundelay.runtime.attached.hosts.starting import host_process
 from support.launched import report
 from support.until import until
 
 EXAMPLES, EPOCHS, BATCH = 48, 2, 4
-VICTIM = 0
 
 
 class Loop:
     """Somebody's loop, and what it has trained in which epoch."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.trained = folder, list[list[int]]()
+    def __init__(self, folder: Path, victims: dict[int, str]) -> None:
+        self.folder, self.victims, self.trained = folder, victims, list[list[int]]()
         torch.manual_seed(0)
         self.model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
@@ -32,8 +32,6 @@ class Loop:
         self.session = roundelay.attach(self.model, optimizer, "adpsgd", patience=60, resume=saves)
         self.sampler = self.session.sampler(EXAMPLES, BATCH)
         self.rank, self.momentum = self.session.rank, bool(optimizer.state)
-        if self.session.came_back:
-            (folder / "back").touch()
 
     def train(self) -> None:
         data = TensorDataset(torch.arange(EXAMPLES))
@@ -41,25 +39,34 @@ class Loop:
             loader: DataLoader[Any] = DataLoader(data, batch_sampler=self.sampler)
             for number, (numbers,) in enumerate(loader):
                 torch.autograd.backward(self.model(numbers[:, None].float() / EXAMPLES).mean())
-                if epoch == number == 1:
+                if epoch == 1 and number == (0 if self.session.came_back else 1):
                     self.trouble()
                 self.session.step()
                 self.trained += [[epoch, one] for one in numbers.tolist()]
             self.session.save(self.folder / "saves")
 
     def trouble(self) -> None:
-        """The other one waits until the victim is back, so that there is something left to train."""
-        if self.rank == VICTIM and not self.session.came_back:
-            (self.folder / "died").write_text(json.dumps(self.trained))
+        """The others wait until the victims are back, and who joins is there: so there is something left to train."""
+        if self.rank in self.victims and not self.session.came_back:
+            (self.folder / f"died{self.rank}").write_text(json.dumps(self.trained))
+            if self.victims[self.rank] == "host":
+                os.kill(host_process().process.pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
-        until(lambda: VICTIM in self.session.living and (self.folder / "back").exists())  # asking lets others in
+        if self.session.came_back:
+            (self.folder / f"back{self.rank}").touch()
+        until(  # asking who lives lets others in
+            lambda: (
+                {*self.victims} <= {*self.session.living}
+                and all((self.folder / f"back{rank}").exists() for rank in self.victims)
+            )
+        )
 
     def values(self) -> list[float]:
         return [float(p.detach().sum()) for p in self.model.parameters()]
 
 
 def main() -> None:
-    loop = Loop(Path(sys.argv[1]))
+    loop = Loop(Path(sys.argv[1]), {int(rank): what for rank, what in json.loads(sys.argv[2]).items()})
     with loop.session:
         loop.train()
         with loop.session.consensus():

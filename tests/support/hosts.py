@@ -36,12 +36,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def place(sizes: Sequence[int], host: int, port: int) -> HostPlace:
-    """Host number `host` of several that have so many learners each."""
+def place(sizes: Sequence[int], host: int, port: int, later: int = 0) -> HostPlace:
+    """Host number `host` of several that have so many learners each, of which so many may join `later`."""
     first = sum(sizes[:host])
     ranks = tuple(range(first, first + sizes[host]))
     listen = ("127.0.0.1", 0 if host else port)
-    return HostPlace(ranks, sum(sizes), 0, "127.0.0.1", port, False, listen, SECRET)
+    begin = sum(sizes) - later if later else 0
+    return HostPlace(ranks, sum(sizes), 0, "127.0.0.1", port, False, listen, SECRET, begin=begin)
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Hosts:
     sizes: tuple[int, ...]
     parameters: int = 37
     momentum: float = 0.0
+    later: int = 0  # learners that may join when the others train
     slow: float = 0.0  # seconds every learner sleeps for each gradient
     terms: dict[str, Any] = field(default_factory=dict)
     wide: bool = False  # a module instead of a quadratic of so many parameters
@@ -77,7 +79,7 @@ class Hosts:
     @property
     def place(self) -> HostPlace:
         """Of the first host."""
-        return place(self.sizes, 0, self.port)
+        return place(self.sizes, 0, self.port, self.later)
 
     @property
     def all_terms(self) -> HostTerms:
@@ -118,7 +120,8 @@ class Hosts:
 
     def __enter__(self) -> "Hosts":
         for host in range(1, len(self.sizes)):
-            self.start(host)
+            if sum(self.sizes[: host + 1]) <= sum(self.sizes) - self.later:
+                self.start(host)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -136,7 +139,7 @@ class Hosts:
 def lead(host: int, facts: dict[str, Any]) -> None:
     """Be a host until the run has ended."""
     hosts = Hosts(**{**facts, "sizes": tuple(facts["sizes"])})
-    serve(hosts.cluster, place(hosts.sizes, host, hosts.port), hosts.all_terms, print, lambda: "")
+    serve(hosts.cluster, place(hosts.sizes, host, hosts.port, hosts.later), hosts.all_terms, print, lambda: "")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.core.effects import Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
@@ -51,6 +51,7 @@ class Notes(Backend):
         self.dead: set[int] = set()
         self.ready = True  # does it answer draws and gradients?
         self.lost = False  # does a mean fail?
+        self.counts_what_comes = True  # to a gathering
         versions = np.zeros(3, np.int64)
         self.rows = [Row(rank, torch.full((P,), float(rank)), versions, HandLock(), trace=self) for rank in range(3)]
         self.counts = Counts.zeros(3)
@@ -105,6 +106,17 @@ class Notes(Backend):
             raise LookupError("a member is lost")
         found: Tensor = published
         return found
+
+    def admits(self, effect: Gather) -> bool:
+        self.said("admits")
+        return self.counts_what_comes
+
+    def closes(self, effect: Gather) -> bool:
+        self.said("closes")
+        return True
+
+    def closed(self, effect: Gather) -> None:
+        self.log.append("closed")
 
     def lives(self, peer: int) -> bool:
         return peer not in self.dead

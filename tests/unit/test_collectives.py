@@ -1,13 +1,16 @@
-"""Means by a collective library: when they begin."""
+"""Means by a collective library: when they begin, and those of a node."""
 
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import distributed
 
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
+from roundelay.runtime.procs.coordination.means import MemberLost
+from roundelay.runtime.procs.coordination.node_means import NodeMeans
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from support.until import until
@@ -67,3 +70,64 @@ def test_a_mean_that_was_begun_goes_on_beside_the_next_gradient(alone: None) -> 
     arena.sequences.weights[1, 1], arena.sequences.sent_seq[1] = 1.0, 1
     made.look(30)
     until(lambda: bool((reply == 0.5).all()))
+
+
+# Means of a node ------------------------------------------------------------------------------------------------------
+
+SIZE, NODE = 100, (0, 1)
+
+
+@pytest.fixture
+def node() -> Iterator[list[NodeMeans]]:
+    """Two learners of one node of a run of three, in this process; buckets from 70, 40, 10 and 0."""
+    meeting = Collectives("gloo", tempfile.mkdtemp(), 30, nodes=True)
+    arena = Arena(create_file(layout := Layout(3, SIZE)), layout, Patience(0, 30))
+    arena.liveness.alive[:] = 1
+    made = [NodeMeans(arena, rank, Patience(rank, 30), torch.full((SIZE,), 1.0 + rank), meeting) for rank in NODE]
+    for one in made:
+        one.begin_part(1)
+    yield made
+    for one in made:
+        one.leave()
+    meeting.clear()
+    arena.close()
+
+
+def together(*work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_one_members_vector_arrives_bit_for_bit_and_gradients_are_averaged(node: list[NodeMeans]) -> None:
+    """The third learner is of another node, and does not come. The first one's gradient is taken at the reply to it,
+    which the mean does not overwrite."""
+    model = torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
+    models, means = [torch.empty(0)] * 2, [torch.empty(0)] * 2
+
+    def learn(rank: int) -> None:
+        one = node[rank]
+        one.publish(model if rank == 0 else torch.zeros(SIZE), 1.0 - rank, NODE)
+        models[rank] = one.collect(NODE)
+        lay = one.announce_gradient(3.0 - 2 * rank, NODE, models[rank])
+        assert lay is not None
+        lay(0)
+        means[rank] = one.collect(NODE)
+
+    together(lambda: learn(0), lambda: learn(1))
+    assert all(torch.equal(one, model) for one in models)
+    assert all(torch.equal(one, torch.full((SIZE,), 1.25)) for one in means)
+
+
+def test_a_member_that_dies_in_the_middle_of_a_mean_is_named(node: list[NodeMeans]) -> None:
+    first, second = node
+    lays = [one.announce_gradient(1.0, NODE, torch.empty(SIZE)) for one in node]
+    assert lays[0] is not None
+    assert lays[1] is not None
+    together(lambda: lays[0](0), lambda: lays[1](40))
+    until(lambda: bool((first._mean[40:] == 1.5).all()))
+    second._alive[1] = 0
+    with pytest.raises(MemberLost, match="learner 1 died"):
+        first.collect(NODE)

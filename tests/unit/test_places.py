@@ -108,9 +108,22 @@ def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
     assert "sixteen" not in repr(place)
 
 
+def test_there_may_be_more_places_than_learners_that_begin() -> None:
+    place = read_place(None, {**HOSTS, "RANK": "8", "ROUNDELAY_PLACES": "10"})
+    assert place is not None
+    assert (place.ranks, place.learners, place.first) == ((8, 9), 10, tuple(range(6)))
+    one = read_place(None, {**HOSTS, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "ROUNDELAY_PLACES": "2"})
+    assert one is not None
+    assert (one.alone, one.first) == (False, (0,))
+    same = read_place(None, {**HOSTS, "ROUNDELAY_PLACES": "6"})
+    assert same == read_place(None, HOSTS)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"ROUNDELAY_PLACES": "5"}, r"ROUNDELAY_PLACES is '5': give a whole number, WORLD_SIZE \(6\) or more"),
+        ({"RANK": "8", "ROUNDELAY_PLACES": "8"}, "ROUNDELAY_PLACES is 8: ranks go from 0 to ROUNDELAY_PLACES - 1"),
         ({"RANK": None}, "RANK is not"),
         ({"RANK": "6"}, "ranks go from 0"),
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK goes from 0"),

@@ -30,13 +30,14 @@ EVERYWHERE = (
     "easgd,period=16",
     "asgd",
     "async-diloco,period=50",
+    "sparseloco,period=50",
     "a2cid2",
+    "divshare",
     "adpsgd:random-ring",
 )
 """Considered for every cluster of two learners or more, those of one host where there is one machine."""
-EXCHANGING = ("adpsgd", "hadpsgd")
-"""Considered with other codecs and numbers of fragments too, where there are several nodes."""
 FRAGMENTS = (1, 8, 16)
+"""Considered where exchanges between nodes are as the run says."""
 
 
 @final
@@ -84,7 +85,7 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
             continue
         if text == "ssgd":
             yield Candidate(text, "bf16")
-        if strategy.name in EXCHANGING:
+        if strategy.traits.paced_by_links:
             for fragments in FRAGMENTS:
                 for wire in ("fp32", "bf16"):
                     if (fragments, wire) != (1, "fp32"):

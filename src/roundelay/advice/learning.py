@@ -31,13 +31,6 @@ from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
-ROWS_DIFFER = frozenset(
-    (
-        *("dpsgd", "gossip-pga", "gossip-diloco", "adpsgd", "hadpsgd", "divshare", "a2cid2"),
-        *("delay-by-one", "easgd", "easgd-sync"),
-    )
-)
-"""Strategies whose learners take gradients at rows of their own."""
 COLUMNS = ("lag", "late", "apart", "apart^2", "reset", "seldom")
 SELDOM = 100.0
 """Steps between two exchanges of a whole row that count as 1 in the column `seldom`."""
@@ -138,7 +131,7 @@ def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
     kept = getattr(strategy, "momentum", None) or 0.0
     behind = (getattr(strategy, "period", 1) / (1 - kept) - 1) / trained.rounds
     rows = trained.learners / strategy.node_learners
-    apart = sqrt(rows) if strategy.name in ROWS_DIFFER and rows > 1 else 0.0
+    apart = sqrt(rows) if strategy.traits.rows == "own" and rows > 1 else 0.0
     resets = getattr(strategy, "local_momentum", "keep") == "reset"
     return {
         "lag": behind / (1 + behind),

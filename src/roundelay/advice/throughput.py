@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from roundelay.advice.candidates import EXCHANGING, Candidate
+from roundelay.advice.candidates import Candidate
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.errors import UserError
@@ -79,7 +79,7 @@ def speed(candidate: Candidate, cluster: VirtualCluster, work: StepWork) -> Spee
     busy = _after_pauses(strategy, cluster, work) if strategy.traits.synchronous else _with_carriers(cluster)
     found = _timed(strategy, replace(busy, model_bytes=sent), work)
     counts, steps = found.outcome.counts, 1.0
-    if strategy.name in EXCHANGING and counts.exchanges.any():
+    if strategy.traits.paced_by_links and counts.exchanges.any():
         steps = float(counts.steps.sum() / counts.exchanges.sum()) * candidate.fragments
     return Speed(found.frames_per_second, steps)
 

@@ -1,5 +1,5 @@
-"""The message of SparseLoCo: the largest elements of each block, in two bits each, with the rest remembered (Sarfi,
-Thérien, Lidin and Belilovsky 2025, arXiv 2508.15706).
+"""The message of SparseLoCo: the largest elements of each block, in two bits each (Sarfi, Thérien, Lidin and Belilovsky
+2025, arXiv 2508.15706).
 
 With d what a learner has changed in a period and e what it has not sent yet, 0 at first:
 
@@ -9,9 +9,12 @@ With d what a learner has changed in a period and e what it has not sent yet, 0 
 
 Q leaves four values a block: the mean of those kept that are positive and larger than the mean size, positive and
 smaller, negative and larger, negative and smaller. The paper's code cuts by standard deviations from the mean of a
-tensor's kept elements, and has means of the four bins, too.
+tensor's kept elements, and has means of the four bins, too. Where a block keeps at most four different values, Q leaves
+them as they are: so Q of what was sent before is that, to the bit.
 
-Legend: P parameters, B blocks, W elements of one, K kept of them.
+algorithms/codecs/sparse.py has the bytes.
+
+Legend: B blocks, W elements of one, K kept of them.
 """
 
 import torch
@@ -20,27 +23,52 @@ from torch import Tensor
 SPARSE_BLOCK = 4096
 
 
-def take_largest_(left: Tensor, sent: Tensor, density: float, two_bits: bool) -> None:
-    """`sent` (P,) becomes s, and `left` (P,), which is e with d added, loses it."""
-    whole = len(left) // SPARSE_BLOCK * SPARSE_BLOCK
-    for part in (slice(0, whole), slice(whole, len(left))):
-        if part.start == part.stop:
-            continue
-        width = min(SPARSE_BLOCK, part.stop - part.start)
-        rest, out = left[part].view(-1, width), sent[part].view(-1, width)
-        places = rest.abs().topk(max(1, round(density * width)), dim=1, sorted=False).indices
-        kept = rest.gather(1, places)
-        out.zero_().scatter_(1, places, four_values(kept) if two_bits else kept)
-        rest.sub_(out)
+def kept_of(width: int, density: float) -> int:
+    """K: the number of elements that are kept of a block of so many."""
+    return max(1, round(density * width))
+
+
+def largest(blocks: Tensor, number: int, two_bits: bool) -> tuple[Tensor, Tensor]:
+    """Places (B, K) and values (B, K) of s, for e in `blocks` (B, W) and K = `number`. Where a block has fewer elements
+    that are not zero, its largest stands in for the others, again and again.
+
+    With `two_bits` a block in which something is not finite has not-a-numbers for all of its values.
+    """
+    places = blocks.abs().topk(number, dim=1, sorted=False).indices
+    kept = blocks.gather(1, places)
+    values = four_values(kept) if two_bits else kept
+    zero, first = kept == 0, kept.abs().argmax(1, keepdim=True)
+    return (
+        torch.where(zero, places.gather(1, first), places),
+        torch.where(zero, values.gather(1, first), values),
+    )
 
 
 def four_values(kept: Tensor) -> Tensor:
     """Q of `kept` (B, K): each element the mean of its bin, of which a row has four."""
-    large = kept.abs() > kept.abs().mean(1, keepdim=True)
+    sizes = kept.abs()
+    large = sizes > sizes.mean(1, keepdim=True)
     found = torch.zeros_like(kept)
     for negative in (True, False):
         for side in (large, ~large):
-            members = side & ((kept < 0) == negative)
+            members = side & ((kept < 0) == negative) & (kept != 0)
             total = torch.where(members, kept, 0.0).sum(1, keepdim=True)
             found = torch.where(members, total / members.sum(1, keepdim=True).clamp(min=1), found)
-    return found
+    found = torch.where(_few(kept), kept, found)
+    return torch.where(sizes.sum(1, keepdim=True).isfinite(), found, torch.nan)
+
+
+def numbered(values: Tensor) -> tuple[Tensor, Tensor]:
+    """A table (B, 4) of the at most four different `values` (B, K) of each row, and the place of each in it, (B, K)."""
+    ordered, order = values.sort(dim=1)
+    ranks = torch.zeros_like(order)
+    ranks[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1).clamp_(max=3)  # not-a-numbers are all different
+    table = torch.zeros(len(values), 4, device=values.device).scatter_(1, ranks, ordered)
+    return table, torch.empty_like(ranks).scatter_(1, order, ranks)
+
+
+def _few(kept: Tensor) -> Tensor:
+    """True, (B, 1), of rows with at most four different values beside zero."""
+    ordered = kept.sort(dim=1).values
+    different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1, keepdim=True)
+    return different - (kept == 0).any(1, keepdim=True).long() <= 4

@@ -179,8 +179,13 @@ class SessionSaves:
     def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
         """For a learner that comes back to a running session: of its own part of the newest save, what the others have
         not: the optimizers' state, and what the user saved beside it. None: it has no part."""
-        if found is None or found.resized:
+        if found is None:
             return None
+        if found.resized:  # saved while somebody was missing, maybe this learner
+            own = part_path(found.paths[0].parent, self._fitting.rank, self._fitting.learners)
+            if own not in found.paths:
+                return None
+            found = dataclasses.replace(found, paths=(own,), resized=False)
         resumed = resumed_from(found, self._fitting, self._buffers)
         self._load_optimizers(resumed, found.paths[0].parent)
         self._whole[directory.absolute()] = found.number

@@ -31,12 +31,13 @@ def add(command: Command) -> None:
     sub = command(
         "export",
         _export,
-        "write a corpus as Kaldi or Lhotse read it, or an acoustic model as ONNX or torch.export",
+        "write a corpus as Kaldi or Lhotse read it, or an acoustic model for Kaldi, as ONNX or torch.export",
     )
     sub.add_argument(
         "format",
         choices=["kaldi", "lhotse", "onnx", "torch", "sherpa"],
-        help="the format to write: kaldi and lhotse of a corpus, onnx, torch and sherpa (sherpa-onnx) of a model",
+        help="the format to write: kaldi and lhotse of a corpus; onnx, torch and sherpa (sherpa-onnx) of a "
+        "model, kaldi of a packed one",
     )
     sub.add_argument(
         "data",
@@ -147,6 +148,8 @@ def _export(options: argparse.Namespace) -> None:
     if options.format in ("onnx", "torch", "sherpa"):
         return _export_model(options)
     need("speech", f"export {options.format}")
+    if options.format == "kaldi" and _is_model(options.data):
+        return _export_for_kaldi(options)
     from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
     from roundelay.speech.prepared import load_corpus
 
@@ -162,9 +165,32 @@ def _export(options: argparse.Namespace) -> None:
         console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
 
 
-def _export_model(options: argparse.Namespace) -> None:
+def _is_model(folder: Path) -> bool:
+    """True for packed models and runs, which have no features or utterances of their own."""
+    from roundelay.packed.folder import is_packed
+    from roundelay.speech.trained import MODEL_META
+
+    return is_packed(folder) or (folder / MODEL_META).is_file()
+
+
+def _refuse_corpus_options(options: argparse.Namespace) -> None:
     if options.split or options.features:
         raise UserError(f"export {options.format} takes a model, which has no --split and no --features of a corpus.")
+
+
+def _export_for_kaldi(options: argparse.Namespace) -> None:
+    _refuse_corpus_options(options)
+    from roundelay.exporting.kaldi.writing import export_kaldi
+
+    done = export_kaldi(options.data, options.out)
+    live = ", for Kaldi's programs, live decoders and vosk" if done.live else ", for Kaldi's programs"
+    console.print(f"{done.pdfs} pdfs, a graph of {done.states:,} states{live} -> {done.folder}", markup=False)
+    for sentence in done.left_out:
+        console.print(sentence, markup=False)
+
+
+def _export_model(options: argparse.Namespace) -> None:
+    _refuse_corpus_options(options)
     from roundelay.exporting.writing import export
 
     done = export(options.data, options.out, options.format)

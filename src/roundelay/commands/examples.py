@@ -17,6 +17,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": (
         "roundelay export kaldi data/an4 --out kaldi/an4",
         "roundelay export onnx exp/an4/dnn --out exported/dnn",
+        "roundelay export kaldi models/an4 --out kaldi/an4-model",
         "roundelay export sherpa exp/an4/ctc --out exported/ctc",
     ),
     "align": ("roundelay align an4", "roundelay align kaldi corpus=data/mine align.tied_states=1500"),

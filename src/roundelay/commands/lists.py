@@ -31,7 +31,7 @@ WHAT = {
 def add(command: Command) -> None:
     """Their options."""
     sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
-    sub.add_argument("what", nargs="?", choices=WHAT, help="what to list (default: what can be listed)")
+    sub.add_argument("what", nargs="?", choices=list(WHAT), help="what to list (default: what can be listed)")
     sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,12 @@ def add(command: Command) -> None:
         metavar="SECONDS",
         help="learners that were told to end, by SIGTERM for example, may take so long to save (default: 10)",
     )
+    sub.add_argument(
+        "--live",
+        type=Path,
+        metavar="DIR",
+        help="a folder in which the script's session says how it is, for `roundelay status DIR`",
+    )
     sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
@@ -90,12 +97,15 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
+    from roundelay.runtime.hosts.terms import check_may_join
 
     if options.strategy == AUTO:
         _choose(options, place)
     recipe = load_recipe(options.recipe, _overrides(options))
     job = make_job(recipe, options.exp, place)
     cluster = job.cluster
+    if place is not None:
+        check_may_join(cluster.strategy, place)
     if place is not None and not place.conducts:
         interrupt = Interrupt()
 
@@ -198,7 +208,10 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _launch(options: argparse.Namespace) -> int:
     from roundelay.runtime.launch.start import Endings, launch
+    from roundelay.runtime.launch.world import LIVE
 
+    if options.live is not None:
+        os.environ[LIVE] = str(options.live.absolute())
     return launch(
         options.learners,
         options.command,

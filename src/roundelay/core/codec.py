@@ -16,7 +16,7 @@ Legend: P parameters, C elements of a chunk, B numbers of a coded one.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import torch
@@ -45,6 +45,11 @@ class Codec(ABC):
     form: ClassVar[torch.dtype] = torch.uint8
     """Type of the numbers of a coded chunk. Where a codec is one number an element, this spares it a view a chunk, of
     which a row has hundreds (1 % of the CPU time of a row between hosts in bf16)."""
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Its options in the order of their declaration: with the name, all that another host must know of it."""
+        return tuple(float(getattr(self, option.name)) for option in fields(self) if option.name != "memory")
 
     @abstractmethod
     def bytes_of(self, elements: int) -> int:

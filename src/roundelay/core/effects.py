@@ -141,6 +141,42 @@ class Fetch(Reach):
     into: Tensor
 
 
+@dataclass(frozen=True)
+class Quorum:
+    """Terms on which a gathering closes, and what counts of those who come to it (docs/quorum.md)."""
+
+    needed: int
+    """Learners that must have come; where fewer live, all of them."""
+    grace: float | None = None
+    """Seconds after that in which others may still come; None: as long as learners usually take, and `spread` times
+    the spread of that."""
+    spread: float = 3.0
+    drops_late: bool = False
+    """True: what a late learner gives is dropped; else it counts in the gathering that is open."""
+    guard: float | None = None
+    """Standard deviations above the usual norm or loss beyond which a contribution is left out; None: none is."""
+
+
+@dataclass(frozen=True)
+class Gather(Effect[bool]):
+    """Come to the open gathering, and wait until it closes: when a quorum has come and its grace is over, or all have.
+
+    `give` is done at once, unless the contribution is left out; `close` by one of those who came, before any of them
+    goes on. Both are exchanges with the centre. A learner whose model is older than the last gathering that closed is
+    late: it does not wait. One that has come for the `last` time in a segment waits until all have.
+
+    `norm` of what was changed, and mean `loss` on the way, are what a guard judges by. The reply is whether what the
+    learner came with counts.
+    """
+
+    terms: Quorum
+    give: Exchange | None
+    close: Exchange
+    last: bool = False
+    norm: float = 0.0
+    loss: float = 0.0
+
+
 class Handle(Generic[R_co]):
     """A request in flight is a value you hold."""
 
@@ -177,5 +213,6 @@ LABELS: dict[type[Effect[Any]], str] = {
     Exchange: "exchange with",
     Fetch: "fetch of",
     Wait: "wait",
+    Gather: "gathering",
 }
 """Effects in words. A learner that begins one is shown in that one; tables for people number them in this order."""

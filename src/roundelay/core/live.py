@@ -8,16 +8,18 @@ import dataclasses
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
 from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
-INTERRUPTED, RUN_FAILED = "interrupted", "failed"
+INTERRUPTED, RUN_FAILED, ENDED_WELL = "interrupted", "failed", "finished"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class Live:
     learner_idle_s: list[float] = field(default_factory=list)  # since the last minibatch was counted
     lost: list[LostSeen] = field(default_factory=list)
     hosts: list[HostSeen] = field(default_factory=list)
+    label: str = ""  # of a session of somebody else's loop, whose steps are counted: its strategy, in words
+    steps: int = 0  # of such a session, of all learners
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
@@ -99,6 +103,18 @@ def read_live(exp: Path) -> Live | None:
         return None
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not what a run writes ({error}). Delete it; a living run writes it again.") from error
+
+
+def write_live(exp: Path, live: Live) -> None:
+    """Write the present state into a run directory: whole or not at all; not flushed to the disk, for after a crash
+    nobody asks. A disk that cannot be written is not for this to report: whatever matters is written elsewhere too."""
+    temporary = exp / f".{Live.FILE}.{os.getpid()}.part"
+    try:
+        temporary.write_text(json_line(live.to_json()) + "\n", encoding="utf-8")
+        os.replace(temporary, exp / Live.FILE)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def started_at(process: int) -> int:

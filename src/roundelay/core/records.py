@@ -77,6 +77,10 @@ class Segment(Record):
     learner_exchange_s: list[float] = field(default_factory=list)  # exchanges and fetches, waits for rows included
     learner_mean_s: list[float] = field(default_factory=list)  # means, waits for the others included
     learner_means: list[int] = field(default_factory=list)  # means taken part in
+    gatherings: int = 0  # that closed, of strategies with a quorum or a guard; the rest by rank
+    learner_gathered: list[int] = field(default_factory=list)  # contributions that counted
+    learner_late: list[int] = field(default_factory=list)  # contributions that came after their gathering had closed
+    learner_left_out: list[int] = field(default_factory=list)  # contributions that the guard left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +376,7 @@ class Results:
     staleness: dict[str, float]  # mean, largest (versions of the own row)
     consensus_distance: float
     stopped: str
+    gatherings: dict[str, int] = field(default_factory=dict)  # closed; contributions that counted, late, left_out
     started_from: str = ""  # the model it began with, in words; empty: one of its own
     minibatch_per_learner: bool = False  # given for every learner; else for all of them
     minibatch_sequences: int | None = None  # total over all learners, where it was given in sequences

@@ -30,7 +30,7 @@ from roundelay.packed.folder import (
     write_packed,
 )
 from roundelay.recipes.recipe import Recipe
-from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of
+from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of, second_model
 from roundelay.recognition.loglikelihoods import EnsembleMember, Models, ensemble, words_said
 from roundelay.speech.decode.graphs.ctc import CtcGraph
 from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
@@ -90,8 +90,8 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         if not recipe.unaligned:
             shutil.copyfile(recipe.aligned / TREE, folder / TREE)
         words = _write_words(folder, recipe, own, exp if recipe.unaligned else recipe.aligned, progress)
-        if recipe.decode.rescore is not None:
-            shutil.copyfile(recipe.decode.rescore, folder / RESCORE)
+        if (second := second_model(recipe, own, columns, graph, progress)) is not None:
+            shutil.copyfile(second, folder / RESCORE)
         networks: list[PackedNetwork] = []
         below: dict[str, str] = {}
         for number, (member, config, run) in enumerate(zip(members, configs, runs, strict=True), 1):
@@ -103,7 +103,7 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         write_text(folder / README, card.to_text())
         made_by = f"roundelay {__version__}"
         rate, search = _one_rate(members), _search(found, recipe)
-        rescored, silence = recipe.decode.rescore is not None, own.lexicon.silence if recipe.unaligned else ""
+        rescored, silence = recipe.decode.rescored, own.lexicon.silence if recipe.unaligned else ""
         write_packed(folder, PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below))
     return card
 

@@ -75,6 +75,9 @@ class Training(HostOptions):
     encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
                     take; 1: as often as the link allows
+    means           way of means over hosts: chain (the bits of one host), gloo or nccl (faster, equal to rounding,
+                    unprotected), or auto: nccl between GPUs on a trusted network, else chain
+    trusted_network  whoever can reach the network between hosts may read and change what gloo and nccl send
     """
 
     strategy: str = "sgd"
@@ -163,6 +166,8 @@ class Decoding:
     arpa            a given model instead; `prune` applies to it too
     rescore         another model of any size, an ARPA file or a binary one of KenLM: whatever the graph's own model
                     found is rescored with it
+    rescore_order   or with an n-gram of this order, made of the same words and texts with other cut-offs, those in
+                    `rescore_cutoffs`, and not pruned; 0: none
 
     The words:
     vocabulary      so many of the most frequent words of the text, and all of the training transcripts; null: the
@@ -194,6 +199,8 @@ class Decoding:
     transcript_weight: int = 1
     arpa: Path | None = None
     rescore: Path | None = None
+    rescore_order: int = 0
+    rescore_cutoffs: tuple[int, ...] = (1, 1, 2)
     vocabulary: int | None = None
     lexicon: Path | None = None
     guess: bool = False
@@ -213,6 +220,19 @@ class Decoding:
     lattice: bool = False
     lattice_beam: float = LATTICE_BEAM
     ctm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rescore_order and (self.rescore is not None or self.arpa is not None):
+            given = "decode.arpa" if self.rescore is None else "decode.rescore"
+            raise UserError(
+                f"decode.rescore_order={self.rescore_order} makes a model of the texts, and {given} gives one. Leave "
+                "one of the two out; with decode.arpa, decode.rescore=FILE names a second model."
+            )
+
+    @property
+    def rescored(self) -> bool:
+        """True if a second language model says which words of a lattice are the best."""
+        return self.rescore is not None or self.rescore_order > 0
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 
 # Options of decoding that change no pass.
-_NO_MATTER = ("graph", "splits", "workers", "nbest", "lattice", "lattice_beam", "ctm", "rescore")
+_NO_MATTER = (
+    *("graph", "splits", "workers", "nbest", "lattice", "lattice_beam", "ctm"),
+    *("rescore", "rescore_order", "rescore_cutoffs"),
+)
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,13 @@ def adapt(recipe: Recipe, progress: Progress, *, of: Path | None = None, out: Pa
     made_from = stage.made_from()
     if files.there_already(folder, files.DONE, made_from):
         return Adapted.read(folder)
-    if recipe.decode.rescore is not None:
+    if recipe.decode.rescored:
+        name = "rescore_order" if recipe.decode.rescore is None else "rescore"
+        nothing = 0 if recipe.decode.rescore is None else "null"
         raise UserError(
-            f"decode.rescore={recipe.decode.rescore}: the passes of an adaptation need the tied states of the words "
-            "that the graph's own model finds, and rescore nothing. Leave it out here: decode.rescore=null."
+            f"decode.{name}={getattr(recipe.decode, name)}: the passes of an adaptation need the tied states of the "
+            "words that the graph's own model finds, and rescore nothing. Leave it out here: "
+            f"decode.{name}={nothing}."
         )
     with scratch_folder(folder) as scratch, estimators(recipe.adapt.workers) as run:
         told, written = stage.make(Workplace(recipe.adapt, run, scratch, progress))

@@ -19,9 +19,16 @@ from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.ctc import CtcGraph, UnitsAndBlank
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay.speech.decode.graphs.hmm import TiedStates
-from roundelay.speech.decode.graphs.making import LEXICON_FILE, GraphJob, LanguageOptions, find_or_make
+from roundelay.speech.decode.graphs.making import (
+    LEXICON_FILE,
+    GraphJob,
+    LanguageOptions,
+    find_or_make,
+    find_or_make_second,
+)
 from roundelay.speech.decode.lm.estimate import Estimator
 from roundelay.speech.decode.lm.given import expected, load_model
+from roundelay.speech.decode.lm.size import declared_counts
 from roundelay.speech.decode.parallel import SearchedGraph, decoders
 from roundelay.speech.decode.prefixes import SpelledWords
 from roundelay.speech.decode.rescore import Rescorer, rescorer_of
@@ -78,7 +85,8 @@ def searched(
         return
     graph = decoding_graph(recipe, own, columns, progress, said, exp)
     words = pronouncing(graph, columns.tying, config) if config.ctm and isinstance(columns, TiedStates) else None
-    with decoders(graph, config.workers, words, rescorer(graph, config.rescore, progress)) as run:
+    second = second_model(recipe, own, columns, graph, progress)
+    with decoders(graph, config.workers, words, rescorer(graph, second, progress)) as run:
         yield SearchedGraph(run, columns, set(read_lexicon(graph / LEXICON_FILE).words))
 
 
@@ -87,12 +95,7 @@ def decoding_graph(
 ) -> Path:
     """The folder of the decoding graph, built unless it is there; `said` is told with it. A run without an alignment
     has it in its directory, `exp`."""
-    config = recipe.decode
-    transcripts = tuple(corpus.transcripts("train"))
-    # The cost of words is put on when the graph is loaded: one graph serves all of them.
-    job = GraphJob(
-        language_options(config), GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns
-    )
+    job = _job(recipe, corpus, columns)
 
     def say(large: str) -> None:
         progress.advance(0, f"of {large}")
@@ -110,6 +113,31 @@ def decoding_graph(
     progress.advance(0, said + (note if new else "") + info["left_out"])
     progress.finish()
     return folder
+
+
+def _job(recipe: Recipe, corpus: Corpus, columns: Columns) -> GraphJob:
+    # The cost of words is put on when the graph is loaded: one graph serves all of them.
+    config, transcripts = recipe.decode, tuple(corpus.transcripts("train"))
+    return GraphJob(
+        language_options(config), GraphConfig(config.silence_probability), transcripts, corpus.lexicon, columns
+    )
+
+
+def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, progress: Progress) -> Path | None:
+    """The file of the model that the lattices of a graph are rescored with, made unless it is there; None: none.
+
+    Args:
+        graph: the folder that `decoding_graph` returns for this recipe.
+    """
+    config = recipe.decode
+    if not config.rescore_order:
+        return config.rescore
+    how = Estimator(config.rescore_order, config.method, config.discount, config.rescore_cutoffs)
+    progress.start("language model of the second pass")
+    path, new = find_or_make_second(_job(recipe, corpus, columns), graph, how)
+    progress.advance(0, f"{sum(declared_counts(path)):,} n-grams" if new else "there already")
+    progress.finish()
+    return path
 
 
 def language_options(config: Decoding, *, guess: bool | None = None) -> LanguageOptions:

@@ -192,7 +192,7 @@ def _check_asked(
             f"{exp}: its model gives log-likelihoods of tied states, which are decoded with decode.graph=hmm. For "
             f"decode.graph={kind.name}, {way}."
         )
-    more = [name for name in ("nbest", "lattice", "rescore") if getattr(config, name)]
+    more = [name for name in ("nbest", "lattice", "rescore", "rescore_order") if getattr(config, name)]
     if isinstance(kind, CtcGraph) and kind.search != "words" and more:
         raise UserError(
             f"decode.{more[0]}: decode.graph.search={kind.search} knows no lexicon and no language model, and finds "
@@ -301,10 +301,10 @@ def _of_units(found: Recognised) -> dict[str, float | int]:
 
 def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, float | str]:
     """Facts of rescoring, where there was any."""
-    if config.rescore is None:
+    if not config.rescored:
         return {}
     return {
-        "rescored_with": config.rescore.name,
+        "rescored_with": config.rescore.name if config.rescore else f"{config.rescore_order}-gram of the texts",
         "rescoring_real_time_factor": found.rescoring_factor,
         "not_rescored_utterances": batch.kept_as_found,
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
-from roundelay.core.live import INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
+from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.records import (
     CheckpointWritten,
@@ -67,6 +67,8 @@ class Status:
     @property
     def wording(self) -> Wording:
         """Words for what it counts and measures."""
+        if self.live is not None and self.live.label:
+            return Wording(examples="steps")
         return Wording() if self.start is None else wording_of(self.start)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +95,10 @@ def read_status(folder: Path, now: float) -> Status:
     """
     events = folder / EVENTS
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder. Give the directory that `roundelay train --exp DIR` writes.")
+        raise UserError(
+            f"{folder}: no such folder. Give the directory that `roundelay train --exp DIR` or `roundelay launch "
+            "--live DIR` writes."
+        )
     live = read_live(folder)
     if live is None and not events.exists():
         raise UserError(f"{folder}: not a run directory, or nothing has begun there ({EVENTS} is missing).")
@@ -133,7 +138,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
         return Life.FINISHED
     if live is None or age is None:
         return Life.UNKNOWN
-    if live.doing in (INTERRUPTED, RUN_FAILED):
+    if live.doing in (INTERRUPTED, RUN_FAILED, ENDED_WELL):
         return Life(live.doing)
     lives = live.process_lives()
     if lives is None:
@@ -175,11 +180,13 @@ def headline(status: Status) -> list[str]:
             f"{start.label}, {learners} on {start.runtime}, seed {start.seed}, {short(start.parameters)} parameters"
         )
         lines.append(f"minibatch: {recorded_text(start)}")
+    if live is not None and live.label:
+        lines.append(f"{live.label}, {live.steps:,} steps of all")
     if live is not None and live.doing == TRAINING and status.life in (Life.RUNNING, Life.SILENT):
         speed = MISSING if live.frames_per_second is None else f"{live.frames_per_second:,.0f}"
         lines.append(
-            f"now: {speed} {words.examples}/s, loss {plain(live.loss)}, staleness {plain(live.staleness, 1)}, "
-            f"consensus distance {_distance(live.consensus_distance)}"
+            f"now: {speed} {words.examples}/s, {'' if live.label else f'loss {plain(live.loss)}, '}"
+            f"staleness {plain(live.staleness, 1)}, consensus distance {_distance(live.consensus_distance)}"
         )
     if segment is not None:
         lines.append(
@@ -208,18 +215,21 @@ def _sentence(status: Status) -> str:
     life, live = status.life, status.live
     age = f", heard {seconds(status.age_s)} ago" if status.age_s is not None else ""
     resume = "The same `roundelay train` goes on from the last checkpoint."
+    if live is not None and live.label:
+        resume = "The same command begins again, or goes on from the last save where the script says resume=."
     if life is Life.FINISHED:
         return "finished."
     if live is None:
         return "its directory says nothing of the present: written by an earlier version, or about to start."
-    where, epoch, doing = f"{live.host}, process {live.process}", f"epoch {live.epoch + 1}", live.doing
+    where, doing = f"{live.host}, process {live.process}", live.doing
+    epoch = "its loop" if live.label else f"epoch {live.epoch + 1}"
     if live.doing == TRAINING and live.epoch_of:
         doing += (
             f" {epoch}, {percent(live.epoch_frames / live.epoch_of, 0)} of {live.epoch_of:,} {status.wording.examples}"
         )
     return {
         Life.INTERRUPTED: f"interrupted in {epoch}. {resume}",
-        Life.FAILED: f"failed in {epoch}: {live.why}",
+        Life.FAILED: f"failed in {epoch}: {live.why or 'see what it says'}",
         Life.DEAD: f"dead: {where} ended without a word in {epoch}{age}. {resume}",
         Life.SILENT: f"silent: it was {doing} on {where}{age}. Look there whether that process lives.",
     }.get(life, f"{doing} ({where}{age})")

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from torch import Tensor
 
-from roundelay.core.effects import Effect, Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Effect, Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.rows import Row
@@ -63,6 +63,18 @@ class Backend(ABC):
     @abstractmethod
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
         """The mean (P,), once all it needs have published."""
+
+    @abstractmethod
+    def admits(self, effect: Gather) -> bool:
+        """Does what the learner comes with count?"""
+
+    @abstractmethod
+    def closes(self, effect: Gather) -> bool:
+        """It has given: wait until the gathering closes, unless it is late. True: this learner is to close it."""
+
+    @abstractmethod
+    def closed(self, effect: Gather) -> None:
+        """The gathering that `closes` asked for is closed; those who wait go on."""
 
     @abstractmethod
     def lives(self, peer: int) -> bool:

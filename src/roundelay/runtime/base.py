@@ -24,6 +24,7 @@ from roundelay.core.live import HostSeen
 from roundelay.core.rates import Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
+from roundelay.runtime.gathering import Gathered
 from roundelay.strategies.base import Strategy
 
 STALENESS_BINS = 64
@@ -201,7 +202,6 @@ class Counts:
     stalest: NDArray[np.int64]  # (L,) largest staleness seen
     stale_sum: NDArray[np.int64]  # (L,) summed staleness
     exchanges: NDArray[np.int64]  # (L, L), or (L, L + 1) with a centre: begun by the row's learner with the column's
-
     gradient_norm: NDArray[np.float64]  # (L,) summed Euclidean norms of the gradients that were measured
     gradient_norms: NDArray[np.int64]  # (L,) how many were
 
@@ -261,6 +261,7 @@ class Outcome:
     hosts_joined: tuple[HostBack, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     refused: int = 0  # connections from outside that were closed because of what came over them, since the start
+    gathered: Gathered | None = None  # what came to gatherings, if any closed
 
 
 class LearnerDied(Exception):
@@ -275,8 +276,7 @@ class LearnerDied(Exception):
 @dataclass(frozen=True)
 class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
-    names that begin with that word, are (1, P)), integers by name
-    ((L,) each; versions (L + 1,) with a centre), clock.
+    names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
     The numbers an optimizer keeps of each learner, if it keeps any, are the vector `scalars`, (L, n) float64.
     """

@@ -17,6 +17,7 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
     Begin(Exchange) with a living learner of this host
                     deferred: done with the next step (`deferred.py`), at the latest in the wait. One at a time
     Begin(anything else)        done at once
+    Gather          give, unless the contribution is left out, and wait; whoever is to close it closes it
     Wait            the reply if it is there, else what is left to do
 
 A primitive may answer LATER: the coroutine is left where it is, `pending` says at which effect, and the effect is asked
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, Later, RemoteRows
@@ -39,7 +40,7 @@ from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import Row
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
-MEANS = (Mean, Mix, GradMean)
+MEANS = (Mean, Mix, GradMean, Gather)
 """Effects in which a learner meets others."""
 
 NOTHING = -1
@@ -173,6 +174,8 @@ class Engine:
                 return self._backend.collect(effect, self._backend.publish(effect))
             case Reach():
                 return self._reach(effect)
+            case Gather():
+                return self._gather(effect)
             case Begin(begun):
                 return self._begin(begun)
             case Wait(handle):
@@ -224,6 +227,20 @@ class Engine:
         if version is not None and isinstance(effect, Exchange):
             self._me.count_exchange(effect, version)
         return version
+
+    def _gather(self, gather: Gather) -> bool:
+        """Come to a gathering, and go on when it is closed."""
+        backend, trace = self._backend, self._trace
+        counts = backend.admits(gather)
+        trace.note(Kind.COME, value=float(counts))
+        if counts and gather.give is not None:
+            self._reach(gather.give)
+        closes = backend.closes(gather)
+        trace.note(Kind.MET, value=float(closes))
+        if closes:
+            self._reach(gather.close)
+            backend.closed(gather)
+        return counts
 
     # Begin and Wait ---------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class Kind(IntEnum):
     GONE = 9  # an effect on the row of peer that did not happen, peer being dead
     JOIN = 10  # peer: whose row a new learner took over; mine, theirs
     REACH = 11  # any other effect on the row of peer; of each row that it meets the version; value: its access
+    COME = 12  # came to a gathering; value: 1 if what it gave counts, else 0
+    MET = 13  # its gathering was over, or to be closed; value: 1 if this learner closed it, else 0
 
 
 ACCESS = {
@@ -123,6 +125,10 @@ class TraceEvent:
                 )
             case Kind.GONE:
                 return f"miss row {self.peer}, whose learner is dead"
+            case Kind.COME:
+                return "come to a gathering with what " + ("counts" if self.value else "is left out")
+            case Kind.MET:
+                return "close a gathering" if self.value else "go on from a gathering"
         return f"{self.kind.name.lower()} at version {self.mine}"
 
 

@@ -25,7 +25,8 @@ class ScriptCommand(StormCommand):
 
     @property
     def comes_back(self) -> bool:
-        return False
+        """A host whose learners have all ended does, under asynchronous strategies."""
+        return True
 
     def told(self) -> dict[str, Any]:
         return {

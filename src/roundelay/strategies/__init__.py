@@ -1,10 +1,9 @@
 """Strategies by name."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from roundelay.core.configure import build
+from roundelay.core.configure import build, in_order
 from roundelay.core.strategy_text import check_choice, parse_strategy
 from roundelay.strategies.a2cid2 import A2CiD2
 from roundelay.strategies.adpsgd import AdPsgd
@@ -69,7 +68,7 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strate
 
 def option_names(cls: type[Strategy]) -> list[str]:
     """Names of a strategy's options."""
-    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # every strategy is a dataclass
+    return [field.name for field in in_order(cls)]
 
 
 __all__ = ["STRATEGIES", "make_strategy", "option_names", "parse_strategy"]

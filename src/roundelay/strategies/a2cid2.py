@@ -47,7 +47,7 @@ class A2CiD2(Asynchronous):
     name: ClassVar[str] = "a2cid2"
     memory: ClassVar[tuple[str, ...]] = (AHEAD,)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", one_host=True
+        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", one_host=True, rows="own"
     )
 
     def __post_init__(self) -> None:

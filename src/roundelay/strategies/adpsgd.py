@@ -77,7 +77,9 @@ class AdPsgd(Asynchronous):
     """Asynchronous decentralized SGD with pair averages."""
 
     name: ClassVar[str] = "adpsgd"
-    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=True, staleness_bound=None, waits="nobody")
+    traits: ClassVar[Traits] = Traits(
+        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own", paced_by_links=True
+    )
 
     async def learn(self, me: Me) -> None:
         peers = self.peers(me.rank, me.learners, me.seed, me.steps)

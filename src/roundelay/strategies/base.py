@@ -32,6 +32,12 @@ class Traits:
     on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
+    rows: Literal["one model", "own"] = "one model"
+    """Learners go on from one model, in every step or when a block ends, or each from a row of its own, which is never
+    quite the others'."""
+    paced_by_links: bool = False
+    """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
+    and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
 
 
 class Strategy(ABC):

@@ -22,13 +22,14 @@ from torch import Tensor
 from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
+from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.quorate import Quorate
 
 TRAITS = Traits(synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period")
 
 
 @dataclass(frozen=True)
-class Bmuf(Periodic):
+class Bmuf(Quorate):
     """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
 
     period: int = 20
@@ -38,7 +39,7 @@ class Bmuf(Periodic):
     nesterov: bool = False
 
     name: ClassVar[str] = "bmuf"
-    memory: ClassVar[tuple[str, ...]] = ("block_anchor", "block_delta", "block_broadcast")
+    block_memory: ClassVar[tuple[str, ...]] = ("block_anchor", "block_delta", "block_broadcast")
     traits: ClassVar[Traits] = TRAITS
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class Bmuf(Periodic):
         me.replace(broadcast)
 
     def end_block(self, me: Me, mean: Tensor) -> None:
-        anchor, delta, broadcast = (me.memory[name] for name in self.memory)
+        anchor, delta, broadcast = (me.memory[name] for name in self.block_memory)
         momentum, rate = self.settled(me)
         block_update_(anchor, delta, broadcast, mean, momentum, rate, self.nesterov)
         me.replace(broadcast)
@@ -79,7 +80,7 @@ class Bmuf(Periodic):
 
 
 @dataclass(frozen=True)
-class BmufFairseq(Periodic):
+class BmufFairseq(Quorate):
     """Nesterov block momentum without an anchor of its own."""
 
     period: int = 20
@@ -88,7 +89,7 @@ class BmufFairseq(Periodic):
     rate: float | None = None
 
     name: ClassVar[str] = "bmuf-fairseq"
-    memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")
+    block_memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")
     traits: ClassVar[Traits] = TRAITS
 
     def __post_init__(self) -> None:

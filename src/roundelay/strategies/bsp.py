@@ -15,11 +15,11 @@ from torch import Tensor
 
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits
-from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.quorate import Quorate
 
 
 @dataclass(frozen=True)
-class Bsp(Periodic):
+class Bsp(Quorate):
     """Periodic model averaging."""
 
     period: int = 5

@@ -28,7 +28,11 @@ class DelayByOne(Strategy):
 
     name: ClassVar[str] = "delay-by-one"
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=1, waits="everybody for the slowest, behind the gradient"
+        synchronous=True,
+        conserves=True,
+        staleness_bound=1,
+        waits="everybody for the slowest, behind the gradient",
+        rows="own",
     )
 
     async def learn(self, me: Me) -> None:

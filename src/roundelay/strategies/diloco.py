@@ -32,8 +32,9 @@ Sent: one model (4 P bytes; by int8 about P, by int4 about P / 2) a learner ever
 Waits: everybody for the slowest, every `period` steps; with `delay` only for whoever is that many steps behind.
 """
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -42,12 +43,13 @@ from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
-from roundelay.core.effects import Begin, Draw, Grad, Mean, Wait
+from roundelay.core.effects import Begin, Draw, Effect, Grad, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, at_least, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
+from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.quorate import Quorate
 
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
 """Vectors: W, v, room for g, and e."""
@@ -65,7 +67,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class DiLoCo(Periodic):
+class DiLoCo(Quorate):
     """An outer Nesterov step on the mean of all models."""
 
     period: int = 50
@@ -106,9 +108,14 @@ class DiLoCo(Periodic):
             )
         if not 0 <= self.mix <= 1:
             raise UserError(f"{self.name}.mix is {self.mix}: choose a number from 0 to 1.")
+        if self.gathers and (self.streams or self.delay or not self.form.exact):
+            raise UserError(
+                f"{self.name}.quorum and guard are of whole models as they are: leave codec, fragments, delay and mix "
+                "out."
+            )
 
     @property
-    def memory(self) -> tuple[str, ...]:
+    def block_memory(self) -> tuple[str, ...]:
         coded = () if self.form.exact else (CHANGE, LEFT)
         return ANCHOR, MOMENTUM, *coded, *([LOCAL] if self.streams else [])
 
@@ -145,7 +152,10 @@ class DiLoCo(Periodic):
         outer, seen = rate / (1 - momentum), 1 - (1 - self.mix) * self.delay / self.period
         return self.shortfall(plain) * outer * seen / (1 - self.mix + self.mix * outer)
 
-    async def learn(self, me: Me) -> None:
+    def learn(self, me: Me) -> Coroutine[Effect[Any], Any, None]:
+        return super().learn(me) if self.gathers else self._stream(me)
+
+    async def _stream(self, me: Me) -> None:
         begun, taken = ({getattr(turn, at): turn.fragment for turn in self.turns} for at in ("begun", "taken"))
         self.start(me)
         steps, frames = 0, 0.0

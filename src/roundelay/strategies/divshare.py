@@ -39,7 +39,7 @@ class DivShare(Strategy):
 
     name: ClassVar[str] = "divshare"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", one_host=True
+        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", one_host=True, rows="own"
     )
 
     def __post_init__(self) -> None:

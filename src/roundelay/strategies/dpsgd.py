@@ -102,7 +102,11 @@ class DPsgd(Gossip):
 
     name: ClassVar[str] = "dpsgd"
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=1, waits="everybody for its neighbours, every step"
+        synchronous=True,
+        conserves=True,
+        staleness_bound=1,
+        waits="everybody for its neighbours, every step",
+        rows="own",
     )
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ class Easgd(_Elastic):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         alone_is_sgd=False,
+        rows="own",
     )
 
     async def learn(self, me: Me) -> None:
@@ -86,6 +87,7 @@ class EasgdSync(_Elastic):
         waits="everybody for the slowest, every period, behind the gradient",
         model="centre",
         alone_is_sgd=False,
+        rows="own",
     )
 
     async def learn(self, me: Me) -> None:

@@ -51,6 +51,7 @@ class GossipDiLoCo(Blocks):
         staleness_bound=0,
         alone_is_sgd=False,
         waits="everybody for its partners, every period",
+        rows="own",
     )
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ class GossipPga(Gossip):
         conserves=True,
         staleness_bound=0,
         waits="everybody for its neighbours, every step; for the slowest, every period",
+        rows="own",
     )
 
     def __post_init__(self) -> None:

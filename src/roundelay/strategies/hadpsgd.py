@@ -46,6 +46,8 @@ class HAdPsgd(Asynchronous):
         staleness_bound=None,
         waits="everybody for its node, every step",
         joins="next segment",
+        rows="own",
+        paced_by_links=True,
     )
 
     def __post_init__(self) -> None:

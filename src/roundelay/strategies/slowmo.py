@@ -17,11 +17,12 @@ from roundelay.algorithms.block_momentum import settle_block
 from roundelay.algorithms.outer_momentum import slow_momentum_
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting, Setting
+from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.quorate import Quorate
 
 
 @dataclass(frozen=True)
-class SlowMo(Periodic):
+class SlowMo(Quorate):
     """Slow momentum over local SGD."""
 
     period: int = 12
@@ -30,7 +31,7 @@ class SlowMo(Periodic):
     rate: float | None = None
 
     name: ClassVar[str] = "slowmo"
-    memory: ClassVar[tuple[str, ...]] = ("slow_anchor", "slow_momentum")
+    block_memory: ClassVar[tuple[str, ...]] = ("slow_anchor", "slow_momentum")
     traits: ClassVar[Traits] = Traits(
         synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period"
     )
@@ -56,7 +57,7 @@ class SlowMo(Periodic):
             me.memory["slow_anchor"].copy_(me.x)
 
     def end_block(self, me: Me, mean: Tensor) -> None:
-        anchor, slow = (me.memory[name] for name in self.memory)
+        anchor, slow = (me.memory[name] for name in self.block_memory)
         momentum, rate = self.settled(me)
         slow_momentum_(anchor, slow, mean, me.learning_rate, momentum, rate)
         me.replace(anchor)

@@ -11,12 +11,12 @@ With W the anchor and x_i where learner i has come from it in `period` local ste
 There is no outer momentum: what is not sent adds up in e_i, and does its work. With `density` 1, `decay` 0 or 1 and
 full precision it is diloco with momentum 0.
 
-Sent: 4 P bytes a learner every `period` steps, most of them zeros; by indices and two bits it would be density P (12 +
-2) / 8. Waits: everybody for the slowest, every `period` steps.
+Sent: density P (12 + 2) / 8 bytes a learner every `period` steps and 16 a block, which is P / 18 by default: s_i, and
+so e_i, are what the codec of the message makes of them (algorithms/codecs/sparse.py). Waits: everybody for the slowest,
+every `period` steps.
 
 Where we differ: means of s_i are weighted by frames and taken over all learners, as the paper writes them; in its code
-a place counts for those alone who have sent it. Blocks are runs of the row, not parts of a matrix. Vectors travel
-whole: no codec here sends places, so bytes are not saved yet.
+a place counts for those alone who have sent it. Blocks are runs of the row, not parts of a matrix.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.sparsification import take_largest_
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.effects import Mean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -69,17 +69,19 @@ class SparseLoCo(Periodic):
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         return self.shortfall(PlainSetting(learners, minibatches_a_round)) * self.rate
 
+    @property
+    def form(self) -> Sparse:
+        """The codec of what is sent."""
+        return Sparse("outer_left", self.density, self.two_bits)
+
     def start(self, me: Me) -> None:
         if me.steps == 0:
             me.memory["outer_anchor"].copy_(me.x)
 
     def given(self, me: Me, frames: float) -> Mean:
-        anchor, left, sent = (me.memory[name] for name in self.memory)
-        torch.sub(anchor, me.x, out=sent)
-        left.mul_(self.decay).add_(sent)
-        if frames:  # else nothing is sent
-            take_largest_(left, sent, self.density, self.two_bits)
-        return Mean(me.everyone, sent, frames)
+        anchor, left, given = (me.memory[name] for name in self.memory)
+        left.mul_(self.decay)
+        return Mean(me.everyone, torch.sub(anchor, me.x, out=given), frames, self.form)
 
     def end_block(self, me: Me, mean: Tensor) -> None:
         anchor = me.memory["outer_anchor"]

@@ -1,15 +1,22 @@
 """Codecs by name. A new one is a file here and an entry in `CODECS`."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from roundelay.algorithms.codecs.bf16 import Bf16
 from roundelay.algorithms.codecs.int4 import Int4
 from roundelay.algorithms.codecs.int8 import Int8
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.codec import Codec, Fp32
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean
 
 CODECS: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4)}
+"""Those that any vector may travel by, and that a run or a strategy may ask for by name."""
+FORMS: dict[str, Codec] = {**CODECS, Sparse.name: Sparse()}
+"""All, also those that are for one strategy's messages."""
+MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.values())
+"""The largest number of options of a codec."""
 
 
 def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
@@ -21,3 +28,20 @@ def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
     if name not in CODECS:
         raise UserError(f"{where} is {name!r}: choose one of {', '.join(CODECS)}.{did_you_mean(str(name), CODECS)}")
     return dataclasses.replace(CODECS[name], memory=memory)
+
+
+def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
+    """The codec of which another learner or host says that it sends by it: its name, and as many of `numbers` as it has
+    options.
+
+    Raises:
+        ValueError: there is none.
+    """
+    form = FORMS.get(name) if isinstance(name, str) else None
+    if form is None:
+        raise ValueError(f"the form {name!r} is none of ours")
+    options = [option.name for option in dataclasses.fields(form) if option.name != "memory"]
+    if len(numbers) < len(options) or not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError(f"the form {name} has {len(options)} numbers, not {numbers}")
+    given = {option: type(getattr(form, option))(n) for option, n in zip(options, numbers, strict=False)}
+    return dataclasses.replace(form, **given)

@@ -21,10 +21,10 @@ FIRST_HOST_LOST, PROCESS_FAILED = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """The process publishes `conducted`, `over` and `answered`, and writes `drawn`; a learner writes its own items of
-    `key` and `pieces`, then publishes `asked`."""
+    """The process publishes `conducted`, `over`, `answered` and `let_in`, and writes `drawn`; a learner writes its own
+    items of `key` and `pieces`, then publishes `asked`, and of `process`, then publishes `back`."""
 
-    PUBLISHED = ("conducted", "over", "asked", "answered")
+    PUBLISHED = ("conducted", "over", "asked", "answered", "back", "let_in")
 
     conducted: Integers = table(1)
     """Number of the last meeting that the first host has conducted: the model to evaluate is here, and all that
@@ -35,6 +35,9 @@ class BetweenHosts(View):
     asked: Integers = table(L)  # Number of a learner's last request for a minibatch
     drawn: Integers = table(L)  # The minibatch it was given, or NONE
     answered: Integers = table(L)  # Number of the last request that is answered
+    process: Integers = table(L)  # Process of a learner that has come back
+    back: Integers = table(L)  # How often a learner has come back
+    let_in: Integers = table(L)  # The number of its last return that it may train after
 
 
 def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:

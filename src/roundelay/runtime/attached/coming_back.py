@@ -1,17 +1,20 @@
 """A learner that died comes back to the running session: its process is started again, and it takes its own place.
 
-On one host, under asynchronous strategies. The start's meeting point is gone by then; so as long as somebody is dead,
+Under asynchronous strategies. The start's meeting point is gone by then; so as long as somebody of the host is dead,
 one of the living listens at another one, whoever is first. It looks there between two steps, as it looks for deaths,
-and gives the learner that comes the memory all share.
+and gives the learner that comes the memory all share. Where there are several hosts, the first of them then lets it in
+(hosts/admission.py), as it does all learners of a host that was lost as a whole.
 """
 
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, final
+from typing import final
 
+from roundelay.runtime.attached.between_steps import BetweenSteps
+from roundelay.runtime.attached.entering import Entrance
 from roundelay.runtime.attached.membership import CLOSED, Attendance, breathes
 from roundelay.runtime.launch.local_rendezvous import close_all, receive_fact, returning_name, send_fact
 from roundelay.runtime.launch.peers import peer_user
@@ -25,32 +28,30 @@ ANSWER_SECONDS = 2.0
 
 
 @final
-class Returns:
+class Returns(BetweenSteps):
     """The meeting point for those who come back, as one living learner looks after it.
 
     Args:
         number: of the session.
-        facts: all learners must agree on them.
+        entrance: by which this learner has come; all must agree on its facts.
         notice: notices deaths at once.
     """
 
-    def __init__(
-        self, world: World, number: int, arena: Arena, facts: Mapping[str, Any], notice: Callable[[], None]
-    ) -> None:
-        self._rank, self._arena, self._facts, self._notice = world.rank, arena, dict(facts), notice
+    def __init__(self, world: World, number: int, arena: Arena, entrance: Entrance, notice: Callable[[], None]) -> None:
+        self._rank, self._here, self._arena, self._notice = world.rank, world.here, arena, notice
+        self._facts, self._wakes = entrance.facts, entrance.wakes
         self._name = returning_name(world, number)
         self._listener: socket.socket | None = None
         self._next_look = 0.0
 
     def look(self) -> None:
-        """Let in whoever has come back, now and then."""
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look = now + RETURN_LOOK_SECONDS
         dead = self._dead()
         if not dead:
-            self.close()
+            self._close()
         elif self._listener is None:
             self._listen()
         while dead and self._listener is not None:
@@ -64,7 +65,7 @@ class Returns:
 
     def _dead(self) -> list[int]:
         alive, left = self._arena.liveness.alive, self._arena.view(Attendance).left
-        return [rank for rank in range(len(alive)) if not alive[rank] and left[rank] != CLOSED]
+        return [rank for rank in self._here if not alive[rank] and left[rank] != CLOSED]
 
     def _listen(self) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,12 +93,15 @@ class Returns:
             return
         own = os.open(f"/proc/self/fd/{self._arena.descriptor}", os.O_RDWR | os.O_CLOEXEC)  # locks are by opened file
         try:
-            send_fact(connection, {**self._facts, "from": self._rank}, own)
+            send_fact(connection, {**self._facts, "from": self._rank, "wakes": self._wakes}, own)
         finally:
             os.close(own)
 
-    def close(self) -> None:
-        """Listen no more. Safe to call twice."""
+    def close(self, manner: int) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Listen no more."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -18,6 +18,7 @@ from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.terms import check_may_join
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
@@ -49,6 +50,7 @@ class AttachTerms:
     frozen: int = 0  # a fingerprint of the parameters that are not trained
     tensors: int = 0  # trainable parameters of the module are in so many
     hosts: HostOptions = HostOptions()  # between hosts, where there are several
+    live: str = ""  # the folder of live.json, if there is to be one
 
 
 class Entrance:
@@ -70,6 +72,8 @@ class Entrance:
         device: torch.device | None,
         session: int,
     ) -> None:
+        if world.place is not None:
+            check_may_join(terms.strategy, world.place)
         self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
@@ -89,6 +93,7 @@ class Entrance:
         """By rank of this host, the path of the pipe that wakes what carries a learner's exchanges to other hosts."""
         self.late = False
         """Does the session run already, and this learner come back to it?"""
+        self._alone = False  # does it come back to others of this host?
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
@@ -107,13 +112,14 @@ class Entrance:
             else:
                 facts, self._file = rendezvous.enter({**self.facts, **self._whereabouts})
         except SessionRuns as running:
-            self.late, leads = True, False
+            self.late, self._alone, leads = True, True, False
             facts, self._file = rendezvous.come_back(running, self.facts)
         try:
             if not leads:
                 self._check(facts)
                 handles = facts.get("rows")
                 self.wakes = {int(rank): path for rank, path in facts.get("wakes", {}).items()}
+                self.late = self.late or bool(facts.get("late"))
             access = self._access(layout, self._on_devices(layout, handles), patience)
             if leads:
                 self._fill(access)
@@ -145,27 +151,34 @@ class Entrance:
         """Have a process speak to other hosts, if there are any. Then the rows here are rank 0's."""
         if self._place is None:
             return
+        on_gpus = self._device is not None and self._device.type == "cuda"
+        means = self._terms.hosts.library(on_gpus) or "chain"
         request = SessionRequest(
             self._session,
             self._place,
             self.strategy,
             self._terms.hosts,
-            {**self.facts, "session": self._session},
+            {**self.facts, "session": self._session, "means over hosts": means},
             self._terms.patience_seconds,
             self._initial.numel(),
             self._shown.numel(),
             self._terms.tensors,
             tuple(processes),
+            self._terms.live,
+            on_gpus,
         )
         speaker = host_process()
-        self.wakes = speaker.take_part(request, self._file)
+        self.wakes, self.late = speaker.take_part(request, self._file)
         self.host_process = speaker
 
     def share(self, rendezvous: LocalRendezvous) -> None:
         """By the first learner of this host: tell the others of it where the rows are."""
+        if self.rank != self._first or self._alone:
+            return
         for rank in self._here[1:]:
             handles = None if self._kept is None else self._kept[rank]
-            rendezvous.tell(rank, {**self.facts, "rows": handles, "wakes": self.wakes}, self._file)
+            told = {**self.facts, "rows": handles, "wakes": self.wakes, "late": self.late}
+            rendezvous.tell(rank, told, self._file)
 
     def agrees(self, access: ArenaAccess) -> bool:
         """True if this learner came with rank 0's weights and buffers. To be asked before the others may train: from

@@ -27,12 +27,14 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect, Grad, GradMean
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import NUMBERLESS, ExternalWork
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
+from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote, VoteTables
@@ -47,7 +49,7 @@ from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
-from roundelay.runtime.procs.memory.publish import prepare_publishing, publish
+from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.vectors import make_vectors
 from roundelay.runtime.rows import adopt
 
@@ -95,7 +97,7 @@ class AttachedLearner:
         self._nothing = (False,) * terms.tensors
         self._gone, self._segment = False, 1
         self._membership: Membership | None = None
-        self._returns: Returns | None = None
+        self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
         session = next(_sessions)
         entrance = Entrance(world, terms, initial, shown, device, session)
@@ -109,32 +111,34 @@ class AttachedLearner:
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
                 self.late = entrance.late
                 """Has it come back to a session that ran?"""
-                if self.late:
-                    members.come_back(lambda source: self._adopt(access, source))
-                else:
+                if not self.late:
                     members.enter()
-                    if self.rank == world.here[0]:
-                        entrance.share(rendezvous)
+                entrance.share(rendezvous)
+                living: Sequence[int] = world.first
+                if self.late:
+                    living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
+                    self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             if not self.late:
-                members.gather(self.me.everyone, rendezvous.check)
-        if world.place is None and not self.strategy.traits.synchronous and not self.arena.on_devices:
-            self._returns = Returns(
-                world, session, self.arena, entrance.facts, lambda: self._members.look(closely=True)
-            )
+                members.gather(world.first, rendezvous.check)
+                living = world.first if world.place is None else self._around.taking_part(members)
+        if not self.strategy.traits.synchronous and not self.arena.on_devices:
+            notice = partial(members.look, closely=True)
+            self._beside.append(Returns(world, session, self.arena, entrance, notice))
+        if terms.live and world.place is None:
+            self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
-        self._begin(members.living if self.late else self.me.everyone)
+        self._begin(tuple(living))
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
-        """Begin where learner `source` is, or the centre, in the segment that runs."""
-        arena, rank, centre = self.arena, self.rank, self.strategy.traits.model == "centre"
+        """Begin where learner `source` of this host is, or the centre, if that is here."""
+        arena, rank, centre = self.arena, self.rank, self._around.has_centre
         memory = [(arena.vector(name, rank), arena.vector(name, source)) for name in arena.layout.memory]
         adopt(access.rows[rank], access.rows[-1 if centre else source], memory)
         arena.shown(rank).copy_(arena.shown(source))
-        self._segment = int(arena.view(Attendance).met[source]) // 2 + 1
         arena.queue.rounds[rank] = arena.view(VoteTables).cast[rank] = 0
 
     def _build(
@@ -161,8 +165,8 @@ class AttachedLearner:
             deferred=self._deferred,
         )
         self._work = ExternalWork(vectors.gradient)
-        backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = Engine(self.me, backend, self._deferred, self._around.remote())
+        self._backend = ArenaBackend(access, vectors, self._means, self._work)
+        self._engine = Engine(self.me, self._backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy)
@@ -172,6 +176,7 @@ class AttachedLearner:
         """A segment begins."""
         self.me.begin_segment(None, living, self.strategy.traits.ages)
         self._means.begin_segment()
+        self._backend.begin_segment(opens=True)
         self.me.snapshot()
 
     # Steps ------------------------------------------------------------------------------------------------------------
@@ -199,8 +204,8 @@ class AttachedLearner:
         if self._membership is not None and not self.left:
             self._membership.look()
             self._around.check()
-            if self._returns is not None:
-                self._returns.look()
+            for work in self._beside:
+                work.look()
 
     def begin_step(self) -> Tensor:
         """Draw a minibatch, if that is not done; the point (P,) at which its gradient is to be taken.
@@ -211,8 +216,7 @@ class AttachedLearner:
         """
         if not self.begun:
             self._start()
-            publish(self.arena.queue.rounds, self.rank, int(self.arena.queue.rounds[self.rank]) + 1)
-            self._members.step_begun(self._segment)
+            self._members.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
         asked = self._asked()
@@ -375,17 +379,16 @@ class AttachedLearner:
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps), True
-        if self._returns is not None:
-            self._returns.close()
-            self._returns = None
         self._members.leave(manner)
+        while self._beside:
+            self._beside.pop().close(manner)
         if self._host_process is not None:
             self._host_process.leave()
         self.arena.close()
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self.saved, self._patience
+        del self.me, self.arena, self.inputs, self.saved, self._patience, self._backend
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager

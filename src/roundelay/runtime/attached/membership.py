@@ -94,6 +94,10 @@ class Membership:
         self._life.acquire()
         self._liveness.mark([self.rank], True)
 
+    def hold_life(self) -> None:
+        """Hold this learner's life; the first host will say that it lives."""
+        self._life.acquire()
+
     def come_back(self, prepare: Callable[[int], None]) -> None:
         """Take a dead learner's place while the others train; not in a meeting of theirs, which counts who comes to it.
         `prepare(source)` writes this learner's row, with the help of a living one.
@@ -102,7 +106,7 @@ class Membership:
             LearnerDied: nobody lives any more.
             TimeoutError: the others do not end their meeting.
         """
-        self._life.acquire()
+        self.hold_life()
 
         def between_meetings() -> bool:
             numbers = {int(self._met[rank]) for rank in self._others()}
@@ -154,6 +158,10 @@ class Membership:
     def living(self) -> tuple[int, ...]:
         """Ranks that live, as far as anybody has noticed."""
         return tuple(rank for rank in range(self._arena.layout.learners) if self._alive[rank])
+
+    def lowest(self) -> bool:
+        """Is this learner the lowest of those that live?"""
+        return self.living[:1] == (self.rank,)
 
     def look(self, closely: bool = False) -> None:
         """Notice deaths; unless `closely`, not more often than every DEATH_CHECK_SECONDS."""
@@ -232,8 +240,10 @@ class Membership:
         publish(self._ending, self.rank, number)
         self._bell.ring()
 
-    def step_begun(self, segment: int) -> None:
-        """Tell other hosts of this learner's round at once, if somebody who has ended the segment waits for it."""
+    def begin_round(self, segment: int) -> None:
+        """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""
+        rounds = self._arena.queue.rounds
+        publish(rounds, self.rank, int(rounds[self.rank]) + 1)
         if (self._ending >= segment).any():
             self._bell.ring()
 

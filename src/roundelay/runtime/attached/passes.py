@@ -88,6 +88,28 @@ def newest(arena: Arena, sampler: int) -> NewestPass | None:
     return None
 
 
+def report(arena: Arena) -> list[list[int]]:
+    """All that `newest` knows, for the arena of another host: of each pass, in the order in which they began, its key,
+    the minibatches drawn, and the segment."""
+    with arena.queue_lock:
+        tables, found = arena.view(PassTables), []
+        count = int(tables.count[0])
+        for slot in (number % PASS_SLOTS for number in range(max(0, count - PASS_SLOTS), count)):
+            drawn = int(tables.next_index[slot] - tables.returned[slot, 0])
+            found.append([*tables.keys[slot].tolist(), drawn, int(tables.segment[slot])])
+        return found
+
+
+def enter_report(arena: Arena, said: Sequence[Sequence[int]]) -> None:
+    """Let `newest` know here what `report` has said elsewhere; nobody draws from this arena."""
+    with arena.queue_lock:
+        tables = arena.view(PassTables)
+        for slot, (first, epoch, times, drawn, segment) in enumerate(said):
+            tables.keys[slot], tables.next_index[slot] = (first, epoch, times), drawn
+            tables.returned[slot, 0], tables.segment[slot] = 0, segment
+        tables.count[0] = len(said)
+
+
 def copy_of(arena: Arena) -> list[list[Any]]:
     """Every pass under way: its key, the next minibatch, and those that are to be drawn again."""
     with arena.queue_lock:

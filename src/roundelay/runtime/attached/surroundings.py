@@ -7,8 +7,9 @@ learners can do: a meeting is conducted by the first host, and minibatches of a 
 Legend: P parameters.
 """
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from torch import Tensor
@@ -34,6 +35,26 @@ class Surroundings(ABC):
     def __init__(self, access: ArenaAccess, strategy: Strategy) -> None:
         self._arena, self._rank, self._rows, self._patience = access.arena, access.rank, access.rows, access.patience
         self._strategy = strategy
+
+    @property
+    @abstractmethod
+    def has_centre(self) -> bool:
+        """Is the centre here, if the strategy has one?"""
+
+    @abstractmethod
+    def come_back(
+        self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
+    ) -> Sequence[int]:
+        """Take this learner's place in a session that runs; ranks that take part in its segment.
+
+        Args:
+            adopt: `adopt(source)` writes this learner's row, with the help of a living learner of this host.
+            look_outside: may know that somebody who is to come back too will not.
+
+        Raises:
+            LearnerDied: nobody lives any more.
+            TimeoutError: the others do not end their meeting.
+        """
 
     @abstractmethod
     def means(self) -> Means:
@@ -88,6 +109,16 @@ class Surroundings(ABC):
 class OneHost(Surroundings):
     """All learners share one arena."""
 
+    @property
+    def has_centre(self) -> bool:
+        return self._strategy.traits.model == "centre"
+
+    def come_back(
+        self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
+    ) -> Sequence[int]:
+        members.come_back(adopt)
+        return members.living
+
     def means(self) -> Means:
         return Means(self._arena, self._rank, self._patience)
 
@@ -138,6 +169,30 @@ class SeveralHosts(Surroundings):
         self._here, self._wake = here, wake
         self._between, self._bell = access.arena.view(BetweenHosts), bell_of_session(access.arena)
 
+    @property
+    def has_centre(self) -> bool:
+        return self._strategy.traits.model == "centre" and 0 in self._here
+
+    def come_back(
+        self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
+    ) -> Sequence[int]:
+        """The first host lets it in. What a host that was lost begins with has come from there already."""
+        members.hold_life()
+        between, rank = self._between, self._rank
+        comrades = [other for other in members.living if other in self._here and other != rank]
+        if comrades:
+            adopt(min(comrades, key=lambda other: abs(other - rank)))
+        between.process[rank] = os.getpid()
+        publish(between.back, rank, int(between.back[rank]) + 1)
+        self._bell.ring()
+
+        def come() -> bool:
+            look_outside()
+            return bool(between.let_in[rank] == between.back[rank])
+
+        self._patience.until(come, "the first host to let it in, between two meetings", (1e-3, 1e-2))
+        return sorted({*self.taking_part(members), rank})
+
     def means(self) -> Means:
         return Means(self._arena, self._rank, self._patience, self._here, self._strategy.traits.synchronous)
 
@@ -175,7 +230,8 @@ class SeveralHosts(Surroundings):
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
         if 0 in self._here:  # passes are in this arena
-            return passes.draw(self._arena, self._rank, key, pieces)
+            segment = int(self._arena.view(Attendance).met[self._rank])
+            return passes.draw(self._arena, self._rank, key, pieces, segment)
         between, rank = self._between, self._rank
         between.key[rank], between.pieces[rank] = key, pieces
         publish(between.asked, rank, int(between.asked[rank]) + 1)

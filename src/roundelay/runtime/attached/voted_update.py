@@ -13,7 +13,7 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.votes import Vote
-from roundelay.runtime.procs.coordination.means import PAUSES, Means
+from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.bell import bell_of_session
 
@@ -62,6 +62,7 @@ class VotedUpdate:
         before. True: the snapshot is as the row is.
 
         Raises:
+            MemberLost: somebody died who gave to the mean, as far as others know, and whose vote never came.
             UserError: another learner's parameters were changed by hand and these were not.
         """
         if gradient.vector is self._buffer:
@@ -76,7 +77,7 @@ class VotedUpdate:
             return self._update(gradient.vector, False, (True,) * self._terms.tensors)
         self._counted = True
         self._patience.until(
-            lambda: not votes.missing(self._arena, group, round_),
+            lambda: self._have_voted(group, round_),
             f"the votes of round {round_}",
             PAUSES,
             lambda: votes.missing(self._arena, group, round_),
@@ -84,6 +85,17 @@ class VotedUpdate:
         together = votes.count(self._arena, group, round_, self._terms.tensors)
         self._check_changes(group, round_)
         return not together.skip and self._update(gradient.vector, False, together.given)
+
+    def _have_voted(self, group: Sequence[int], round_: int) -> bool:
+        """
+        Raises:
+            MemberLost: a learner died before it has.
+        """
+        alive = self._arena.liveness.alive
+        for rank in (missing := votes.missing(self._arena, group, round_)):
+            if not alive[rank] and votes.missing(self._arena, [rank], round_):
+                raise MemberLost(rank)
+        return not missing
 
     def _check_changes(self, group: Sequence[int], round_: int) -> None:
         changes = votes.changes(self._arena, group, round_)

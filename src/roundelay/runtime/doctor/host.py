@@ -20,6 +20,7 @@ from roundelay.core.cores import quota
 from roundelay.core.errors import UserError
 from roundelay.core.memory import available_bytes
 from roundelay.runtime.doctor.findings import Finding, Verdict
+from roundelay.runtime.doctor.scripts import attach
 from roundelay.runtime.procs.memory.locks import FLOCK
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 
@@ -45,9 +46,9 @@ class Asked:
 
 def examine(asked: Asked) -> list[Finding]:
     """All findings about this host."""
-    looks = (software, cores, memory, shared_memory, locks, disk, limits, clock, interfaces, ports, secrets, gpus)
+    here = (software, cores, memory, shared_memory, locks, disk, limits, clock)
     findings = []
-    for look in looks:
+    for look in (*here, interfaces, ports, secrets, scripts, gpus):
         try:
             findings += list(look(asked))
         except OSError as error:  # what it needs to look with is missing
@@ -307,6 +308,11 @@ def secrets(asked: Asked) -> Iterator[Finding]:
     elif asked.hosts > 1:
         change = "head -c 32 /dev/urandom | base64 > FILE; copy it to all hosts; export ROUNDELAY_SECRET_FILE=FILE"
         yield Finding("secret", BAD, "none: hosts would not know each other from strangers", change)
+
+
+def scripts(_: Asked) -> Iterator[Finding]:
+    """Sockets and descriptors, for learners of somebody's script."""
+    yield from attach()
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """Options of a run on several hosts, as recipes and the exchange take them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.core.configure import one_of
@@ -17,6 +18,9 @@ class HostOptions:
         fragments: number of exchanges in which a row is through.
         encrypt: hide what goes between hosts, besides authenticating it.
         exchange_share: share of the time of busy cores for exchanges with other hosts that no learner waits for.
+        means: way of means over hosts: along the chain of hosts, by a process group of gloo or NCCL, or `auto`, NCCL
+            between GPUs on a trusted network and the chain everywhere else.
+        trusted_network: whoever can reach the network between hosts may read and change means.
 
     Raises:
         UserError: a value that cannot be; names the option.
@@ -27,6 +31,8 @@ class HostOptions:
     fragments: int = 1
     encrypt: bool = True
     exchange_share: float = 0.04
+    means: Literal["auto", "chain", "gloo", "nccl"] = "auto"
+    trusted_network: bool = False
 
     def __post_init__(self) -> None:
         if not self.host_patience > 0:
@@ -36,3 +42,27 @@ class HostOptions:
             raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
         if not 0 < self.exchange_share <= 1:
             raise UserError(f"training.exchange_share is {self.exchange_share}: give a share above 0, at most 1.")
+        if self.means in ("gloo", "nccl"):
+            self._check_group()
+
+    def _check_group(self) -> None:
+        if not self.trusted_network:
+            raise UserError(
+                f"training.means is {self.means}, which neither authenticates nor encrypts what it sends: whoever "
+                "reaches the network between the hosts could read means and change them. Where nobody else does, say "
+                "training.trusted_network: true; the chain, which is the default, needs no trust."
+            )
+        if self.wire != "fp32":
+            raise UserError(
+                f"training.wire is {self.wire}, but means by {self.means} go in full precision: leave one of them out."
+            )
+
+    def library(self, on_gpus: bool) -> Literal["gloo", "nccl"] | None:
+        """The library that takes means over hosts; None: they go along the chain.
+
+        Args:
+            on_gpus: do learners of all hosts compute on GPUs?
+        """
+        if self.means == "auto":
+            return "nccl" if on_gpus and self.trusted_network and self.wire == "fp32" else None
+        return None if self.means == "chain" else self.means

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.procs.processes import OnDeath
 from roundelay.strategies.base import Strategy
 
@@ -34,6 +35,7 @@ class HostTerms(HostOptions):
         agreement: what must be the same on all hosts, plain values.
         agreed: a word for all of it: the recipe of a run, or the script that attaches.
         threads: torch threads of each learner; None: a fair share of the cores.
+        on_gpus: learners of all hosts compute on GPUs.
     """
 
     patience_seconds: float = 300.0
@@ -41,6 +43,7 @@ class HostTerms(HostOptions):
     agreement: Mapping[str, Any] = field(default_factory=dict)
     agreed: str = "recipe"
     threads: int | None = None
+    on_gpus: bool = False
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
@@ -76,6 +79,20 @@ def check_may_travel(strategy: Strategy) -> None:
             f"{strategy.label} is for learners of one host: its exchanges are of fragments, or meet what the other "
             "learner or the centre remembers, and that does not travel. Choose another strategy, or put all learners "
             "on one host."
+        )
+
+
+def check_may_join(strategy: Strategy, place: HostPlace) -> None:
+    """Can learners join later, where the environment has places for them?
+
+    Raises:
+        UserError: no.
+    """
+    if strategy.traits.synchronous and len(place.first) < place.learners:
+        raise UserError(
+            f"rank {place.ranks[0]}: {PLACES} is {place.learners} and WORLD_SIZE {len(place.first)}, but under "
+            f"{strategy.label} nobody can join learners that train: choose an asynchronous strategy (adpsgd, hadpsgd, "
+            "asgd, easgd), or begin with all."
         )
 
 

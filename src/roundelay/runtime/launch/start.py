@@ -228,7 +228,7 @@ def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence
             "unset WORLD_SIZE, for learners of this host alone."
         )
     where = {OURS + "MASTER_ADDR": place.address, OURS + "MASTER_PORT": str(place.port)}
-    return place.ranks, place.learners, where
+    return place.ranks, len(place.first), where
 
 
 def _ranks(rank: int, learners: int, local: int, here: int, prefixes: Sequence[str]) -> dict[str, str]:

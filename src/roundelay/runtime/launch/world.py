@@ -20,6 +20,10 @@ ENDED_VARIABLE = "ROUNDELAY_ENDED"
 """Names a file in which the launcher notes learners that have ended, so that nobody waits for them at the start."""
 ENDED_NAME = "roundelay-ended"
 ENDED_BYTES = 1 << 20
+PLACES = "ROUNDELAY_PLACES"
+"""Says how many learners there may ever be; those beyond WORLD_SIZE may join a session that runs."""
+LIVE = "ROUNDELAY_LIVE"
+"""Names the folder in which attached sessions say how they are, for `roundelay status`."""
 JOB = "ROUNDELAY_JOB"
 """A random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
 
@@ -37,6 +41,12 @@ class World:
     attempt: str = ""  # of this launch, where the launcher starts learners again at the same address
     secret: bytes = field(default=b"", repr=False)  # known to the learners of this job only; may be empty
     place: "HostPlace | None" = None  # of this host among several; None: there is one
+    begin: int = 0  # so many of the learners begin, others may join later; 0: all begin
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """Ranks of the learners that begin."""
+        return tuple(range(self.begin or self.learners))
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -107,18 +117,25 @@ class _Variables:
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
         return "" if self.prefix else " ".join(self.environment[name] for name in names if name in self.environment)
 
-    def rank_and_learners(self) -> tuple[int, int]:
-        """
+    def rank_and_learners(self) -> tuple[int, int, int]:
+        """The rank, the learners that there may ever be, and how many of them begin.
+
         Raises:
             UserError: there is no such rank.
         """
-        learners, rank = self.number("WORLD_SIZE"), self.number("RANK")
+        begin, rank = self.number("WORLD_SIZE"), self.number("RANK")
+        places, among = self.environment.get(PLACES, ""), "WORLD_SIZE"
+        if places:
+            if not places.isdigit() or int(places) < begin:
+                raise UserError(f"{PLACES} is {places!r}: give a whole number, WORLD_SIZE ({begin}) or more.")
+            among = PLACES
+        learners = int(places or begin)
         if not 0 <= rank < learners:
             raise UserError(
-                f"{self.name('RANK')} is {rank} and {self.name('WORLD_SIZE')} is {learners}: ranks go from 0 to "
-                "WORLD_SIZE - 1."
+                f"{self.name('RANK')} is {rank} and {self.name(among) if not places else PLACES} is {learners}: ranks "
+                f"go from 0 to {among} - 1."
             )
-        return rank, learners
+        return rank, learners, begin
 
     def job_key(self) -> bytes:
         """The key that `roundelay launch` has made; empty if it has not."""
@@ -145,12 +162,13 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
     given = _Variables(environment)
     if given.text("WORLD_SIZE") is None:
         return World()
-    rank, learners = given.rank_and_learners()
+    rank, learners, begin = given.rank_and_learners()
     if learners == 1:
         return World()
     place = read_place(listen, environment) if _several_hosts(given, learners) else None
     if key := given.job_key():
-        return World(rank, learners, ended_file=environment.get(ENDED_VARIABLE, ""), secret=key, place=place)
+        ended = environment.get(ENDED_VARIABLE, "")
+        return World(rank, learners, ended_file=ended, secret=key, place=place, begin=begin)
     address = given.text("MASTER_ADDR")
     if not address:
         raise UserError(
@@ -158,7 +176,8 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
             "do learners meet?"
         )
     secret = _read_secret(environment, rank) if has_secret(environment) else b""
-    return World(rank, learners, address, given.number("MASTER_PORT"), given.hosted, "", given.attempt, secret, place)
+    port = given.number("MASTER_PORT")
+    return World(rank, learners, address, port, given.hosted, "", given.attempt, secret, place, begin)
 
 
 def _several_hosts(given: _Variables, learners: int) -> bool:
@@ -175,7 +194,8 @@ def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
     address = given.text("MASTER_ADDR") or ""
     near = address in ("", "localhost", "::1") or address.startswith("127.")
     local = [given.text(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if given.text(name) is not None]
-    return learners(environment) > 1 and not local and not near and has_secret(environment)
+    several = learners(environment) > 1 or environment.get(PLACES, "1") != "1"
+    return several and not local and not near and has_secret(environment)
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -218,6 +238,12 @@ class HostPlace:
     listen: tuple[str, int] = ("", 0)
     secret: bytes = field(default=b"", repr=False)
     job: bytes = field(default=b"", repr=False)  # the key of `roundelay launch`, if that has started this process
+    begin: int = 0  # so many of the learners begin, others may join later; 0: all begin
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """Ranks of the learners that begin."""
+        return tuple(range(self.begin or self.learners))
 
     @property
     def alone(self) -> bool:
@@ -248,9 +274,10 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
         UserError: a variable is missing or no number, several hosts have no secret, or the address is not ours.
     """
     given = _Variables(environment)
-    if given.text("WORLD_SIZE") in (None, "1"):
+    if given.text("WORLD_SIZE") is None or (given.text("WORLD_SIZE") == "1" and not environment.get(PLACES)):
         return None
-    rank, learners = given.rank_and_learners()
+    rank, learners, begin = given.rank_and_learners()
+    begin = 0 if begin == learners else begin
     local = {name: given.text(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")}
     if None in local.values() and set(local.values()) != {None}:
         raise UserError(f"rank {rank}: of LOCAL_RANK and LOCAL_WORLD_SIZE only one is set; set both, or neither.")
@@ -272,11 +299,11 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
         raise UserError(f"rank {rank}: WORLD_SIZE is {learners} but MASTER_ADDR is not set: where do hosts meet?")
     port, hosted = given.number("MASTER_PORT"), given.hosted
     if local_rank:
-        return HostPlace(ranks, learners, local_rank, address, port)
+        return HostPlace(ranks, learners, local_rank, address, port, begin=begin)
     secret = _read_secret(environment, rank)
     default_port = port if rank == 0 and not hosted else 0
     at = _listening(listen, default_port) if listen else (_own_address(address, rank), default_port)
-    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret)
+    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret, begin=begin)
 
 
 def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
@@ -336,6 +363,11 @@ def read_by_hand(
     if listen is None and not there:
         raise UserError("say by --listen ADDRESS where to listen.")
     return _listening(listen, 0) if listen is not None else (_own_address(there[0][0], 0), 0), there, secret
+
+
+def live_folder(environment: Mapping[str, str] = os.environ) -> str:
+    """The folder in which a session is to say how it is; empty where none is named."""
+    return environment.get(LIVE, "")
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> bool:

@@ -12,12 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from roundelay.core.effects import Effect, Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Effect, Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend, Later
 from roundelay.runtime.coding import arrived
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
 from roundelay.runtime.procs.coordination.means import Means
@@ -55,7 +56,8 @@ class ArenaBackend(Backend):
         self._arena, self._rank, self._rows = access.arena, access.rank, access.rows
         self._vectors, self._means, self._work = vectors, means, work
         self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
-        self._centre = access.arena.layout.learners
+        self._centre, self._patience = access.arena.layout.learners, access.patience
+        self._gatherings = Gatherings(access.arena.gatherings)
 
     def now(self) -> float:
         return time.monotonic()
@@ -113,6 +115,48 @@ class ArenaBackend(Backend):
             return self._vectors.reply(self._means.collect_neighbours(effect.weights))
         elements = len(effect.vector) if isinstance(effect, Mean) else None
         return self._vectors.reply(self._means.collect(effect.group), elements)
+
+    # Gatherings: their numbers are written under the queue lock -------------------------------------------------------
+
+    def begin_segment(self, opens: bool = False) -> None:
+        """The learner begins at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        with self._arena.queue_lock:
+            self._gatherings.join(self._rank, self.now())
+            if opens:
+                self._arena.gatherings.opened_at[0] = self.now()
+
+    def admits(self, effect: Gather) -> bool:
+        with self._arena.queue_lock:
+            return self._gatherings.admits(self._rank, effect)
+
+    def closes(self, effect: Gather) -> bool:
+        rules, lock, rank = self._gatherings, self._arena.queue_lock, self._rank
+        with lock:
+            waits = rules.arrive(rank, effect.last, self.now())
+        found = False
+
+        def over() -> bool:
+            nonlocal found
+            with lock:
+                if not rules.goes_on(rank, self.now()):
+                    found = rules.begin_closing(rank, effect.terms, self._living(), self.now())
+                    return found
+            return True
+
+        if waits:
+            self._patience.until(over, "others to come to a gathering", missing=self._absent)
+        return found
+
+    def closed(self, effect: Gather) -> None:
+        with self._arena.queue_lock:
+            self._gatherings.close(self._living(), self.now())
+            self._gatherings.goes_on(self._rank, self.now())
+
+    def _living(self) -> list[int]:
+        return self._alive.nonzero()[0].tolist()
+
+    def _absent(self) -> list[int]:
+        return [rank for rank in self._living() if not self._arena.gatherings.came[rank]]
 
     # Rows -------------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, MeansLibrary
@@ -108,10 +109,13 @@ class ProcsRuntime(Runtime):
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
-        self._collectives = means_between_devices(cluster, device, library, recorded=trace is not None)
+        self._collectives = means_between_devices(
+            cluster, device, library, trace is not None, self._on_devices is not None
+        )
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         self.cluster_rows = ClusterRows(cluster, arena, self.here, learner.initial())
         arena.liveness.alive[:] = 1
+        self._gatherings = Gatherings(arena.gatherings)
         # torch's own number is what OMP_NUM_THREADS says, where the user has said something.
         cores_each = cores() // len(self.here)
         self._threads = threads or max(1, min(cores_each, torch.get_num_threads()))
@@ -121,6 +125,7 @@ class ProcsRuntime(Runtime):
         self._deaths = replace(deaths, policy="stop") if synchronous else deaths
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
+        self._parts = 0
         if trace:
             facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
             self._recorder = Recorder(trace, facts, self.state())
@@ -176,6 +181,7 @@ class ProcsRuntime(Runtime):
         arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
         if not self.alone:
             queue.open_prefetch(arena)
+        self._gatherings.begin_segment()
         self.processes.begin_segment()
 
     def part(
@@ -196,10 +202,13 @@ class ProcsRuntime(Runtime):
         """
         self.arena.sequences.begin_part()
         self.arena.queue.assigned[:] = NONE
+        self._gatherings.begin_part(wall_clock())
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
+        self._parts += 1
         self._orders = {"do": "segment", **plan.to_json(), "living": wanted}
         self._orders["number"] = self._recorder.command(self._orders) if self._recorder else 0
+        self._orders["part"] = self._parts
         self._promote(wanted)
         prepare()
         answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
@@ -219,6 +228,7 @@ class ProcsRuntime(Runtime):
             lost=(*self.processes.take_early(), *self.processes.lost),
             joined=tuple(self.processes.joined),
             redrawn=self.processes.redrawn,
+            gathered=self._gatherings.told(),
         )
 
     def _left_over(self) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import OnReady
@@ -30,9 +31,10 @@ from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
 from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
+from roundelay.runtime.procs.coordination.node_means import NodeMeans
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
-from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
@@ -130,8 +132,7 @@ class Worker:
         self.leave: Callable[[], None] = lambda: None  # no library
         meanwhile: OnReady | None = None
         if spec.collectives is not None and learner.device is not None:
-            spec.collectives.join(spec.rank, spec.layout.learners, learner.device, spec.patience_seconds)
-            between = DeviceMeans(arena, spec.rank, patience, vectors.gradient, spec.collectives.bucket)
+            between = _between_devices(spec, arena, patience, vectors.gradient, learner.device)
             self.means: Means = between
             self.leave, meanwhile = between.leave, between.look
         else:
@@ -143,8 +144,8 @@ class Worker:
         self.remote: RemoteRows = NO_REMOTE
         if spec.here is not None:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
-        backend = ArenaBackend(access, vectors, self.means, self._work)
-        self.engine = Engine(self.me, backend, deferred, self.remote, trace)
+        self._backend = ArenaBackend(access, vectors, self.means, self._work)
+        self.engine = Engine(self.me, self._backend, deferred, self.remote, trace)
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""
@@ -153,6 +154,9 @@ class Worker:
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)
         self._trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
+        self._backend.begin_segment()
+        if isinstance(self.means, NodeMeans):
+            self.means.begin_part(command["part"])
         try:
             self._vectors.move_in()
             self.engine.begin(self._strategy.learn(self.me))
@@ -168,6 +172,17 @@ class Worker:
                 self.engine.finish_asked()
             self.engine.close()
         return SegmentAnswer()
+
+
+def _between_devices(
+    spec: WorkerSpec, arena: Arena, patience: Patience, gradient: Tensor, device: torch.device
+) -> DeviceMeans:
+    """The learner's part in means by a library, of its node or of everybody; these meet now."""
+    assert spec.collectives is not None
+    if spec.collectives.nodes:
+        return NodeMeans(arena, spec.rank, patience, gradient, spec.collectives)
+    spec.collectives.join(spec.rank, spec.layout.learners, device, spec.patience_seconds)
+    return DeviceMeans(arena, spec.rank, patience, gradient, spec.collectives.bucket)
 
 
 def _state(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
-from roundelay.core.effects import Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend
@@ -193,6 +193,14 @@ class RecordedLearner(Backend):
         if self._stage.cluster.strategy.traits.synchronous:
             return False
         return self.recorded.next is None or self.recorded.next_is(*BEFORE)
+
+    def admits(self, effect: Gather) -> bool:
+        return bool(self.recorded.look(Kind.COME).value)
+
+    def closes(self, effect: Gather) -> bool:
+        return bool(self.recorded.look(Kind.MET).value)
+
+    def closed(self, effect: Gather) -> None: ...
 
     def lives(self, peer: int) -> bool:
         """As it was found."""

@@ -159,7 +159,7 @@ class Prices:
         self._shares = cluster.links.inside.shared or cluster.links.between.shared
         self._reaches: dict[tuple[str, str, bool, int], int] = {}
         self._means: dict[tuple[int, ...], int] = {}
-        self._other_means: dict[tuple[tuple[int, ...], str, int], int] = {}
+        self._other_means: dict[tuple[tuple[int, ...], Codec, int], int] = {}
         self.centre, self.rows = learners, learners + 1
         self.set_alive([cluster.alive_at(rank, 0) for rank in range(learners)])
 
@@ -277,13 +277,13 @@ class Prices:
         """One mean over the learners in `group`, of a row or of one of its `fragments`, after the last has arrived;
         nothing for one."""
         plain = codec.exact and fragments == 1
-        known = self._means.get(group) if plain else self._other_means.get((group, codec.name, fragments))
+        known = self._means.get(group) if plain else self._other_means.get((group, codec, fragments))
         if known is None:
             known = nanoseconds(self._mean(group, self.size(codec, fragments), fragments))
             if plain:
                 self._means[group] = known
             else:
-                self._other_means[group, codec.name, fragments] = known
+                self._other_means[group, codec, fragments] = known
         return known
 
     def _mean(self, group: tuple[int, ...], size: float, fragments: int) -> float:

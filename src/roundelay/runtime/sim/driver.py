@@ -146,6 +146,7 @@ class SimRuntime(Runtime):
         self._lost: list[Lost] = []
         self._work = Work(plan, learners, strategy.traits.synchronous)
         self._effects.begin_segment(self._work)
+        self._effects.gatherings.rules.begin_segment()
         self._gradients.begin_segment(plan.epoch)
         self._schedule_lives()
         self._begin_roles()
@@ -161,6 +162,7 @@ class SimRuntime(Runtime):
             wall_seconds=wall_clock() - started,
             virtual_seconds=(self._effects.clock.now_ns - virtual) / 1e9,
             lost=tuple(self._lost),
+            gathered=self._effects.gatherings.rules.told(),
         )
 
     def _run(self, watch: Watch) -> None:

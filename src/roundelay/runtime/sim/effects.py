@@ -8,13 +8,15 @@ replies, versions and counts (tests/laws/test_engine_in_simulator.py).
 Legend: P parameters.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from torch import Tensor
 
-from roundelay.core.effects import Begin, Draw, Effect, Exchange, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.effects import Begin, Draw, Effect, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.runtime.backend import LATER
@@ -23,6 +25,7 @@ from roundelay.runtime.rows import REACH_RULES, Row, reach
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.runtime.sim.cost import Prices
+from roundelay.runtime.sim.gatherings import VirtualGatherings
 from roundelay.runtime.sim.gradients import Gradients
 from roundelay.runtime.sim.lives import Lives
 from roundelay.runtime.sim.meetings import VirtualMeans, VirtualMixes
@@ -51,12 +54,14 @@ class VirtualEffects:
             GradMean: self._gradient,
             Mean: self._mean,
             Mix: self._mix,
+            Gather: self._gather,
             Begin: self._begin,
             Wait: self._wait,
             **dict.fromkeys(REACH_RULES, self._reach),
         }
         self._frames_only = cache(Statistics)  # minibatches have few sizes
         self.events = 0
+        self.gatherings: VirtualGatherings[tuple[LearnerCoroutine, To, bool]] = VirtualGatherings(learners)
         self._work: Work
         self.restart(0)
 
@@ -74,6 +79,7 @@ class VirtualEffects:
         """All begin together."""
         self._means: VirtualMeans[Meeting] = VirtualMeans()
         self._mixes: VirtualMixes[To] = VirtualMixes(self._learners)
+        self.gatherings.begin(self._seconds)
         self.roles: dict[int, LearnerCoroutine] = {}
         self.outside: set[int] = set()
         """Learners that have come back, and take their place in a group when all begin again."""
@@ -84,6 +90,7 @@ class VirtualEffects:
     def join(self, role: LearnerCoroutine) -> None:
         """It begins now."""
         self.roles[role.rank] = role
+        self.gatherings.rules.join(role.rank, self._seconds)
         self.unfinished += 1
         self.clock.at(self.clock.now_ns, self._advance, role)
 
@@ -97,6 +104,8 @@ class VirtualEffects:
         self._gradients.drop(role.rank)
         for batch in role.claims:
             self._work.give_back(batch)
+        self.gatherings.waiting.pop(role.rank, None)
+        self._look_at_gathering()
 
     def abandon(self, rank: int) -> None:
         """Those that wait for `rank` in a group stop as well."""
@@ -269,6 +278,58 @@ class VirtualEffects:
             self.clock.at(self._later(who, cost), self._reply, who, mixed)
         return LATER
 
+    # Gatherings -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _seconds(self) -> float:
+        return self.clock.now_ns / 1e9
+
+    def _gather(self, role: LearnerCoroutine, to: To, effect: Gather) -> object:
+        """A model goes to the centre, if it counts; what comes of it the learner fetches by itself."""
+        counts = self.gatherings.rules.admits(role.rank, effect)
+        at = self._hold_centre(role.rank, FP32) if counts else self.clock.now_ns
+        self.clock.at(at, self._gave, role, (to, counts), effect)
+        return LATER
+
+    def _gave(self, role: LearnerCoroutine, given: tuple[To, bool], effect: Gather) -> None:
+        if role.gone:
+            return
+        to, counts = given
+        if counts and effect.give is not None:
+            self._apply(role, effect.give)
+        if self.gatherings.rules.arrive(role.rank, effect.last, self._seconds):
+            self.gatherings.waiting[role.rank] = effect, (role, to, counts)
+        else:
+            self._reply(to, counts)
+        self._look_at_gathering()
+
+    def _look_at_gathering(self, *__: object) -> None:
+        """Close it, or look again when it is to close."""
+        waiting, rules = self.gatherings.waiting, self.gatherings.rules
+        if not waiting:
+            return
+        rank = self.gatherings.first
+        effect, (role, *_) = waiting[rank]
+        living = self.lives.living
+        if rules.begin_closing(rank, effect.terms, living, self._seconds):
+            self.clock.at(self._hold_centre(rank, None), self._close, role, effect)
+        elif self._seconds < (due := rules.closing_time(effect.terms, living)) < math.inf:
+            self.clock.at(max(self.clock.now_ns + 1, math.ceil(due * 1e9)), self._look_at_gathering)
+
+    def _close(self, role: LearnerCoroutine, effect: Gather, _: Any) -> None:
+        if role.gone:
+            return
+        self._apply(role, effect.close)
+        self.gatherings.rules.close(self.lives.living, self._seconds)
+        for _, to, counts in self.gatherings.released(self._seconds):
+            self._reply(to, counts)
+        self._look_at_gathering()
+
+    def _hold_centre(self, rank: int, there: Codec | None) -> int:
+        """The time when a row in the form `there`, or a word, of learner `rank` has come to the centre."""
+        prices = self._prices
+        return self.hold(prices.held(rank, prices.centre), prices.reach_ns(rank, prices.centre, there, None))
+
     def _later(self, to: To, cost_ns: int) -> int:
         """The time when a mean that costs so much from now on is there; in the foreground it costs it in the wait."""
         if isinstance(to, InForeground):
@@ -293,14 +354,16 @@ class VirtualEffects:
     def _reached(self, role: LearnerCoroutine, to: To, effect: Reach) -> None:
         if role.gone:
             return
-        version = None
-        if self.lives.there(effect.peer):
-            me = role.me
-            if type(me) is TimedLearner:
-                version = me.reach(effect)
-            else:
-                version = reach(self._rows[role.rank], self._rows[effect.peer], effect)
-            assert version is not None  # rows of a simulator are never away
-            if type(effect) is Exchange:
-                me.count_exchange(effect, version)
-        self._reply(to, version)
+        self._reply(to, self._apply(role, effect) if self.lives.there(effect.peer) else None)
+
+    def _apply(self, role: LearnerCoroutine, effect: Reach) -> int:
+        """Do it now; the version of the peer's row."""
+        me = role.me
+        if type(me) is TimedLearner:
+            version: int | None = me.reach(effect)
+        else:
+            version = reach(self._rows[role.rank], self._rows[effect.peer], effect)
+        assert version is not None  # rows of a simulator are never away
+        if type(effect) is Exchange:
+            me.count_exchange(effect, version)
+        return version

@@ -6,6 +6,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, final
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
@@ -31,6 +32,10 @@ class SessionAgent:
         self._orders: SimpleQueue[Message] = SimpleQueue()
         self._lost = self._refused = ""  # why
         self._ended = self._begun = False
+        self.late = False
+        """Does this host come back to a session that runs?"""
+        self._whole = False  # are all learners of this host still to be let in, together?
+        self._said_back: list[int] = []  # who waits for that, as was said
         self._generation = -1
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
         self._monitored: MonitoredLink | None = None
@@ -141,7 +146,8 @@ class SessionAgent:
             return
         self._generation = generation
         addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
-        self._host.links.endpoint.peers(addresses)  # who lives is in the columns, with what they did before
+        hosts = [checks.wholes(ranks, stop=self._host.place.learners) for ranks in checks.listed(header["hosts"])]
+        self._host.links.endpoint.peers(addresses, hosts)  # who lives is in the columns, with what they did before
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -166,11 +172,39 @@ class SessionAgent:
                 self._send("replied")
             case "give":
                 self._give(checks.wholes(header["rows"]))
+            case "come":
+                host.columns.enter_record(host.here, bytes(order.payload))
+                self.late = self._whole = self._begun = True
+            case "enter":
+                self._let_in(header)
             case "meeting":
                 present = checks.wholes(header["present"], stop=host.place.learners)
                 self._begun = True
                 host.turn(checks.whole(header["number"]), present)
         return True
+
+    def _let_in(self, header: dict[str, Any]) -> None:
+        """Learners of this host have come back, and may train."""
+        host, number, ranks = self._host, checks.whole(header["number"]), checks.wholes(header["ranks"])
+        if not set(ranks) <= set(host.waiting()):
+            raise checks.InvalidMessage(f"learners {ranks} are let in, who do not wait")
+        present = checks.wholes(header["present"], stop=host.place.learners)
+        said = [checks.wholes(one, 5) for one in checks.listed(header["passes"])[: passes.PASS_SLOTS]]
+        passes.enter_report(host.arena, said)
+        if self._whole:
+            host.turn(number, present)
+        host.let_in(ranks, number)
+        self._whole, self._said_back = False, []
+        self._sender.look()  # before it is said that they have entered
+        self._send("entered")
+
+    def _bring_back(self) -> None:
+        """Say who of this host has come back; of a host that was lost all together."""
+        host, waiting = self._host, self._host.waiting()
+        complete = not self._whole or len(waiting) == len(host.here)
+        if complete and waiting and waiting != self._said_back:
+            self._said_back = waiting
+            self._send("back", ranks=waiting)
 
     def _give(self, rows: list[int]) -> None:
         host, link = self._host, self._monitored
@@ -202,6 +236,7 @@ class SessionAgent:
                 pass
             host.notice_deaths()
             host.links.check()
+            self._bring_back()
             host.bell.wait(heard, COLUMN_SECONDS)
         if not (self._lost or self._ended):
             self._sender.look()

@@ -136,19 +136,43 @@ class SharedColumns:
         Raises:
             InvalidMessage: it is none.
         """
-        tables, found, at = self._tables(everything), [], 0
-        for table in tables:
-            found.append(table.columns(ranks, data, at))
-            at += found[-1].nbytes
-        if at != len(data):
-            raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
+        tables = self._tables(everything)
+        found = _found(tables, ranks, data)
         for table, columns in zip(tables, found, strict=True):
             live = table is self._alive
             table.write(ranks, columns | table.numbers[list(ranks)] if live else columns)
         self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
 
+    def record(self, ranks: Sequence[int]) -> bytes:
+        """A copy of what `ranks` have done so far, for the host to which they come back."""
+        return b"".join(table.read(ranks) for table in self._seldom)
+
+    def enter_record(self, ranks: Sequence[int], data: bytes) -> None:
+        """The inverse of `record`: all of it, or nothing.
+
+        Raises:
+            InvalidMessage: it is none.
+        """
+        for table, columns in zip(self._seldom, _found(self._seldom, ranks, data), strict=True):
+            table.write(ranks, columns)
+
     def _tables(self, everything: bool) -> list[SharedTable]:
         return [*self._seldom, *self._often] if everything else self._often
+
+
+def _found(tables: Sequence[SharedTable], ranks: Sequence[int], data: bytes) -> list[NDArray[Any]]:
+    """The columns of `ranks` in these tables, of which `data` is a copy.
+
+    Raises:
+        InvalidMessage: it is none.
+    """
+    found, at = list[NDArray[Any]](), 0
+    for table in tables:
+        found.append(table.columns(ranks, data, at))
+        at += found[-1].nbytes
+    if at != len(data):
+        raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
+    return found
 
 
 @final

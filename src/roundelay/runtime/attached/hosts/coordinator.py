@@ -6,14 +6,18 @@ meetings, and hands out the minibatches of passes that all share. It is built of
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import final
 
+from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import take_mean
+from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
+from roundelay.runtime.attached.membership import CLOSED, ENDED
+from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.bulk import EVERYONE
 from roundelay.runtime.hosts.control.coordinator import OWN_HOST
@@ -21,6 +25,7 @@ from roundelay.runtime.hosts.control.membership import HostEvents, HostMembershi
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
+from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import LinkError, Message
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 
@@ -34,14 +39,30 @@ WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 class SessionCoordinator:
     """Of one session."""
 
+    late = False
+    """Without the first host there is no session that it could come back to."""
+
     def __init__(self, host: SessionHost, router: Router, arrivals: PendingJoins) -> None:
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
-        events = HostEvents(self._heard, self._left, host.links.endpoint.peers)
+        self._admission = Admission(host)
+        events = HostEvents(self._heard, self._left, host.links.endpoint.peers, self._admission.came)
         self._hosts = HostMembership(host, router, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._senders: dict[int, tuple[RemoteHost, ColumnSender]] = {}
         self._why = ""
+        self._traffic = TrafficCounters(OWN_HOST, self._readings)
+        self._live: SessionLive | None = None
+        if host.request.live:
+            self._live = SessionLive(host.request.live, host.arena, host.strategy, lambda: True, self._seen)
+
+    def _readings(self) -> Iterator[Reading]:
+        for remote in self._hosts.all():
+            yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
+        yield from self._host.links.readings()
+
+    def _seen(self) -> tuple[HostSeen, ...]:
+        return self._hosts.seen(self._traffic.bytes())
 
     def open(self) -> None:
         """Wait until all hosts have come, and give them what the learners of this host begin with.
@@ -56,12 +77,12 @@ class SessionCoordinator:
             if host.strategy.traits.synchronous:
                 hosts.ask("meet", "that it has met the others", addresses=hosts.addresses())
                 host.links.meet(hosts.addresses())
-            everybody = range(host.place.learners)
+            everybody = sorted({*host.here, *(rank for remote in hosts.inside() for rank in remote.ranks)})
             for remote in hosts.inside():
                 host.send_shown(remote.monitored, host.here[:1], EVERYONE)
             host.turn(0, everybody)
             for remote in hosts.inside():
-                remote.tell("meeting", number=0, present=list(everybody))
+                remote.tell("meeting", number=0, present=everybody)
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             raise
@@ -82,6 +103,9 @@ class SessionCoordinator:
                     self._hosts.attend()
                     host.notice_deaths()
                     host.links.check()
+                    self._admission.look()
+                    if self._live is not None:
+                        self._live.look()
                 host.bell.wait(heard, COLUMN_SECONDS)
             self._send_columns()
         except BaseException as error:
@@ -90,6 +114,11 @@ class SessionCoordinator:
 
     def close(self) -> None:
         """Tell all hosts that the session has ended. Safe to call twice."""
+        if self._live is not None:
+            manners = {int(manner) for manner in self._host.attendance.left}
+            well = CLOSED in manners and not self._why
+            self._live.end(ENDED_WELL if well else INTERRUPTED if ENDED in manners else RUN_FAILED, self._why)
+            self._live = None
         self._hosts.close(self._why)
 
     # What the others say ----------------------------------------------------------------------------------------------
@@ -124,6 +153,14 @@ class SessionCoordinator:
             if message.kind == "shown":
                 host.take_shown(message, remote.ranks)
                 return
+            if message.kind == "back":
+                self._admission.ask(remote, checks.wholes(message.header["ranks"]))
+                host.bell.ring()
+                return
+            if message.kind == "entered":
+                self._admission.entered(remote)
+                host.bell.ring()
+                return
             if message.kind != "draw":
                 raise checks.InvalidMessage(f"{message.kind!r} is nothing that an agent says")
             header = message.header
@@ -132,7 +169,8 @@ class SessionCoordinator:
             if rank not in remote.ranks:
                 raise checks.InvalidMessage(f"a request of learner {rank}, who is not there")
             key = sampler, epoch, before_
-            index = passes.draw(host.arena, rank, key, checks.whole(header["pieces"]))
+            segment = int(host.between.conducted[0]) + 1
+            index = passes.draw(host.arena, rank, key, checks.whole(header["pieces"]), segment)
         remote.tell("drawn", rank=rank, number=number, index=NONE if index is None else index)
 
     def _left(self, remote: RemoteHost) -> tuple[int, int]:
@@ -150,7 +188,7 @@ class SessionCoordinator:
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
         present = host.living()
-        if not present or (host.attendance.met[present] < number).any():
+        if self._admission.under_way or not present or (host.attendance.met[present] < number).any():
             return
         kinds = {int(kind) for kind in host.arena.view(MeetingTables).kind[number % 2, present]}
         if len(kinds) == 1:

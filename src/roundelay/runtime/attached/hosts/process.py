@@ -11,7 +11,9 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
@@ -95,17 +97,18 @@ class SessionServer:
             self._ended = all(descriptor < 0 for descriptor in self._processes.values())
         return not self._ended
 
-    def _watch(self, processes: tuple[int, ...]) -> None:
+    def _watch(self, processes: Sequence[int]) -> None:
         for process in processes:
             if process not in self._processes:
                 try:
                     self._processes[process] = os.pidfd_open(process)
                 except ProcessLookupError:
                     self._processes[process] = -1
-        self._next_look = 0.0
+                self._next_look = 0.0
 
-    def _given_up(self) -> bool:
+    def _given_up(self, host: SessionHost) -> bool:
         """In a session: will nobody of this host come to it, or go on with it?"""
+        self._watch(host.processes_back())
         if self._open and not self._waiting and self._heard(0):
             fact, descriptors = self._hear()
             if fact.get("do") == "session":
@@ -127,9 +130,9 @@ class SessionServer:
             host = SessionHost(request, descriptors[0], router)
             part = SessionCoordinator(host, router, arrivals) if request.place.conducts else SessionAgent(host, router)
             part.open()
-            self._say({"wakes": host.wakes})
+            self._say({"wakes": host.wakes, "late": part.late})
             answered = True
-            part.run(self._given_up)
+            part.run(partial(self._given_up, host))
         except Exception as error:
             why = str(error) if isinstance(error, EXPECTED) else traceback.format_exc()
             if answered:

@@ -43,6 +43,8 @@ class SessionRequest:
         patience_seconds: how long learners wait for each other.
         shown_bytes, tensors: see `Layout`.
         processes: of the learners of this host.
+        live: the folder of live.json, if there is to be one.
+        on_gpus: learners compute on GPUs.
     """
 
     number: int
@@ -55,6 +57,8 @@ class SessionRequest:
     shown_bytes: int
     tensors: int
     processes: tuple[int, ...]
+    live: str = ""
+    on_gpus: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -78,6 +82,7 @@ class SessionRequest:
             on_death="go-on",
             agreement=self.agreement,
             agreed="script",
+            on_gpus=self.on_gpus,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -120,5 +125,5 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors")
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus")
 """Fields that are in JSON as they are."""

@@ -104,6 +104,25 @@ class SessionHost:
                         self.arena.liveness.mark([rank], False)
                         passes.give_back(self.arena, rank)
 
+    def waiting(self) -> list[int]:
+        """Ranks of this host whose learners have come back, and wait to be let in."""
+        back, let_in = self.between.back, self.between.let_in
+        return [rank for rank in self.here if back[rank] != let_in[rank]]
+
+    def processes_back(self) -> list[int]:
+        """Processes of learners of this host that have come back."""
+        found = self.between.process[list(self.here)]
+        return [int(process) for process in found if process]
+
+    def let_in(self, ranks: Sequence[int], meeting: int) -> None:
+        """Let learners of this host that have come back train in the segment after that meeting, which was the last
+        that has been conducted."""
+        here = list(ranks)
+        self.attendance.left[here] = DIED
+        publish(self.attendance.met, here, meeting + 1)
+        self.arena.liveness.mark(here, True)
+        publish(self.between.let_in, here, self.between.back[here])
+
     def give_back(self, ranks: Sequence[int]) -> None:
         """Let others draw what these learners had drawn last, who are dead."""
         with self.gate:

@@ -38,9 +38,10 @@ class HostProcess:
         """Has it not ended?"""
         return self.process.poll() is None
 
-    def take_part(self, request: SessionRequest, descriptor: int) -> dict[int, str]:
+    def take_part(self, request: SessionRequest, descriptor: int) -> tuple[dict[int, str], bool]:
         """Take part in a session, with the arena of that descriptor; by rank, the path of the pipe that wakes what
-        carries the exchanges of a learner of this host.
+        carries the exchanges of a learner of this host, and whether the session runs already, so that this host comes
+        back to it.
 
         Raises:
             UserError: the hosts do not find each other or do not agree, or the process has ended.
@@ -64,7 +65,7 @@ class HostProcess:
         if "problem" in answer:
             raise UserError(str(answer["problem"]))
         self._busy = True
-        return {int(rank): str(path) for rank, path in answer["wakes"].items()}
+        return {int(rank): str(path) for rank, path in answer["wakes"].items()}, bool(answer["late"])
 
     def leave(self) -> None:
         """This learner has left the session."""

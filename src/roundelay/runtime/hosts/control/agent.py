@@ -182,7 +182,7 @@ class _HostAgent:
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
                 self._arena.liveness.mark([rank], lives)
-        self._local.peers([(str(host), int(port)) for host, port in header["addresses"]])
+        self._local.peers([(str(host), int(port)) for host, port in header["addresses"]], header["hosts"])
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)

@@ -82,7 +82,7 @@ class MultiHostRuntime(Runtime):
             raise
         self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(self._heard, self._left, self._local.peers)
+        events = HostEvents(self._heard, self._left, self._local.peers, self._came)
         self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy)
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
@@ -233,6 +233,10 @@ class MultiHostRuntime(Runtime):
                 return
             indices, more = leases.draw(remote.host, checks.whole(header["wanted"]))
         remote.tell("leases", part=header["part"], indices=indices, more=more)
+
+    def _came(self, remote: RemoteHost) -> None:
+        """A host takes part."""
+        self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost) -> tuple[int, int]:
         """A host is lost: what it was leased is drawn again, what it has counted stays."""

@@ -126,6 +126,7 @@ class Division:
         return dataclasses.replace(plan, examples=sum(share.examples for share in shares), shares=shares)
 
     def has_its_share(self, host: int, examples: Sequence[int]) -> bool:
-        """Does a host that comes back with these shards have all that it is to train in this epoch?"""
+        """Does a host that comes back with these shards have all that it is to train in this epoch? One that joins a
+        run whose epochs are divided between shards has no share."""
         shares = self._now[1]
-        return not shares or all(examples[number] >= 0 for number in shares[host].shards)
+        return not shares or (host < len(shares) and all(examples[number] >= 0 for number in shares[host].shards))

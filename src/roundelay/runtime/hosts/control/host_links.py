@@ -7,6 +7,8 @@ from roundelay.algorithms.codecs import codec_named
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
+from roundelay.runtime.hosts.mean_transports.group import GroupOptions
+from roundelay.runtime.hosts.mean_transports.libraries import check_library
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport.heartbeat import Router
@@ -19,9 +21,16 @@ from roundelay.runtime.procs.memory.arena import Arena
 @final
 class HostLinks:
     """Of one host. Exchanges are open to others once `endpoint` is; links for means and mixes, under a synchronous
-    strategy, once the hosts have met."""
+    strategy, once the hosts have met.
+
+    Raises:
+        UserError: means are to be taken by a library that is not here.
+    """
 
     def __init__(self, place: HostPlace, terms: HostTerms, router: Router, synchronous: bool) -> None:
+        library = terms.library(terms.on_gpus)
+        if synchronous and library is not None:
+            check_library(library, place.ranks[0])
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
         self.endpoint = ExchangeEndpoint(place, terms, router)
         self._peers: PeerLinks | None = None
@@ -50,7 +59,15 @@ class HostLinks:
         if links is None:
             return None
         by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links)
-        return HostMeans(arena, by, part, self._note_trouble, codec_named(self._terms.wire, "--wire"))
+        codec = codec_named(self._terms.wire, "--wire")
+        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links))
+
+    def _group(self, links: PeerLinks) -> GroupOptions | None:
+        """Options of means by a process group, if that is what takes them. The library listens where the links are."""
+        library, others = self._terms.library(self._terms.on_gpus), list(links.mix_links.values())
+        if library is None or not others:
+            return None
+        return GroupOptions(library, others[0].here, self._terms.patience_seconds)
 
     def _note_trouble(self, reason: str) -> None:
         self._trouble = self._trouble or (wall_clock(), reason)

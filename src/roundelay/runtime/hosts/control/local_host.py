@@ -61,9 +61,9 @@ class LocalHost:
         """Connect to all other hosts, as `HostLinks.meet` does."""
         self._links.meet(addresses)
 
-    def peers(self, addresses: Sequence[Address]) -> None:
-        """These are the addresses of the hosts now; the arena says who lives."""
-        self._links.endpoint.peers(addresses)
+    def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
+        """These are the addresses of the hosts now, and the ranks of each; the arena says who lives."""
+        self._links.endpoint.peers(addresses, hosts)
 
     def train(self, plan: SegmentPlan, number: int, living: Sequence[int], watch: Watch) -> None:
         """Run part `number` (counted over the run) of a segment.

@@ -37,12 +37,14 @@ class HostEvents:
         message: for each message of a host, from that host's thread.
         left: when a host is gone, from any thread; how many minibatches come back from it for others, and how many
             examples of its own shards are left that nobody else can train in this epoch.
-        moved: with the addresses of all hosts, when one is lost or comes.
+        moved: with the addresses of all hosts and the ranks of each, when one is lost or comes.
+        came: for each host that takes part from now on; says that its learners live, or will.
     """
 
     message: Callable[[RemoteHost, Message], None]
     left: Callable[[RemoteHost], tuple[int, int]]
-    moved: Callable[[Sequence[Address]], None]
+    moved: Callable[[Sequence[Address], Sequence[Sequence[int]]], None]
+    came: Callable[[RemoteHost], None]
 
 
 class HostMembership:
@@ -69,7 +71,7 @@ class HostMembership:
         self._arrivals = arrivals
         self._remotes: dict[int, RemoteHost] = {}
         self.hosts: list[tuple[int, ...]] = [place.ranks]
-        """The ranks of each host, in rank order."""
+        """The ranks of each host: of those that began in rank order, then of those that joined later."""
         self.lost: list[HostGone] = []
         self.joined: list[HostBack] = []
         self._told: list[object] = []  # who lives, and where, as all were told
@@ -85,7 +87,7 @@ class HostMembership:
         Raises:
             UserError: some did not, or one disagrees about the run; names their ranks.
         """
-        learners, deadline = self._local_runtime.cluster.learners, wall_clock() + self._terms.patience_seconds
+        deadline = wall_clock() + self._terms.patience_seconds
         came: list[RemoteHost] = []
         while len(self._remotes) < len(self.hosts) - 1 or len(self.inside()) < len(self.hosts) - 1 or not self._begun:
             monitored = self._arrivals.next(0.05)
@@ -96,7 +98,7 @@ class HostMembership:
                 came += [remote] if remote is not None else []
             came = [remote for remote in came if remote.standing != "gone"]
             here = {*self._place.ranks, *(rank for remote in came for rank in remote.ranks)}
-            missing = sorted(set(range(learners)) - here)
+            missing = sorted(set(self._place.first) - here)
             if not missing:
                 self.hosts = sorted([self._place.ranks, *(remote.ranks for remote in came)])
                 self._remotes = {self.hosts.index(remote.ranks): remote for remote in came}
@@ -193,7 +195,7 @@ class HostMembership:
         """
         why = disagreement(self._local_runtime.shards, remote.shards)
         if not why and remote.late and not self.division.has_its_share(remote.host, remote.shards):
-            why = f"host {remote.host} is to train shards in this epoch that are not there any more"
+            why = f"host {remote.host} has not the shards that it is to train in this epoch"
         if why:
             error = self._refuse(remote, why)
             if not remote.late:
@@ -322,7 +324,7 @@ class HostMembership:
                     self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"
-                    self._local_runtime.arena.liveness.mark(remote.ranks, True)
+                    self._events.came(remote)
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
             inside = [remote.host for remote in self.inside()]
@@ -331,23 +333,25 @@ class HostMembership:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = self._local_runtime.arena.liveness.alive.tolist(), self.addresses()
-        self._events.moved(where)
+        self._events.moved(where, self.hosts)
         for remote in self.inside():
-            remote.tell("living", generation=self._generation, alive=alive, addresses=where)
+            remote.tell("living", generation=self._generation, alive=alive, addresses=where, hosts=self.hosts)
 
     def _come_back(self, monitored: MonitoredLink) -> None:
         """A host comes that was lost, or is not missed yet."""
         traits, label = self._local_runtime.cluster.strategy.traits, self._local_runtime.cluster.strategy.label
         with suppress(UserError):  # whoever is refused has been told why
-            remote = self._examine(monitored)
-            if remote is None:
+            if (remote := self._examine(monitored)) is None:
                 return
-            if remote.ranks not in self.hosts:
+            new, taken = remote.ranks not in self.hosts, {rank for host in self.hosts for rank in host}
+            if new and taken & {*remote.ranks}:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             if traits.synchronous or self._terms.on_death == "stop":
                 raise self._refuse(remote, f"under {label} nobody can come back while the run goes on")
+            self.hosts += [remote.ranks] if new else []
             remote.host, remote.late = self.hosts.index(remote.ranks), True
-            self.evict(self._remotes[remote.host], "it was started again")
+            if not new:
+                self.evict(self._remotes[remote.host], "it was started again")
             with self.gate:
                 self._remotes[remote.host] = remote
 

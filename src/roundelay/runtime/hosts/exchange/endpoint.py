@@ -20,6 +20,8 @@ from roundelay.runtime.procs.memory.arena import Layout
 
 HERE, SOMEWHERE = 0, 1
 """Numbers of hosts until all have come and have numbers."""
+NOWHERE = -1
+"""The host of a learner that has not joined yet."""
 
 
 class ExchangeEndpoint:
@@ -49,14 +51,18 @@ class ExchangeEndpoint:
     def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:
         """All have come: this is number `host` of `hosts`, which have these learners. Nothing has been asked yet."""
         if self._client is not None:
-            home = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
             network = self._client.network
-            network.host, network.homes = host, tuple(home[rank] for rank in sorted(home))
+            network.host, network.homes = host, self._homes(hosts)
 
-    def peers(self, addresses: Sequence[Address]) -> None:
-        """These are the addresses of the hosts now, by number; those that are gone have port 0. The arena says by
-        now who lives."""
+    def _homes(self, hosts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        home = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
+        return tuple(home.get(rank, NOWHERE) for rank in range(self._place.learners))
+
+    def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
+        """These are the addresses of the hosts now, by number, and the ranks of each; those that are gone have port 0.
+        The arena says by now who lives."""
         if self._client is not None:
+            self._client.network.homes = self._homes(hosts)
             own = self._client.network.host
             self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})
             self._client.living_changed()

@@ -57,6 +57,8 @@ class Stream:
         self.received_bytes = 0
         self.peer = _name(socket_)
         """Address and port of the other end, for people."""
+        self.here: str = socket_.getsockname()[0]
+        """Address of this end."""
 
     def write(self, views: list[memoryview]) -> None:
         """Send all of `views`.

@@ -14,18 +14,19 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, final
+from typing import final
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import FileStore, Work  # type: ignore[attr-defined]
 
 from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.process_groups import Library
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.view import Floats
 
-Library = Literal["nccl", "gloo"]
 BUCKET = 25 * 2**18
 """Elements in one call of the library: 25 MiB. Smaller ones begin earlier, but each costs a round through all GPUs."""
 
@@ -56,6 +57,8 @@ class Collectives:
     library: Library
     folder: str
     bucket: int = BUCKET
+    nodes: bool = False
+    """Each node takes means of its own (node_means.py)."""
 
     def join(self, rank: int, learners: int, device: torch.device, patience_seconds: float) -> None:
         """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
@@ -89,14 +92,14 @@ class DeviceMeans(Means):
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, gradient: Tensor, bucket: int = BUCKET) -> None:
         super().__init__(arena, rank, patience)
-        self._everybody = tuple(range(arena.layout.learners))
+        self._members = list(range(arena.layout.learners))  # of the mean under way
         self._own = gradient
         self._given = self._own
         self._contribution, self._mean = torch.empty_like(gradient), torch.empty_like(gradient)
         self._bucket = bucket
         self._open = False  # is a mean of all under way?
         self._laid = 0  # from this element on, what is given is complete
-        self._under_way: list[Work] = []
+        self._under_way: list[Work | None] = []
 
     def leave(self) -> None:
         """All do, after the last mean."""
@@ -131,10 +134,10 @@ class DeviceMeans(Means):
         """Begin with the buckets that are complete, if all have come; all begin with the same ones in the same order,
         sooner or later. To be called while a mean is under way, now and then."""
         number = int(self._sent[self._rank])
-        weights = self._sequences.weights[number % 2]
-        if not self._open or not bool((self._sent >= number).all()) or weights.sum() <= 0:
+        weights = self._sequences.weights[number % 2, self._members]
+        if not self._open or not bool((self._sent[self._members] >= number).all()) or weights.sum() <= 0:
             return
-        share = float(weights[self._rank] / weights.sum())
+        share = float(weights[self._members.index(self._rank)] / weights.sum())
         ends = range(self._elements, 0, -self._bucket)
         for end in ends[len(self._under_way) :]:
             bucket = slice(max(0, end - self._bucket), end)
@@ -145,24 +148,32 @@ class DeviceMeans(Means):
                 torch.mul(self._given[bucket], share, out=part)
             else:
                 part.zero_()
-            work = distributed.all_reduce(part, async_op=True)
-            assert work is not None
-            self._under_way.append(work)
+            self._under_way.append(self._sum(part, weights))
+
+    def _sum(self, part: Tensor, weights: Floats) -> Work | None:
+        """Begin to sum a bucket over all members, whose `weights` are these."""
+        work: Work | None = distributed.all_reduce(part, async_op=True)
+        return work
+
+    def _finish(self, work: Work | None) -> None:
+        """Wait for the library; None: there was nothing to do."""
+        if work is not None:
+            work.wait()
 
     def look(self, _: int) -> None:
         """`advance`, while a gradient is computed that has nothing to do with the mean under way."""
         self.advance()
 
     def collect(self, group: Sequence[int]) -> Tensor:
-        assert tuple(group) == self._everybody
+        assert list(group) == self._members
         number = int(self._sent[self._rank])
         self._wait(group, self._sent, "sent", number)
-        self.total = float(self._sequences.weights[number % 2].sum())
+        self.total = float(self._sequences.weights[number % 2, self._members].sum())
         if self.total <= 0:
             raise ValueError("a weighted mean needs a positive total weight")
         self._lay(0)
         for work in self._under_way:
-            work.wait()
+            self._finish(work)
         self._open = False
         publish(self._acked, self._rank, number)
         return self._mean

@@ -60,18 +60,22 @@ def visible() -> dict[str, str]:
 
 
 def means_between_devices(
-    cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool
+    cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool, rows_there: bool = False
 ) -> Collectives | None:
-    """By which library synchronous learners take means, if not in the arena.
+    """By which library learners take means, if not in the arena: of all, under a synchronous strategy, or of each node.
 
     Args:
         device: that learners compute on.
         recorded: is a trace taken?
+        rows_there: are rows on devices, where all learners reach them?
     """
-    if device is None or not cluster.strategy.traits.synchronous:
+    nodes = not cluster.strategy.traits.synchronous and cluster.strategy.node_learners > 1 and rows_there
+    if device is None or not (cluster.strategy.traits.synchronous or nodes):
         return None
     own = device.type == "cuda" and 1 < cluster.learners <= torch.cuda.device_count()
     library = wanted.name
     if library is None and own and not recorded and torch.distributed.is_nccl_available():
         library = "nccl"
-    return None if library is None else Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), wanted.bucket)
+    if library is None:
+        return None
+    return Collectives(library, tempfile.mkdtemp(prefix="roundelay-"), wanted.bucket, nodes)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean_
-from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.codecs import FORMS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
@@ -124,7 +124,8 @@ class Means:
             self._lay_out(parity, vector)
         if self._forwards:
             self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
-            self._between_hosts.codec[parity, self._rank] = [*CODECS].index(codec.name)
+            self._between_hosts.codec[parity, self._rank] = [*FORMS].index(codec.name)
+            self._between_hosts.codec_numbers[parity, self._rank, : len(codec.numbers)] = codec.numbers
         self._readers[parity] = readers
         self._announce(1 + parity, weight, readers, group)
 

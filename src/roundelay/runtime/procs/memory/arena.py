@@ -26,6 +26,7 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.views.activity import Activity
 from roundelay.runtime.procs.memory.views.counters import Counters
+from roundelay.runtime.procs.memory.views.gatherings import GatheringNumbers
 from roundelay.runtime.procs.memory.views.liveness import Liveness
 from roundelay.runtime.procs.memory.views.mean_sequences import MeanSequences
 from roundelay.runtime.procs.memory.views.optimizer_state import OptimizerState
@@ -48,6 +49,7 @@ VIEWS: tuple[type[View], ...] = (
     OutboxRequests,
     Activity,
     Counters,
+    GatheringNumbers,
 )
 """Of every arena."""
 V = TypeVar("V", bound=View)
@@ -195,6 +197,7 @@ class Arena:
         self.requests = self.view(OutboxRequests)
         self.activity = self.view(Activity)
         self.counts = self.view(Counters).counts
+        self.gatherings = self.view(GatheringNumbers).numbers
 
     def _open_views(self) -> dict[type[View], View]:
         arrays: dict[type[View], dict[str, Any]] = {}

@@ -23,11 +23,11 @@ from roundelay.core.errors import UserError
 from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.graphs.base import Columns, GraphKind
 from roundelay.speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
-from roundelay.speech.decode.graphs.transducers import expand_states
-from roundelay.speech.decode.lm.ngram import Arpa, restrict
-from roundelay.speech.hmm.topology import Tying
+from roundelay.speech.decode.graphs.transducers import Symbols, expand_states
+from roundelay.speech.decode.lm.ngram import Arpa, Restricted, restrict
+from roundelay.speech.hmm.topology import PhoneState, Tying
 from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.search.fst import add_self_loops, from_arrays, map_input, merge_equal_states, to_arrays
+from roundelay.speech.search.fst import Arcs, add_self_loops, from_arrays, map_input, merge_equal_states, to_arrays
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,25 @@ class TiedStates(Columns):
         return build_graph(lexicon, model, self.tying, config)
 
 
+@dataclass(frozen=True, eq=False)
+class GraphOfStates:
+    """A graph whose input labels tell phones apart, also where they share a pdf.
+
+    Attributes:
+        arcs: input labels are places in `states` + 1. Loops are the arcs that lead to where they come from.
+        states: (phone, state, pdf).
+        symbols: of words and phones.
+        restricted: the language model without words that the lexicon lacks.
+        lexicon: in the phones of the tying.
+    """
+
+    arcs: Arcs
+    states: tuple[PhoneState, ...]
+    symbols: Symbols
+    restricted: Restricted
+    lexicon: Lexicon
+
+
 def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig | None = None) -> Graph:
     """Compile lexicon, language model and tied states into one graph.
 
@@ -68,6 +87,20 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
         UserError: lexicon and language model share no word; the lexicon has a phone that the tying does not know.
     """
     config = config or GraphConfig()
+    found = graph_of_states(lexicon, model, tying, config)
+    symbols, restricted, lexicon = found.symbols, found.restricted, found.lexicon
+    arcs = map_input(found.arcs, np.array([0, *(pdf + 1 for _, _, pdf in found.states)]))
+    del found  # one graph of this size is enough
+    info = {"topology": "hmm", "context": tying.context, "phones": list(tying.phones)}
+    return finished(arcs, symbols, tying.num_pdfs, config, restricted, lexicon, info)
+
+
+def graph_of_states(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig) -> GraphOfStates:
+    """The graph of `build_graph` before its labels become pdfs, and without costs of words.
+
+    Raises:
+        UserError: as `build_graph`.
+    """
     lexicon = lexicon.in_phones(tying.phones)
     if strange := sorted(set(lexicon.phones) - set(tying.phones)):
         raise UserError(
@@ -90,6 +123,4 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
     arcs = to_arrays(hclg)
     del hclg
     arcs = add_self_loops(merge_equal_states(map_input(arcs, keep)))
-    arcs = map_input(arcs, np.array([0, *(pdf + 1 for _, _, pdf in labels)]))
-    info = {"topology": "hmm", "context": context, "phones": list(tying.phones)}
-    return finished(arcs, symbols, tying.num_pdfs, config, restricted, lexicon, info)
+    return GraphOfStates(arcs, tuple(labels), symbols, restricted, lexicon)

@@ -3,7 +3,7 @@ contents.
 
 A folder holds HCLG.fst, words.txt, phones.txt and graph.json (graph.py); lm.arpa.gz; lexicon.txt, the words that can be
 recognised; dropped.txt, words of the vocabulary without a pronunciation; guessed.txt, those whose pronunciation is a
-guess.
+guess; second-ORDER-CUTOFFS.arpa, larger models of the same texts for a second pass.
 
 A graph of 20,000 words takes some gigabytes while it is made and a tenth of that afterwards. So a process of its own
 makes it, and all of its memory is given back.
@@ -42,9 +42,10 @@ from roundelay.speech.decode.lm.vocabulary import (
     read_sentences,
 )
 from roundelay.speech.lexicon.g2p import g2p_of
-from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, write_lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon, write_lexicon
 
 LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
+SECOND_LM = "second"  # how the names of larger models of the same texts begin
 G2P_MODEL = "g2p.json.gz"  # beside the graphs: one dictionary serves many
 _MANY = 1_000_000  # n-grams, above which it is said how long they take
 _WAY_OUT = (
@@ -271,6 +272,28 @@ def _sentences(job: GraphJob) -> Iterator[list[str]]:
         yield from joined(read_sentences(path), job.options.join)
     for _ in range(job.options.transcript_weight):
         yield from (text.split() for text in job.transcripts)
+
+
+def find_or_make_second(job: GraphJob, folder: Path, how: Estimator) -> tuple[Path, bool]:
+    """A second language model, of the words of the graph in `folder` and of the texts that it was made of; and whether
+    it had to be made. It lies beside the graph, not packed, as KenLM reads it fastest.
+
+    Raises:
+        UserError: texts cannot be read.
+    """
+    path = folder / f"{SECOND_LM}-{'-'.join(map(str, (how.order, *how.cutoffs)))}.arpa"
+    if path.is_file():
+        return path, False
+    with start_workers(1, _nothing) as worker:
+        for _ in worker.in_order(_make_second, [(job, path, how)]):
+            pass
+    return path, True
+
+
+def _make_second(what: tuple[GraphJob, Path, Estimator]) -> None:
+    job, path, how = what
+    words = read_lexicon(path.parent / LEXICON_FILE, job.lexicon.silence).words
+    write_arpa(path, estimate_with(how, _sentences(job), words))
 
 
 def peak_bytes() -> int:

@@ -55,12 +55,18 @@ def _put_map(out: Output, what: EventMap | None) -> None:
 def write_transition_model(path: Path, model: TransitionModel, *, binary: bool = True) -> None:
     """Write a transition model as a file of its own: enough for Kaldi's tools that read alignments."""
     out: Output = BinaryOutput() if binary else TextOutput()
+    put_transition_model(out, model)
+    save(path, out)
+
+
+def put_transition_model(out: Output, model: TransitionModel) -> None:
+    """Write a transition model to `out`, where an acoustic model may follow."""
     looped = any(s.loop_class != s.pdf_class for states in model.topology.values() for s in states)
     out.token("<TransitionModel>")
     out.line()
     out.token("<Topology>")
     out.line()
-    if binary:
+    if isinstance(out, BinaryOutput):
         _put_binary_topology(out, model.topology, looped)
     else:
         _put_text_topology(out, model.topology, looped)
@@ -83,7 +89,6 @@ def write_transition_model(path: Path, model: TransitionModel, *, binary: bool =
     out.line()
     out.token("</TransitionModel>")
     out.line()
-    save(path, out)
 
 
 def _entries(topology: Mapping[int, tuple[HmmState, ...]]) -> list[tuple[HmmState, ...]]:

@@ -16,8 +16,8 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     TableMap,
     TransitionModel,
 )
-from roundelay.speech.hmm.topology import STATES
-from roundelay.speech.hmm.tree import LEFT, DecisionTree, Leaf
+from roundelay.speech.hmm.topology import transitions
+from roundelay.speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf
 
 LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before training
 
@@ -25,30 +25,39 @@ LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before trainin
 def export_tree(tree: DecisionTree) -> ContextDependency:
     """Our tree with our ids: a table of phones, in it tables of states, in them the questions."""
     centre = min(1, tree.context - 1)
+    asked = {LEFT: 0, OWN: centre, RIGHT: 2}
 
     def of(place: int) -> EventMap:
         node = tree.nodes[place]
         if isinstance(node, Leaf):
             return Answer(node.pdf)
-        return Question(0 if node.position == LEFT else 2, node.phones, of(node.yes), of(node.no))
+        return Question(asked[node.position], node.phones, of(node.yes), of(node.no))
 
     phones = [TableMap(PDF_CLASS, tuple(of(root) for root in roots)) for roots in tree.roots]
     return ContextDependency(tree.context, centre, TableMap(centre, (None, *phones)))
 
 
 def export_transition_model(tree: DecisionTree) -> TransitionModel:
-    """Three states from left to right for every phone; the triples are all that the tree can give, in Kaldi's order."""
-    states = [HmmState(s, s, ((s, LOOP), (s + 1, ON))) for s in range(STATES)]
-    entry = (*states, HmmState(-1, -1, ()))
+    """The states of every phone from left to right; the triples are all that the tree can give, in Kaldi's order."""
+    sizes = [len(roots) for roots in tree.roots]
+    entries = {size: _entry(size) for size in set(sizes)}
     table = tree.tying().table
     triples = [
         (phone, state, pdf, pdf)
-        for phone in range(1, len(tree.phones) + 1)
-        for state in range(STATES)
+        for phone, size in enumerate(sizes, 1)
+        for state in range(size)
         for pdf in np.unique(table[:, phone, :, state]).tolist()
     ]
-    log_probs = np.log(np.array([1.0, *([LOOP, ON] * len(triples))], np.float32))
-    return TransitionModel(dict.fromkeys(range(1, len(tree.phones) + 1), entry), tuple(triples), log_probs)
+    topology = {phone: entries[size] for phone, size in enumerate(sizes, 1)}
+    ways = (probability for phone, state, *_ in triples for _, probability in topology[phone][state].transitions)
+    return TransitionModel(topology, tuple(triples), np.log(np.array([1.0, *ways], np.float32)))
+
+
+def _entry(size: int) -> tuple[HmmState, ...]:
+    """The states of a phone of so many: each loops, or goes on to any that may follow it."""
+    follow = [[after for before, after in transitions(size) if before == state] or [size] for state in range(size)]
+    ways = [((state, LOOP), *((after, ON / len(on)) for after in on)) for state, on in enumerate(follow)]
+    return (*(HmmState(state, state, way) for state, way in enumerate(ways)), HmmState(-1, -1, ()))
 
 
 def transition_ids(
@@ -57,8 +66,9 @@ def transition_ids(
     states: npt.NDArray[np.int8],
     pdfs: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.int32]:
-    """(T,) the transition-ids of an utterance's frames: the way out of a state at its first frame, then its loop, which
-    is the order that Kaldi's own alignments have (--reorder=true)."""
+    """(T,) the transition-ids of an utterance's frames: a way out of a state at its first frame, then its loop, which
+    is the order that Kaldi's own alignments have (--reorder=true). Of several ways out it is the first, whichever was
+    taken."""
     place = {(phone, state, pdf): i for i, (phone, state, pdf, _) in enumerate(model.tuples)}
     keys = zip(phones.tolist(), states.tolist(), pdfs.tolist(), strict=True)
     first = model.first_ids[[place[key] for key in keys]]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roundelay.algorithms.codecs import MOST_NUMBERS
 from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
 
 
 @dataclass(frozen=True)
 class HostMeanSequences(View):
-    """A learner writes its own items of `readers`, `codec` and `elements`, and publishes those of `ready_from` and
-    `global_sent_seq`; the threads write `total`, and publish `global_seq` and `forwarded_seq`."""
+    """A learner writes its own items of `readers`, `codec`, `codec_numbers` and `elements`, and publishes those of
+    `ready_from` and `global_sent_seq`; the threads write `total`, and publish `global_seq` and `forwarded_seq`."""
 
     PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
 
@@ -25,7 +26,8 @@ class HostMeanSequences(View):
     readers: Integers = table(2, L, L)
     """For even and odd numbers: 1 where the second learner will read the mailbox of the first."""
     codec: Integers = table(2, L)
-    """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in CODECS."""
+    """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in FORMS."""
+    codec_numbers: Floats = table(2, L, MOST_NUMBERS, kind=np.float64)  # For even and odd numbers: its options
     elements: Integers = table(2, L)  # For even and odd numbers: elements of the vector in a learner's mailbox
     ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
 

@@ -1,0 +1,65 @@
+"""Means of those who come: the model of learners that do not wait for all of each other.
+
+With W the model that the last gathering ended with, B_l the one that learner l has started from (W, or an older one
+where it is late), x_l where it has come to, and n_l the examples on its way:
+
+    Wbar = W + sum_l n_l (x_l - B_l) / sum_l n_l        over those who came
+
+Where nobody is late that is the mean of the models. The sums are kept beside the centre and are elementwise, so that a
+contribution counts once, in the gathering that is open when it arrives, and a gathering that is closed twice is closed
+once.
+
+A guard against what is off (EDiT, Cheng et al. 2024, arXiv 2412.07210; Kaldi leaves out models whose objective is far
+below the best one's): a norm or a loss counts as off if it is above
+
+    m + z s        m, s: exponential mean and standard deviation of those that came before, s at least m / 20
+
+Legend: C elements of a chunk.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from torch import Tensor
+
+DECAY = 0.1
+"""Weight of the newest value in an exponential mean; of the first ten each weighs the same."""
+LEAST_SPREAD = 0.05
+"""Standard deviation below which none is believed, as a share of the mean: equal values are no reason to leave out the
+next that differs a little."""
+
+
+def give_(mine: Tensor, theirs: Tensor, base: Tensor, gathered: Tensor, weights: Tensor, *, weight: float) -> None:
+    """Add `weight` times what a learner has changed, `mine` - `base`, to what is gathered; all (C,). The weight goes
+    first: a learner killed in between has given less, not more."""
+    weights.add_(weight)
+    gathered.add_(mine - base, alpha=weight)
+
+
+def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | None:
+    """Wbar (C,) of `model` W (C,); None: nothing was given. `gathered` and `weights` (C,) are set to zero."""
+    if not float(weights[-1]) > 0:
+        return None
+    mean = gathered.div(weights).add_(model)
+    weights.zero_()
+    gathered.zero_()
+    return mean
+
+
+def usual_span(spans: Sequence[float], spread: float) -> float:
+    """Median of `spans` and `spread` times their median absolute deviation: seconds that learners usually take."""
+    middle = median(spans)
+    return middle + spread * median(abs(span - middle) for span in spans)
+
+
+def guard_limit(mean: float, variance: float, deviations: float) -> float:
+    """The largest value that is not off: so many standard deviations above the mean."""
+    return mean + deviations * max(math.sqrt(variance), LEAST_SPREAD * abs(mean))
+
+
+def next_usual(value: float, mean: float, variance: float, seen: int) -> tuple[float, float]:
+    """Mean and variance after `value`, the one after so many `seen`."""
+    weight = max(DECAY, 1 / (seen + 1))
+    apart = value - mean
+    return mean + weight * apart, (1 - weight) * (variance + weight * apart * apart)

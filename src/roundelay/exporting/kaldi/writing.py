@@ -1,0 +1,204 @@
+"""A packed model of tied states as a folder that Kaldi's programs and vosk read.
+
+OUT/final.mdl           transition model, network, prior; hears features normalised by speaker (apply-cmvn)
+OUT/tree, phones.txt    tied states as Kaldi's decision tree
+OUT/cmvn_opts           options of apply-cmvn, as steps/nnet3/decode.sh takes them
+OUT/graph/              HCLG.fst with transition-ids, words.txt, phones.txt and what belongs to them
+OUT/conf/fbank.conf     options of the features; decode.conf: of the search; online.conf, model.conf: of live decoders
+OUT/am/final.mdl        the same network for vosk, which takes off the mean of what has been heard so far
+OUT/global_cmvn.stats   of the average speaker, which live decoders begin with; also in am/
+OUT/about.json          all of this for programs
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from roundelay import __version__
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.core.files import read_json, write_json, write_text
+from roundelay.exporting.kaldi.features import (
+    filterbank_of,
+    frame_options,
+    global_statistics,
+    option_lines,
+)
+from roundelay.exporting.kaldi.graph import symbols, with_transition_ids, write_graph_folder
+from roundelay.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of, takes_chunks
+from roundelay.exporting.kaldi.nnet3 import Float64, Network
+from roundelay.exporting.utterance import utterance_scores
+from roundelay.exporting.writing import DESCRIPTION
+from roundelay.packed.folder import PackedModel, PackedSearch, read_packed
+from roundelay.speech.decode.graphs.graph import GraphConfig
+from roundelay.speech.decode.graphs.hmm import graph_of_states
+from roundelay.speech.decode.graphs.making import LEXICON_FILE, LM_FILE
+from roundelay.speech.decode.graphs.transducers import EPSILON
+from roundelay.speech.decode.lm.arpa_file import read_arpa
+from roundelay.speech.hmm.alignment import TREE
+from roundelay.speech.hmm.formats.kaldi_model import TransitionModel
+from roundelay.speech.hmm.formats.kaldi_model_writing import put_transition_model, write_tree
+from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, export_tree
+from roundelay.speech.hmm.topology import SILENCE
+from roundelay.speech.hmm.tree import DecisionTree
+from roundelay.speech.kaldi_io.tokens import BinaryOutput, save
+from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay.speech.search.beam import FEWEST_ACTIVE
+from roundelay.speech.trained import AcousticModel, load_model
+
+FINAL, GLOBAL = "final.mdl", "global_cmvn.stats"
+WHOLE = 1_000_000
+"""Frames a chunk, of networks that read whole utterances."""
+
+
+@dataclass(frozen=True)
+class ForKaldi:
+    """A model that was written.
+
+    Attributes:
+        folder: of its files.
+        states, pdfs: of the graph; columns of the network.
+        live: whether decoders that hear somebody speak can use it.
+        left_out: sentences on what is not in it.
+    """
+
+    folder: Path
+    states: int
+    pdfs: int
+    live: bool
+    left_out: tuple[str, ...]
+
+
+def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
+    """Write a packed model of tied states into the folder `out`, in Kaldi's terms.
+
+    Raises:
+        UserError: not a packed model; its units, features or networks cannot be said so (names which, and why).
+    """
+    need("speech", "export kaldi of a packed model")
+    folder, out = Path(source), Path(out)
+    packed = read_packed(folder)
+    models = [load_model(folder / one.folder) for one in packed.networks]
+    _refuse_units(models[0], folder)
+    part = filterbank_of(packed, folder)
+    for model, one in zip(models, packed.networks, strict=True):
+        utterance_scores(model, str(folder / one.folder))  # refuses what is not decoded in one pass
+    live = all(takes_chunks(model.module) for model in models)
+    tree = DecisionTree.from_json(read_json(folder / TREE))
+    transitions = export_transition_model(tree)
+    normalised = part.normalise == "speaker"
+    ones = [np.ones(part.fbank.num_bins)] * len(models)
+    prior = np.sum([one.weight * model.prior for model, one in zip(models, packed.networks, strict=True)], 0)
+    save_model(out / FINAL, transitions, _network(models, packed, folder, ones), prior)
+    if live:
+        scales = [1 / np.array(one.usual_std) for one in packed.networks] if normalised else ones
+        save_model(out / "am" / FINAL, transitions, _network(models, packed, folder, scales), prior)
+    if live and normalised:
+        first = packed.networks[0]
+        for place in (out, out / "am"):
+            write_text(place / GLOBAL, global_statistics(first.usual_mean, first.usual_std))
+    write_tree(out / "tree", export_tree(tree))
+    write_text(out / "phones.txt", symbols((EPSILON, *tree.phones)))
+    write_text(out / "cmvn_opts", f"--norm-means={_said(normalised)} --norm-vars={_said(normalised)}\n")
+    states = _write_graph(out / "graph", folder, tree, transitions, packed.search)
+    _write_options(out / "conf", packed, option_lines(frame_options(part, packed.sampling_rate)), live, normalised)
+    left_out = _left_out(packed, live)
+    write_json(
+        out / DESCRIPTION,
+        {
+            "made_by": f"roundelay {__version__}",
+            "source": folder.resolve().name,
+            "sampling_rate": packed.sampling_rate,
+            "features": frame_options(part, packed.sampling_rate),
+            "normalised": part.normalise,
+            "acoustic_scale": packed.search.scale,
+            "pdfs": tree.num_pdfs,
+            "live": live,
+            "left_out": list(left_out),
+        },
+    )
+    return ForKaldi(out, states, tree.num_pdfs, live, left_out)
+
+
+def _refuse_units(model: AcousticModel, folder: Path) -> None:
+    if model.units is not None:
+        has = "units and a blank: use `roundelay export sherpa`"
+        if model.units.hmm is not None:
+            has = "states of phones, which are not written for Kaldi: use `roundelay export onnx`"
+        raise UserError(f"{folder}: export kaldi takes models of tied states; the columns of this one are {has}.")
+
+
+def _network(models: Sequence[AcousticModel], packed: PackedModel, folder: Path, scales: Sequence[Float64]) -> Network:
+    """All networks of a packed model as one, whose output is the weighted sum of theirs."""
+    network = Network()
+    network.takes(INPUT, len(scales[0]))
+    outputs, reach = [], max(reach_of(model.module) for model in models)
+    for number, (model, one, scale) in enumerate(zip(models, packed.networks, scales, strict=True), 1):
+        prefix = f"network{number}." if len(models) > 1 else ""
+        outputs.append(add_scores(network, model.module, Seen(scale, reach), prefix, str(folder / one.folder)))
+    if len(outputs) > 1:
+        scaled = (f"Scale({one.weight!r}, {name})" for one, name in zip(packed.networks, outputs, strict=True))
+        network.gives(f"Sum({', '.join(scaled)})")
+    else:
+        network.gives(outputs[0])
+    return network
+
+
+def save_model(path: Path, transitions: TransitionModel, network: Network, prior: Float64) -> None:
+    """Write a transition model, a network and log p(state), (S,): what Kaldi calls an AmNnetSimple."""
+    out = BinaryOutput()
+    put_transition_model(out, transitions)
+    network.put(out)
+    for name in ("<LeftContext>", "<RightContext>"):
+        out.token(name)
+        out.integer(0)  # Kaldi computes both when it reads the network
+    out.token("<Priors>")
+    out.reals(np.exp(prior).tolist())
+    save(path, out)
+
+
+def _write_graph(
+    out: Path, folder: Path, tree: DecisionTree, transitions: TransitionModel, search: PackedSearch
+) -> int:
+    """Compile the graph of a packed model for transition-ids and write it; returns its states."""
+    lexicon, model = read_lexicon(folder / LEXICON_FILE, tree.phones[SILENCE - 1]), read_arpa(folder / LM_FILE)
+    graph = graph_of_states(lexicon, model, tree.tying(), GraphConfig(search.silence_probability))
+    write_graph_folder(out, graph, with_transition_ids(graph, transitions, search.word_cost), tree.num_pdfs)
+    return len(graph.arcs.final)
+
+
+def _write_options(out: Path, packed: PackedModel, features: str, live: bool, normalised: bool) -> None:
+    search = packed.search
+    beams: Mapping[str, object] = {
+        "acoustic-scale": search.scale,
+        "beam": search.beam,
+        "max-active": search.max_active,
+        "min-active": FEWEST_ACTIVE,
+        "lattice-beam": search.lattice_beam,
+    }
+    write_text(out / "fbank.conf", features)
+    write_text(out / "decode.conf", option_lines({**beams, "frames-per-chunk": 50 if live else WHOLE}))
+    if not live:
+        return
+    spoken = {**beams, "frame-subsampling-factor": 1, "endpoint.silence-phones": SILENCE}
+    write_text(out / "model.conf", option_lines(spoken))
+    online: dict[str, object] = {**spoken, "feature-type": "fbank", "fbank-config": "conf/fbank.conf"}
+    if normalised:
+        write_text(out / "online_cmvn.conf", option_lines({"norm-means": "true", "norm-vars": "true"}))
+        online |= {"cmvn-config": "conf/online_cmvn.conf", "global-cmvn-stats": GLOBAL}
+    write_text(out / "online.conf", option_lines(online))
+
+
+def _left_out(packed: PackedModel, live: bool) -> tuple[str, ...]:
+    found = []
+    if packed.rescored:
+        found.append("The second pass with a large language model is not in it: words are those of the first.")
+    if not live:
+        found.append("Its network reads whole utterances, so nothing for live decoders was written.")
+    return tuple(found)
+
+
+def _said(answer: bool) -> str:
+    return "true" if answer else "false"

@@ -1,0 +1,94 @@
+"""Admission of learners that come back to a running session of several hosts, by the coordinator.
+
+    first host                         a host that has come back
+                  <- hello, built
+    rows, welcome ->
+    shown, come   ->                   its learners are built, hold their lives, and wait
+                  <- back
+    enter         ->                   they live, after the last meeting that was conducted
+                  <- columns, entered
+
+Between `enter` and `entered` no meeting is conducted: whoever is let in comes to the next. A learner whose host was not
+lost begins with `back`.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import final
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.hosts.control.bulk import EVERYONE
+from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.wire import LinkError
+
+
+@final
+class Admission:
+    """Of one session. All but `look` and `came` is called under the host's gate, from threads of links."""
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self._waiting: dict[int, tuple[RemoteHost, list[int]]] = {}  # by host
+        self._entering: RemoteHost | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Is a host just being told that its learners may enter?"""
+        return self._entering is not None and self._entering.standing != "gone"
+
+    def came(self, remote: RemoteHost) -> None:
+        """A host takes part from now on. One that comes late is told what its learners had done."""
+        host = self._host
+        if not remote.late:
+            host.arena.liveness.mark(remote.ranks, True)
+            return
+        source = host.here[0] if remote.copied is None else remote.copied
+        record = host.columns.record(remote.ranks)
+
+        def send() -> None:
+            with suppress(LinkError):
+                host.send_shown(remote.monitored, [source], EVERYONE)
+                remote.monitored.send("come", {}, [record])
+
+        threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
+
+    def ask(self, remote: RemoteHost, ranks: Sequence[int]) -> None:
+        """Learners of a host have come back, and wait.
+
+        Raises:
+            InvalidMessage: they are not there, or live.
+        """
+        alive = self._host.arena.liveness.alive
+        if not ranks or not set(ranks) <= set(remote.ranks) or any(alive[rank] for rank in ranks):
+            raise checks.InvalidMessage(f"learners {list(ranks)} come back, who are not dead there")
+        self._waiting[remote.host] = remote, list(ranks)
+
+    def entered(self, remote: RemoteHost) -> None:
+        """They live, and what they are is known here."""
+        if self._entering is remote:
+            self._entering = None
+
+    def look(self) -> None:
+        """Let in who waits, if all that live are between two meetings."""
+        host = self._host
+        if self.under_way or not (self._waiting or host.waiting()):
+            return
+        meeting, living = int(host.between.conducted[0]), host.living()
+        if not living or (host.attendance.met[living] != meeting + 1).any():
+            return
+        own = host.waiting()
+        if own:
+            host.give_back(own)  # what one had drawn that could not go on
+            host.let_in(own, meeting)
+            living = host.living()
+        with host.gate:
+            for number, (remote, ranks) in sorted(self._waiting.items()):
+                del self._waiting[number]
+                if remote.standing == "in":
+                    self._entering = remote
+                    present, said = sorted({*living, *ranks}), passes.report(host.arena)
+                    remote.tell("enter", ranks=ranks, number=meeting, present=present, passes=said)
+                    return  # the next one when it has entered

@@ -1,0 +1,211 @@
+"""Gatherings: when they close, who is late, and whose contribution counts. One set of rules for all runtimes.
+
+A gathering is open at any time. A learner comes to it (`admits`, then `arrive`), waits if it is in time, and one of
+those who wait closes it when `closing_time` has come. The numbers are arrays, in shared memory where learners are
+processes. Whoever calls holds a lock, and says the time.
+
+Legend: L learners.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.algorithms.quorum import guard_limit, next_usual, usual_span
+from roundelay.core.effects import Gather, Quorum
+
+COME, FOR_THE_LAST_TIME, FINISHED = 1, 2, 3
+"""A learner has come to the open gathering; for the last time in this segment; and all others have, too."""
+PAST = 64
+"""Spans that are remembered."""
+UNJUDGED = 10
+"""Contributions that no guard judges: by these it learns what is usual."""
+
+
+@dataclass(frozen=True)
+class GatheringTable:
+    """The numbers of all gatherings of a cluster. `closed`, `late`, `left_out` and `counted` are of the segment."""
+
+    closed: NDArray[np.int64]  # (1,) gatherings that have closed
+    closer: NDArray[np.int64]  # (1,) the learner that is closing one, or -1
+    opened_at: NDArray[np.float64]  # (1,) seconds
+    held: NDArray[np.int64]  # (L,) number of closed gatherings when a learner took the model it goes on from
+    took_at: NDArray[np.float64]  # (L,) seconds
+    came: NDArray[np.int64]  # (L,) COME, FOR_THE_LAST_TIME or FINISHED; 0: not yet
+    came_at: NDArray[np.float64]  # (L,) seconds
+    spans: NDArray[np.float64]  # (PAST,) seconds from taking a model to coming, of those who came before
+    spans_seen: NDArray[np.int64]  # (1,)
+    usual: NDArray[np.float64]  # (2, 2) mean and variance, of norms and of losses
+    usual_seen: NDArray[np.int64]  # (1,)
+    counted: NDArray[np.int64]  # (L,) contributions that counted
+    late: NDArray[np.int64]  # (L,) times a learner was late
+    left_out: NDArray[np.int64]  # (L,) contributions that were left out by the guard
+
+    @classmethod
+    def shapes(cls, learners: int) -> dict[str, tuple[tuple[int, ...], type[Any]]]:
+        """Shape and type of each array."""
+        one, each = (1,), (learners,)
+        shapes: dict[str, tuple[int, ...]] = {"spans": (PAST,), "usual": (2, 2)}
+        shapes |= dict.fromkeys(("closed", "closer", "opened_at", "spans_seen", "usual_seen"), one)
+        shapes |= dict.fromkeys(("held", "took_at", "came", "came_at", "counted", "late", "left_out"), each)
+        real = ("opened_at", "took_at", "came_at", "spans", "usual")
+        names = list(cls.__dataclass_fields__)
+        return {name: (shapes[name], np.float64 if name in real else np.int64) for name in names}
+
+    @classmethod
+    def zeros(cls, learners: int) -> Self:
+        """Nobody has come yet."""
+        return cls(**{name: np.zeros(shape, kind) for name, (shape, kind) in cls.shapes(learners).items()})
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Gatherings of a segment: how many closed, and by rank what counted, came late, and was left out."""
+
+    closed: int
+    counted: tuple[int, ...]
+    late: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Numbers of all learners together, by name."""
+        by_rank = {"counted": self.counted, "late": self.late, "left_out": self.left_out}
+        return {"closed": self.closed, **{name: sum(numbers) for name, numbers in by_rank.items()}}
+
+
+class Gatherings:
+    """The rules, over the numbers in `table`. Times are seconds on the runtime's clock."""
+
+    def __init__(self, table: GatheringTable) -> None:
+        self.table = table
+
+    def begin_segment(self) -> None:
+        """Counts begin at 0. While no learner runs."""
+        for counts in (self.table.closed, self.table.counted, self.table.late, self.table.left_out):
+            counts[:] = 0
+
+    def begin_part(self, now: float) -> None:
+        """All learners begin together."""
+        table = self.table
+        table.held[:], table.came[:], table.took_at[:] = table.closed[0], 0, now
+        table.opened_at[0], table.closer[0] = now, -1
+
+    def join(self, rank: int, now: float) -> None:
+        """Learner `rank` begins at the model of the last gathering. If one before it died while it closed a gathering,
+        another closes that."""
+        table = self.table
+        table.held[rank], table.came[rank], table.took_at[rank] = table.closed[0], 0, now
+        table.closer[table.closer == rank] = -1
+
+    def told(self) -> Gathered | None:
+        """The gatherings of this segment; None: there were none."""
+        table = self.table
+        if not table.closed[0]:
+            return None
+        return Gathered(
+            int(table.closed[0]), *(tuple(counts.tolist()) for counts in (table.counted, table.late, table.left_out))
+        )
+
+    # A learner comes --------------------------------------------------------------------------------------------------
+
+    def is_late(self, rank: int) -> bool:
+        """Has a gathering closed since learner `rank` took the model it goes on from?"""
+        return bool(self.table.held[rank] < self.table.closed[0])
+
+    def admits(self, rank: int, gather: Gather) -> bool:
+        """Does what learner `rank` comes with count? Asked once, before it is given."""
+        table, terms = self.table, gather.terms
+        if gather.give is None:
+            return False
+        if self.is_late(rank):
+            table.late[rank] += 1
+            if terms.drops_late:
+                return False
+        if terms.guard is not None and not self._is_usual((gather.norm, gather.loss), terms.guard):
+            table.left_out[rank] += 1
+            return False
+        table.counted[rank] += 1
+        return True
+
+    def _is_usual(self, values: tuple[float, float], limit: float) -> bool:
+        """Judge norm and loss. What is too large counts, for what is usual, as no more than the limit, so that a
+        lasting change becomes usual."""
+        usual, seen = self.table.usual, int(self.table.usual_seen[0])
+        good = True
+        for number, value in enumerate(values):
+            mean, variance = (float(moment) for moment in usual[number])
+            most = guard_limit(mean, variance, limit)
+            off = not math.isfinite(value) or (seen >= UNJUDGED and value > most)
+            good = good and not off
+            usual[number] = next_usual(most if off else value, mean, variance, seen)
+        self.table.usual_seen[0] += 1
+        return good
+
+    def arrive(self, rank: int, last: bool, now: float) -> bool:
+        """Learner `rank` has given; must it wait? One that is late goes on, with the model of the last gathering."""
+        table = self.table
+        waits = last or not self.is_late(rank)
+        table.came[rank], table.came_at[rank] = FOR_THE_LAST_TIME if last else COME, now
+        if not last:
+            self._remember(now - table.took_at[rank])
+        if not waits:
+            self._take(rank, now)
+        return waits
+
+    def _remember(self, span: float) -> None:
+        table = self.table
+        table.spans[table.spans_seen[0] % PAST] = span
+        table.spans_seen[0] += 1
+
+    def _take(self, rank: int, now: float) -> None:
+        self.table.held[rank], self.table.took_at[rank] = self.table.closed[0], now
+
+    # A gathering closes -----------------------------------------------------------------------------------------------
+
+    def closing_time(self, terms: Quorum, living: Sequence[int]) -> float:
+        """The time at which the open gathering closes if nobody else comes; infinite: somebody must come first."""
+        table, come = self.table, [rank for rank in living if self.table.came[rank]]
+        if len(come) == len(living):
+            return -math.inf
+        needed = min(terms.needed, len(living))
+        if len(come) < needed or all(table.came[rank] >= FOR_THE_LAST_TIME for rank in come):
+            return math.inf
+        enough_at = sorted(float(table.came_at[rank]) for rank in come)[needed - 1]
+        if terms.grace is not None:
+            return enough_at + terms.grace
+        spans = table.spans[: min(int(table.spans_seen[0]), PAST)].tolist()
+        return max(enough_at, float(table.opened_at[0]) + usual_span(spans, terms.spread)) if spans else enough_at
+
+    def begin_closing(self, rank: int, terms: Quorum, living: Sequence[int], now: float) -> bool:
+        """Is learner `rank`, which waits, to close the gathering now? It is then the only one, while it lives."""
+        closer = self.table.closer
+        if (closer[0] >= 0 and closer[0] in living) or self.closing_time(terms, living) > now:
+            return False
+        if self.table.came[rank] == FOR_THE_LAST_TIME and not self._ends(living):
+            return False
+        closer[0] = rank
+        return True
+
+    def close(self, living: Sequence[int], now: float) -> None:
+        """The exchange that `begin_closing` asked for is done. Those who wait may go on: for a segment's end all."""
+        table, ends = self.table, self._ends(living)
+        table.closed[0] += 1
+        table.opened_at[0], table.closer[0] = now, -1
+        table.came[table.came == COME] = 0
+        if ends:
+            table.came[table.came == FOR_THE_LAST_TIME] = FINISHED
+
+    def _ends(self, living: Sequence[int]) -> bool:
+        return all(self.table.came[rank] >= FOR_THE_LAST_TIME for rank in living)
+
+    def goes_on(self, rank: int, now: float) -> bool:
+        """Is the gathering closed that learner `rank` waits for?"""
+        if self.table.came[rank] in (COME, FOR_THE_LAST_TIME):
+            return False
+        self._take(rank, now)
+        return True

@@ -1,0 +1,271 @@
+"""Agreement of hosts on a communicator: who is in it, how its ends find each other, and what each brings to a mean.
+
+All of it is said over the links for mixes, which are sealed; the process group itself (group.py) carries vectors only.
+The first host, which coordinates the run, says who takes part, so two halves of a network that was cut in two never
+both go on. With C communicators so far:
+
+    come          a host to the first: it is ready for the next communicator, and this many means are complete there
+    communicator  the first host to all that live: number C + 1, its members, and what is complete where
+    key           a host to all members: something that libraries want to know of each other, such as an address
+    weights       a host to all members: its learners have come to a mean, with these weights
+    broken        a host to all members: this communicator is of no more use. All of them come again
+
+Whoever waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, final
+
+from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart
+from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
+
+FIRST_HOST = 0
+"""The host that says who takes part."""
+CALL_SECONDS = 1e-3
+"""Longest pause between two looks whether a call of a library is through, which rings no bell."""
+
+
+class CommunicatorBroken(Exception):
+    """A communicator is of no more use: somebody in it is lost, or could not go on; says who."""
+
+
+@final
+@dataclass(frozen=True)
+class MeansDone:
+    """Means that are complete on a host: their number, and of the last one the total weight and the elements."""
+
+    done: int = 0
+    total: float = 0.0
+    elements: int = 0
+
+    @classmethod
+    def read(cls, said: Any) -> "MeansDone":
+        """From a message.
+
+        Raises:
+            InvalidMessage.
+        """
+        done, total, elements = checks.listed(said, 3)
+        return cls(checks.whole(done), checks.seconds(total), checks.whole(elements))
+
+
+@final
+@dataclass(frozen=True)
+class CommunicatorTerms:
+    """A communicator on which hosts have agreed.
+
+    Attributes:
+        number: of it, growing.
+        members: hosts, in rank order.
+        progress: of each member when it was made.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    progress: tuple[MeansDone, ...]
+
+
+@final
+class CommunicatorAgreement:
+    """This host's part in it, for one part of a segment.
+
+    Args:
+        host: number of this one.
+        links: by host, to all others.
+        alive: does a host take part in the run, as far as is known here?
+        seconds: that hosts wait for each other.
+    """
+
+    def __init__(
+        self, part: MeansPart, host: int, links: Mapping[int, Link], alive: Callable[[int], bool], seconds: float
+    ) -> None:
+        self._part, self._host, self._links = part, host, links
+        self._alive, self._seconds = alive, seconds
+        self._changed = threading.Condition()
+        self._lost: set[int] = set()  # hosts whose links are gone
+        self._come: dict[int, MeansDone] = {}  # at the first host: who is ready for the next communicator
+        self._terms = CommunicatorTerms(0, (), ())  # the newest
+        self._broken = 0  # number of the newest that is of no more use
+        self._keys: dict[tuple[int, str], bytes] = {}
+        self._weights: dict[tuple[int, int], dict[int, list[float]]] = {}  # by communicator and mean, by host
+
+    # What is said -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, hosts: Sequence[int], kind: str, **header: Any) -> None:
+        """Tell all others among `hosts`; whoever does not hear it is lost, as its link will say."""
+        for host in hosts:
+            if host != self._host and host not in self._lost:
+                with suppress(LinkError):
+                    self._links[host].send(kind, {"part": self._part.number, **header})
+
+    def heard(self, host: int, message: Message) -> bool:
+        """Take a message; False: it is about something else.
+
+        Raises:
+            KeyError, TypeError, ValueError: it makes no sense.
+        """
+        header = message.header
+        with self._changed:
+            match message.kind:
+                case "come" if self._host == FIRST_HOST:
+                    self._come[host] = MeansDone.read(header["progress"])
+                case "communicator" if host == FIRST_HOST:
+                    self._take_terms(header)
+                case "key":
+                    where = checks.whole(header["number"]), checks.text(header["key"])
+                    self._keys[where] = bytes.fromhex(header["value"])
+                case "weights":
+                    mean = checks.whole(header["number"]), checks.whole(header["mean"])
+                    weights = [checks.seconds(weight) for weight in checks.listed(header["weights"])]
+                    self._weights.setdefault(mean, {})[host] = weights
+                case "broken":
+                    self._broken = max(self._broken, checks.whole(header["number"]))
+                case _:
+                    return False
+            self._changed.notify_all()
+        return True
+
+    def _take_terms(self, header: Mapping[str, Any]) -> None:
+        members = tuple(checks.wholes(header["members"]))
+        progress = tuple(MeansDone.read(one) for one in checks.listed(header["progress"], len(members)))
+        if not {*members} <= {*self._links, self._host}:
+            raise checks.InvalidMessage(f"a communicator of {members}, where hosts are {sorted(self._links)} and this")
+        self._terms = CommunicatorTerms(checks.whole(header["number"]), members, progress)
+
+    def lost(self, host: int) -> None:
+        """The link to a host is gone."""
+        with self._changed:
+            self._lost.add(host)
+            self._changed.notify_all()
+
+    # What is waited for -----------------------------------------------------------------------------------------------
+
+    def _gone(self, hosts: Sequence[int]) -> list[int]:
+        return [host for host in hosts if host != self._host and (host in self._lost or not self._alive(host))]
+
+    def check(self, terms: CommunicatorTerms) -> None:
+        """
+        Raises:
+            CommunicatorBroken: a communicator is of no more use.
+            PartOver.
+        """
+        self._part.check()
+        if gone := self._gone(terms.members):
+            raise CommunicatorBroken(f"host {gone[0]} is lost")
+        if terms.number <= self._broken:
+            raise CommunicatorBroken("another host could not go on with it")
+
+    def until(self, terms: CommunicatorTerms, ready: Callable[[], bool], called: Callable[[], bool]) -> None:
+        """Wait for something of this host: for learners, or for calls of a library where there are such (`called`).
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
+        pause, bell = 50e-6, self._part.bell
+        heard = bell.heard()
+        while not ready():
+            self.check(terms)
+            bell.wait(heard, pause if called() else LISTEN_SECONDS)
+            heard, pause = bell.heard(), min(2 * pause, CALL_SECONDS)
+
+    def _wait(self, ready: Callable[[], bool], check: Callable[[], None], what: str, seconds: float | None) -> None:
+        """Until it is `ready`, under the lock."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not ready():
+            check()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"host {self._host} has waited {seconds:g} s {what}")
+            self._changed.wait(LISTEN_SECONDS)
+
+    def agree(self, progress: MeansDone) -> CommunicatorTerms:
+        """The next communicator, with all hosts that live.
+
+        Raises:
+            LinkError: the first host is lost, or does without this one.
+            TimeoutError: somebody does not come.
+            PartOver.
+        """
+        return self._invite(progress) if self._host == FIRST_HOST else self._await_terms(progress)
+
+    def _invite(self, progress: MeansDone) -> CommunicatorTerms:
+        everybody = range(len(self._links) + 1)
+
+        def missing() -> list[int]:
+            return [host for host in everybody if host not in self._come and not self._gone([host])]
+
+        with self._changed:
+            self._come[FIRST_HOST] = progress
+            self._wait(lambda: not missing(), self._part.check, "for all hosts to be ready for means", self._seconds)
+            members = tuple(host for host in everybody if not self._gone([host]))
+            came, self._come = self._come, {}
+            terms = CommunicatorTerms(self._terms.number + 1, members, tuple(came[host] for host in members))
+            self._terms = terms
+        said = [[one.done, one.total, one.elements] for one in terms.progress]
+        self._tell(everybody, "communicator", number=terms.number, members=members, progress=said)
+        return terms
+
+    def _await_terms(self, progress: MeansDone) -> CommunicatorTerms:
+        def check() -> None:
+            self._part.check()
+            if self._gone([FIRST_HOST]):
+                raise LinkError("the first host is lost, which says who takes part in means")
+
+        newest = self._terms.number
+        self._tell([FIRST_HOST], "come", progress=[progress.done, progress.total, progress.elements])
+        with self._changed:
+            self._wait(lambda: self._terms.number > newest, check, "for the first host to begin means", self._seconds)
+            terms = self._terms
+        if self._host not in terms.members:
+            raise LinkError("the first host takes this one for lost")
+        return terms
+
+    def abandon(self, terms: CommunicatorTerms) -> None:
+        """Let all members know that a communicator is of no more use."""
+        with self._changed:
+            self._broken = max(self._broken, terms.number)
+            self._keys = {where: value for where, value in self._keys.items() if where[0] > terms.number}
+            self._weights = {where: found for where, found in self._weights.items() if where[0] > terms.number}
+        self._tell(terms.members, "broken", number=terms.number)
+
+    def weights(self, terms: CommunicatorTerms, number: int, mine: Sequence[float]) -> list[float]:
+        """All learners' weights in mean `number`, by rank, once all members' learners have come to it.
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
+        where = terms.number, number
+        self._tell(terms.members, "weights", number=terms.number, mean=number, weights=[*mine])
+        with self._changed:
+            found = self._weights.setdefault(where, {})
+            found[self._host] = [*mine]
+            self._wait(lambda: len(found) == len(terms.members), lambda: self.check(terms), "", None)
+            del self._weights[where]
+        return [weight for host in terms.members for weight in found[host]]
+
+    def set_key(self, terms: CommunicatorTerms, key: str, value: bytes) -> None:
+        """Tell all members something."""
+        with self._changed:
+            self._keys[terms.number, key] = value
+            self._changed.notify_all()
+        self._tell(terms.members, "key", number=terms.number, key=key, value=value.hex())
+
+    def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
+        """The value that a member has set, once it has.
+
+        Raises:
+            CommunicatorBroken, TimeoutError, PartOver.
+        """
+        where, seconds = (terms.number, key), self._seconds if seconds is None else seconds
+        with self._changed:
+            self._wait(lambda: where in self._keys, lambda: self.check(terms), f"for {key!r} of a member", seconds)
+            return self._keys[where]
+
+    def has_key(self, terms: CommunicatorTerms, key: str) -> bool:
+        """Has a member said it?"""
+        with self._changed:
+            return (terms.number, key) in self._keys

@@ -1,0 +1,160 @@
+"""Means of everybody between hosts: duties of every way, and the share that a host's own learners have in a mean.
+
+Learners give their vectors in the arena and find the mean there, however it has travelled. A thread of their host's own
+process waits until all of them have come to the next mean and hands it to the host's `MeanTransport`, which sums over
+all hosts and says that it is complete. Learners know of none of this.
+
+Legend: P parameters, n elements of a vector that goes into a mean, n <= P.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from roundelay.algorithms.averaging import add_shares_
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.mean_transports.part import MeansPart
+from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LocalMean:
+    """One mean of everybody under way, as this host has it.
+
+    Attributes:
+        number: 1 for the first of a part.
+        weights: of this host's learners, in rank order.
+        vectors: theirs, (P,) each.
+        mean: where the result belongs, (n,).
+        gradient: are the vectors gradients? They may still be computed, from the last element to the first.
+    """
+
+    number: int
+    weights: Sequence[float]
+    vectors: Sequence[Tensor]
+    mean: Tensor
+    gradient: bool
+    share: "LocalShare"
+
+    def pieces(self, elements: int) -> list[slice]:
+        """The vector cut into pieces of so many elements, from the last to the first, as backward goes through it."""
+        size = len(self.mean)
+        return [slice(at, min(at + elements, size)) for at in reversed(range(0, size, elements))]
+
+    def computed(self, first: int) -> bool:
+        """Are all vectors complete from element `first` on?"""
+        return self.share.computed(first)
+
+    def add(self, part: Tensor, piece: slice, total: float, afresh: bool = False) -> None:
+        """Add what this host's learners have in a `piece`, as soon as it is computed, to `part`: each by its share of
+        the `total` weight of all learners, in rank order. `afresh`: what was in `part` does not count.
+
+        Raises:
+            PartOver.
+        """
+        self.share.until_computed(piece.start)
+        shares = [weight / total for weight in self.weights]
+        for at in range(0, len(part), CHUNK):  # so much stays in cache
+            low, high = piece.start + at, min(piece.start + at + CHUNK, piece.stop)
+            if afresh:
+                part[at : at + CHUNK].zero_()
+            add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in self.vectors], shares)
+
+    def complete(self, total: float) -> None:
+        """The mean is in its place; `total` is the weight of all learners."""
+        self.share.complete(self.number, total)
+
+
+@final
+class LocalShare:
+    """The share of this host's learners in means of everybody.
+
+    Args:
+        here: their ranks.
+    """
+
+    def __init__(self, arena: Arena, here: Sequence[int], part: MeansPart) -> None:
+        self._arena, self._here, self._part = arena, list(here), part
+        self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
+        self._mean = arena.vector("mean", self._here[0])
+
+    def next(self, number: int) -> LocalMean:
+        """Mean `number` of the part, once all learners of this host have come to it.
+
+        Raises:
+            PartOver.
+        """
+        sequences, here = self._sequences, self._here
+        self._part.until(lambda: bool((self._between.global_sent_seq[here] >= number).all()))
+        parity = int(sequences.sent_seq[here[0]]) % 2
+        sources = [int(sequences.source[parity, rank]) for rank in here]
+        return LocalMean(
+            number,
+            [float(sequences.weights[parity, rank]) for rank in here],
+            [self._arena.vector(Means.SOURCES[source], rank) for source, rank in zip(sources, here, strict=True)],
+            self._mean[: int(self._between.elements[parity, here[0]])],
+            not any(sources),
+            self,
+        )
+
+    def last(self, elements: int) -> Tensor:
+        """The mean that is complete, (n,)."""
+        return self._mean[:elements]
+
+    def computed(self, first: int) -> bool:
+        """Are all vectors of the mean under way complete from element `first` on?"""
+        return bool((self._between.ready_from[self._here] <= first).all())
+
+    def until_computed(self, first: int) -> None:
+        """Wait until they are.
+
+        Raises:
+            PartOver.
+        """
+        self._part.until(lambda: self.computed(first))
+
+    def complete(self, number: int, total: float) -> None:
+        """Tell learners that mean `number` is in its place."""
+        self._between.total[number % 2] = total
+        publish(self._between.global_seq, 0, number)
+
+
+class MeanTransport(ABC):
+    """One host's part in means of everybody, one after the other, for one part of a segment."""
+
+    @abstractmethod
+    def take(self, mean: LocalMean) -> None:
+        """Take part in the next mean, and see to it that `mean.complete` is called once it is in its place; that may be
+        after this returns.
+
+        Raises:
+            PartOver: the part of the segment is over.
+            LinkError, TimeoutError: it cannot be taken any more; says why.
+        """
+
+    def threads(self) -> Mapping[str, Callable[[], None]]:
+        """Work, by name, that goes on beside `take` in threads of its own until the part is over."""
+        return {}
+
+    def heard(self, host: int, message: Message) -> bool:
+        """Another host has said something over its link for mixes; False: that is not for this.
+
+        Raises:
+            KeyError, TypeError, ValueError: it makes no sense.
+        """
+        return False
+
+    def lost(self, host: int) -> bool:
+        """The link for mixes to another host is gone; False: then no more means can be taken."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 most have nothing
+        """The part of the segment is over, and nobody is in `take`."""

@@ -1,0 +1,140 @@
+"""Means along the chain of hosts, in the order of their ranks, and back:
+
+    up      a host takes the sum so far from the host before it, adds its own learners' vectors in rank order, and gives
+            it to the host after it
+    down    the last host has the mean; each hands it to the host before it
+
+Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
+a ring allreduce; pieces are smaller where there are many hosts (`chain_piece`). They go from the last to the first, as
+backward goes through the layers: a gradient's are sent while the rest of it is computed. The sum is taken in rank
+order, product and sum of each element rounded apart: L learners on many hosts end bit for bit as L learners on one.
+
+Gradients may travel in a form of the run's (a codec: core/codec.py). Each host codes the sum it hands on, the last one
+the mean, which it then takes as the others get it, so that all hosts have the same; what the codec leaves out is added
+to what the same host hands on in the next step. A model is never coded unasked: what learners go on from is not to lose
+its last bits.
+
+Legend: P parameters, L learners.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.averaging import chain_piece
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.mean_transports.base import LocalMean, MeanTransport
+from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode
+from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart
+from roundelay.runtime.hosts.transport.wire import Link
+
+
+@final
+class ChainTransport(MeanTransport):
+    """One host of a chain.
+
+    Args:
+        hosts: number of all.
+        before, after: links to the hosts before and after this one, where there are such.
+        parameters: P.
+        codec: by which gradients travel; the first host's counts.
+    """
+
+    def __init__(
+        self, part: MeansPart, hosts: int, before: Link | None, after: Link | None, parameters: int, codec: Codec
+    ) -> None:
+        self._part, self._before, self._after = part, before, after
+        self._parameters, self._codec = parameters, codec
+        self._piece = min(chain_piece(hosts), parameters)  # elements of one
+        self._sum = torch.empty(self._piece)
+        self._mean: LocalMean  # under way
+        self._pieces: list[slice] = []  # of it, from the last to the first
+        self._form = FP32  # of it
+        self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
+        self._weights: list[float] = []
+        self._weighed = threading.Semaphore(0)
+
+    def threads(self) -> Mapping[str, Callable[[], None]]:
+        return {} if self._after is None else {"down": self._down}
+
+    def take(self, mean: LocalMean) -> None:
+        """Hand the sum of a mean on from the first host to the last."""
+        before, after, part = self._before, self._after, self._part
+        self._mean, self._pieces = mean, mean.pieces(self._piece)
+        weights = self._weigh(mean.weights, self._codec if mean.gradient else FP32)
+        form, room, total = self._form, self._room(self._form), float(sum(weights))
+        for piece in self._pieces:
+            sum_ = self._sum[: piece.stop - piece.start]
+            carried = sum_ if form.exact else room[: form.bytes_of(len(sum_))]
+            if before is None:
+                sum_.zero_()
+            else:
+                part.receive(before, "sum", carried)
+                decode(form, carried, sum_)
+            mean.add(sum_, piece, total)
+            if not form.exact:
+                self._encode(sum_, piece, carried)
+            if after is not None:
+                after.send("sum", {"part": part.number}, [as_bytes(carried)])
+            else:
+                mean.mean[piece].copy_(sum_)
+                if before is not None:
+                    before.send("mean", {"part": part.number}, [as_bytes(carried)])
+        if after is None:
+            mean.complete(total)
+
+    def _room(self, codec: Codec) -> Tensor:
+        """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
+        return torch.empty(0 if codec.exact else codec.bytes_of(self._piece), dtype=torch.uint8)
+
+    def _encode(self, sum_: Tensor, piece: slice, coded: Tensor) -> None:
+        """Code `sum_`, of a `piece`, into `coded`; it is then as it arrives, and the rest is remembered."""
+        if self._error is None:
+            self._error = torch.zeros(self._parameters)
+        chunks = zip(
+            torch.split(sum_, CHUNK),
+            torch.split(self._error[piece], CHUNK),
+            self._form.parts(coded, len(sum_)),
+            strict=True,
+        )
+        for x, error, out in chunks:
+            self._form.remember(x, error, out, x)
+
+    def _weigh(self, mine: Sequence[float], codec: Codec) -> list[float]:
+        """All learners' weights, by rank, given those of this host's; and all hosts hear by which codec it goes."""
+        before, after, part, weights = self._before, self._after, self._part, [*mine]
+        if before is not None:
+            header = part.receive(before, "weights").header
+            weights, codec = [*header["weights"], *mine], codec_from(header.get("codec"), before)
+        self._form = codec
+        if after is not None:
+            after.send("weights", {"part": part.number, "weights": weights, "codec": codec.name})
+            while not self._weighed.acquire(timeout=LISTEN_SECONDS):
+                part.check()
+            return self._weights
+        if before is not None:
+            before.send("weighed", {"part": part.number, "weights": weights})
+        return weights
+
+    def _down(self) -> None:
+        """Hand means on to the host before this one, each once the host after it has it."""
+        part, before, after = self._part, self._before, self._after
+        assert after is not None
+        while True:
+            self._weights = [float(weight) for weight in part.receive(after, "weighed").header["weights"]]
+            if before is not None:
+                before.send("weighed", {"part": part.number, "weights": self._weights})
+            mean, form, room = self._mean, self._form, self._room(self._form)
+            self._weighed.release()
+            for piece in self._pieces:
+                place = mean.mean[piece]
+                carried = place if form.exact else room[: form.bytes_of(len(place))]
+                part.receive(after, "mean", carried)
+                decode(form, carried, place)
+                if before is not None:
+                    before.send("mean", {"part": part.number}, [as_bytes(carried)])
+            mean.complete(sum(self._weights))

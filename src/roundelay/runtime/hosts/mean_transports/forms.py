@@ -1,0 +1,45 @@
+"""Vectors in the form in which they travel between hosts: coded, and as bytes.
+
+Legend: P parameters.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import Codec
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
+
+
+def as_bytes(vector: Tensor) -> Any:
+    """As it lies in memory."""
+    return vector.view(torch.uint8).numpy()
+
+
+def codec_from(name: Any, link: Link) -> Codec:
+    """The codec that the other end of `link` names.
+
+    Raises:
+        LinkError: there is none of that name.
+    """
+    if not isinstance(name, str) or name not in CODECS:
+        raise LinkError(f"{link.peer} sends vectors in the form {name!r}, which is none of ours")
+    return CODECS[name]
+
+
+def encoded(codec: Codec, vector: Tensor) -> Tensor:
+    """A vector (P,) that has been decoded before, as bytes."""
+    coded = torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
+    for x, out in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+        codec.encode(x, out)
+    return coded
+
+
+def decode(codec: Codec, coded: Tensor, vector: Tensor) -> None:
+    """Decode what has come into `vector`; a vector that goes as it is, is there already."""
+    if not codec.exact:
+        for x, part in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
+            codec.decode(part, x)

@@ -1,0 +1,192 @@
+"""Model averaging that goes on with those who came (docs/quorum.md).
+
+    Wbar = W + sum_l n_l (x_l - B_l) / sum_l n_l        over those who came (algorithms/quorum.py)
+
+in the place of the mean of all models; what a strategy makes of Wbar stays as it is. W is the centre, which every
+learner goes on from; the strategy's own memory lies beside it, and one learner of a gathering updates both. A gathering
+closes when a quorum has come and a grace is over (runtime/gathering.py). Whoever is late hands in what it has, for the
+gathering that is open then (`late=mix`), or nothing (`late=drop`), and goes on from W at once.
+
+With a quorum, minibatches come from the queue that asynchronous strategies draw from, so a slow learner draws fewer,
+and a learner that dies is waited for no longer than any other that does not come.
+
+Sent: one model to the centre and one back (8 P bytes) a learner every `period` steps. Waits: those who come for the
+quorum, every period; at the end of a segment everybody for the slowest.
+
+The idea of a quorum with a grace that adapts is Decoupled DiLoCo's (2026, arXiv 2604.21428); where we differ: what is
+late counts in full in the next mean; a gathering has all of the model.
+"""
+
+import math
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from roundelay.algorithms.quorum import gathered_mean, give_
+from roundelay.core.effects import Draw, Effect, Exchange, Fetch, Gather, Grad, Quorum
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.strategies.base import positive
+from roundelay.strategies.periodic import Periodic
+
+BASE = "gathering_base"
+"""Vector of a learner: the model that it goes on from."""
+SUMS = ("gathered", "gathered_weight")
+"""Vectors beside the centre: sums over those who came."""
+
+
+@dataclass(frozen=True)
+class Quorate(Periodic):
+    """Blocks that may end with the mean of those who came. `memory` of a strategy is named by `block_memory`, its
+    first vector the model that an outer step begins at."""
+
+    quorum: float | None = field(default=None, kw_only=True)
+    grace: float | None = field(default=None, kw_only=True)
+    spread: float = field(default=3.0, kw_only=True)
+    late: Literal["mix", "drop"] = field(default="mix", kw_only=True)
+    guard: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_quorum()
+        if self.gathers:
+            traits = replace(
+                type(self).traits,
+                synchronous=False,
+                conserves=False,
+                staleness_bound=0,
+                model="centre",
+                one_host=True,
+                waits="those who come for a quorum, every period",
+            )
+            object.__setattr__(self, "traits", traits)
+
+    def _check_quorum(self) -> None:
+        quorum, name = self.quorum, self.name
+        if quorum is not None and not (0 < quorum < 1 or (quorum >= 1 and quorum == int(quorum))):
+            raise UserError(
+                f"{name}.quorum is {quorum:g}: give a share of the learners between 0 and 1, or a number of learners."
+            )
+        if self.grace is not None and not 0 <= self.grace < math.inf:
+            raise UserError(f"{name}.grace is {self.grace:g}: give seconds, 0 or more, or null.")
+        if not 0 <= self.spread < math.inf:
+            raise UserError(f"{name}.spread is {self.spread:g}: give 0 or more.")
+        if self.late not in ("mix", "drop"):
+            raise UserError(f"{name}.late is {self.late!r}: choose mix or drop.")
+        if self.guard is not None:
+            positive(name, "guard", self.guard)
+        if self.gathers and self.local_momentum == "average":
+            raise UserError(
+                f"{name}.local_momentum is average: momenta are not sent to a gathering. Choose reset or keep, or "
+                "leave quorum and guard out."
+            )
+        if quorum is None and (self.grace is not None or self.late != "mix"):
+            raise UserError(f"{name}.grace and {name}.late are of a quorum: give {name}.quorum as well.")
+
+    @property
+    def gathers(self) -> bool:
+        """Do learners meet in gatherings, and not in means of all?"""
+        return self.quorum is not None or self.guard is not None
+
+    @property
+    def label(self) -> str:
+        quorum = "" if self.quorum is None else f" quorum {self.quorum:g}"
+        return super().label + quorum + ("" if self.guard is None else f" guard {self.guard:g}")
+
+    @property
+    def block_memory(self) -> tuple[str, ...]:
+        """Names of the vectors (P,) that go from block to block."""
+        return ()
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return (BASE,) if self.gathers else self.block_memory
+
+    @property
+    def centre_memory(self) -> tuple[str, ...]:
+        return (*SUMS, *self.block_memory) if self.gathers else ()
+
+    def check(self, learners: int) -> None:
+        super().check(learners)
+        if self.quorum is not None and self.quorum > learners:
+            raise UserError(f"{self.name}.quorum is {self.quorum:g} with {learners} learners: give as many at most.")
+
+    def terms(self, learners: int) -> Quorum:
+        """The terms of a gathering of so many learners."""
+        quorum = learners if self.quorum is None else self.quorum
+        needed = math.ceil(quorum * learners - 1e-9) if quorum < 1 else int(quorum)
+        return Quorum(needed, self.grace, self.spread, self.late == "drop", self.guard)
+
+    def learn(self, me: Me) -> Coroutine[Effect[Any], Any, None]:
+        return self._gather_blocks(me) if self.gathers else super().learn(me)
+
+    async def _gather_blocks(self, me: Me) -> None:
+        """The loop, with gatherings in the place of means."""
+        opening = partial(_open, _AtCentre(self, me))
+        await Exchange(me.centre, opening, (me.memory[BASE],), theirs=self.centre_memory)
+        steps, frames, loss = 0, 0.0, 0.0
+        while batch := await Draw():
+            gradient = await Grad(me.snapshot(), batch)
+            me.step(gradient)
+            steps, frames, loss = steps + 1, frames + gradient.weight, loss + gradient.statistics.loss
+            if steps == self.period:
+                await self._gather(me, frames, loss)
+                steps, frames, loss = 0, 0.0, 0.0
+        await self._gather(me, frames, loss, last=True)
+
+    async def _gather(self, me: Me, frames: float, loss: float, last: bool = False) -> None:
+        base, sums = me.memory[BASE], SUMS
+        give = Exchange(me.centre, partial(give_, weight=frames), (base,), theirs=sums) if frames else None
+        close = Exchange(me.centre, partial(_close, _AtCentre(self, me), last), theirs=self.centre_memory)
+        norm = float(vector_norm(me.x - base)) if self.guard is not None else 0.0
+        await Gather(self.terms(me.learners), give, close, last, norm, loss / frames if frames else 0.0)
+        await Fetch(me.centre, base)
+        me.replace(base)
+        if me.learners > 1 and self.local_momentum == "reset":
+            me.reset_momentum()
+
+
+class _AtCentre:
+    """A learner as a strategy's blocks see it, where its row is the centre, and its memory beside that: a chunk of
+    them, (C,) each. Outer steps are elementwise, so they may be taken chunk by chunk."""
+
+    def __init__(self, strategy: Quorate, me: Me) -> None:
+        self.strategy, self._me = strategy, me
+        self.rank, self.learners, self.minibatches_a_round = me.rank, me.learners, me.minibatches_a_round
+        self.learning_rate, self.share_after_reset = me.learning_rate, me.share_after_reset
+
+    def at(self, centre: Tensor, memory: tuple[Tensor, ...]) -> Any:
+        """This chunk, from now on."""
+        self.x, self.memory = centre, dict(zip(self.strategy.block_memory, memory, strict=True))
+        self.steps = 1 if memory and bool(memory[0].any()) else 0  # vectors beside the centre are zero at the start
+        return self
+
+    def replace(self, vector: Tensor) -> None:
+        """Go on from `vector` (C,)."""
+        self.x.copy_(vector)
+
+
+def _open(at: _AtCentre, mine: Tensor, theirs: Tensor, base: Tensor, *beside: Tensor) -> None:
+    """A segment begins: `mine` and `base` are the model to go on from, and so is the centre, `theirs`. Every learner
+    does so, and the first time and the last are the same."""
+    at.strategy.start(at.at(theirs, beside[len(SUMS) :]))
+    base.copy_(theirs)
+    mine.copy_(theirs)
+
+
+def _close(at: _AtCentre, last: bool, mine: Tensor, theirs: Tensor, *beside: Tensor) -> None:
+    """A gathering closes: the strategy's outer step on the mean of those who came. With nothing given nothing is
+    done. After the `last` of a segment the centre is the model to evaluate."""
+    gathered, weights, *memory = beside
+    here = at.at(theirs, tuple(memory))
+    mean = gathered_mean(theirs, gathered, weights)
+    if mean is not None:
+        if not here.steps:
+            at.strategy.start(here)
+        at.strategy.end_block(here, mean)
+    if last:
+        at.strategy.finish(here)

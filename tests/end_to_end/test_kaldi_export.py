@@ -1,0 +1,130 @@
+"""A packed model as Kaldi reads it: its graph finds the same words, by paths that Kaldi can follow; so does vosk."""
+
+import json
+import re
+from pathlib import Path
+
+import kaldifst
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile
+
+from roundelay.cli import main
+from roundelay.core.files import read_json
+from roundelay.packed.model import Model, load_model
+from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.hmm.formats.kaldi_model import read_transition_model, read_tree
+from roundelay.speech.prepared import load_corpus
+from roundelay.speech.search.beam import search
+from support.nnet3 import AcousticModel, read_model
+
+Float32 = npt.NDArray[np.float32]
+QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> Path:
+    """The folder for Kaldi of a packed run; the model lies beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "recipe.yaml", "--exp", "exp/kaldi/run", *QUICK]) == 0
+        assert main(["pack", "exp/kaldi/run", "--out", "exp/kaldi/model"]) == 0
+        assert main(["export", "kaldi", "exp/kaldi/model", "--out", "exp/kaldi/out"]) == 0
+    return folder / "exp/kaldi/out"
+
+
+def scores_and_words(model: Model, folder: Path) -> dict[str, tuple[Float32, tuple[str, ...]]]:
+    """Log-likelihoods of every test utterance, normalised by its speaker, and the words of the model."""
+    corpus, found = load_corpus(folder / "data"), {}
+    for speaker in sorted({u.speaker for u in corpus.splits["test"]}):
+        some = [u for u in corpus.splits["test"] if u.speaker == speaker]
+        features = [model.features(read_audio(u, corpus.folder)) for u in some]
+        known = model.statistics(features, exact=True)
+        for utterance, one in zip(some, features, strict=True):
+            scores = model.scores(one, known)
+            found[utterance.id] = scores, model.words(scores, times=False).words
+    return found
+
+
+def spoken(path: list[int], kaldi: AcousticModel) -> list[int]:
+    """The phones of a path of transition-ids; each id must be one that may follow the one before."""
+    phones: list[int] = []
+    for before, now in zip([0, *path], path, strict=False):
+        (phone, state, _), loops = kaldi.triples[(now - 1) // 2], now % 2 == 1
+        if loops:  # of the two ways out of a state the loop is the first
+            assert before in (now, now + 1), "a loop repeats the state that was entered"
+        elif state:
+            assert kaldi.triples[(before - 1) // 2][:2] == (phone, state - 1)
+        else:
+            assert before == 0 or kaldi.triples[(before - 1) // 2][1] == 2, "the phone before is at its end"
+            phones.append(phone)
+    return phones
+
+
+def test_the_graph_finds_the_words_by_paths_that_spell_them(folder: Path, written: Path) -> None:
+    model, kaldi = load_model(written.parent / "model"), read_model(written / "final.mdl")
+    assert read_transition_model(written / "final.mdl").tuples == tuple((*one, one[2]) for one in kaldi.triples)
+    pdf = np.repeat([one[2] for one in kaldi.triples], 2)  # of each transition-id
+    graph = kaldifst.StdConstFst.read(str(written / "graph/HCLG.fst"))
+    names = [line.split()[0] for line in (written / "graph/words.txt").read_text().splitlines()]
+    phones = [line.split()[0] for line in (written / "graph/phones.txt").read_text().splitlines()]
+    told = dict(re.findall(r"--(.*)=(.*)", (written / "conf/decode.conf").read_text()))
+    beams = float(told["beam"]), int(told["max-active"])
+    said = 0
+    for scores, words in scores_and_words(model, folder).values():
+        found = search(graph, float(told["acoustic-scale"]) * scores[:, pdf], *beams)
+        assert found is not None
+        path, numbers, *_ = found
+        assert tuple(names[number] for number in numbers) == words
+        of_path = [phones[phone] for phone in spoken(path, kaldi)]
+        assert tuple(phone for phone in of_path if phone != "SIL") in spellings(model, words)
+        said += len(words)
+    assert said > 10
+
+
+def spellings(model: Model, words: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """All pronunciations of a sentence."""
+    found: set[tuple[str, ...]] = {()}
+    for word in words:
+        found = {(*before, *said) for before in found for said in model.lexicon.pronunciations[word]}
+    return found
+
+
+def test_files_belong_together(written: Path) -> None:
+    kaldi, about = read_model(written / "final.mdl"), read_json(written / "about.json")
+    tree = read_tree(written / "tree")
+    assert (tree.width, tree.centre) == (3, 1)
+    assert about["pdfs"] == len(kaldi.priors) == int((written / "graph/num_pdfs").read_text())
+    assert kaldi.priors.sum() == pytest.approx(1.0, abs=1e-4)
+    assert about["live"]
+    assert (written / "cmvn_opts").read_text() == "--norm-means=true --norm-vars=true\n"
+    own, graph = ((written / name).read_text().splitlines() for name in ("phones.txt", "graph/phones.txt"))
+    assert graph[: len(own)] == own
+    assert graph[len(own)].startswith("#0 ")
+    live = read_model(written / "am/final.mdl")
+    assert live.triples == kaldi.triples
+    np.testing.assert_array_equal(live.priors, kaldi.priors)
+
+
+def test_vosk_finds_the_words(folder: Path, written: Path) -> None:
+    """Kaldi's own reader, features and decoder, as vosk has them."""
+    vosk = pytest.importorskip("vosk", reason="pip install vosk: 7 MB with Kaldi in them, which only this test takes")
+    vosk.SetLogLevel(-1)
+    recogniser = vosk.Model(str(written))
+    same = []
+    for name, (_, words) in scores_and_words(load_model(written.parent / "model"), folder).items():
+        samples, rate = soundfile.read(folder / "source/wav" / f"{name}.wav", dtype="int16")
+        heard = vosk.KaldiRecognizer(recogniser, rate)
+        heard.AcceptWaveform(samples.tobytes())
+        same.append(tuple(json.loads(heard.FinalResult())["text"].split()) == words)
+    assert np.mean(same) > 0.8  # it normalises by what it has heard so far
+
+
+def test_runs_and_other_units_are_refused(folder: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["export", "kaldi", str(written.parent / "run"), "--out", str(written.parent / "none")]
+    assert main(export) == 2
+    assert "not a packed model. Pack it first: roundelay pack" in capsys.readouterr().err
+    assert main(["export", "kaldi", str(written.parent / "model"), "--features", *export[3:]]) == 2
+    assert "takes a model, which has no --split and no --features" in capsys.readouterr().err
+    assert not (written.parent / "none").exists()

@@ -1,0 +1,141 @@
+"""Networks in Kaldi's terms: read by an independent reader, their log-likelihoods are those that `decode` searches."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
+from roundelay.exporting.kaldi.features import global_statistics
+from roundelay.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of
+from roundelay.exporting.kaldi.nnet3 import Network
+from roundelay.exporting.kaldi.writing import save_model
+from roundelay.exporting.utterance import utterance_scores
+from roundelay.speech.features.store import StoredPart
+from roundelay.speech.hmm.formats.kaldi_model import read_transition_model
+from roundelay.speech.hmm.formats.to_kaldi import export_transition_model
+from roundelay.speech.hmm.tree import untied
+from roundelay.speech.models.dnn import DnnConfig
+from roundelay.speech.models.network import AcousticNetwork
+from roundelay.speech.trained import AcousticModel
+from support.nnet3 import Computation, read_model
+from support.toy_models import tiny
+
+FRAMES = 24
+
+
+def with_large_parameters(network: AcousticNetwork) -> AcousticModel:
+    """Parameters and scales that show in every column; a prior of its own."""
+    rng = stream(0, "kaldi")
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(0, 0.3, parameter.shape)))
+        network.frontend.scale.copy_(torch.from_numpy(rng.uniform(0.5, 2.0, network.frontend.scale.shape)))
+    prior = np.log(rng.dirichlet(np.ones(network.columns)))
+    return AcousticModel(network.eval(), prior.astype(np.float32))
+
+
+def through_file(path: Path, models: dict[str, AcousticModel], weights: tuple[float, ...], scale: Any) -> Any:
+    """The networks, summed by weights, written and read by the independent reader."""
+    network = Network()
+    network.takes(INPUT, len(scale))
+    seen = Seen(scale, max(reach_of(model.module) for model in models.values()))
+    names = [add_scores(network, model.module, seen, f"{name}.", name) for name, model in models.items()]
+    scaled = [f"Scale({weight!r}, {name})" for weight, name in zip(weights, names, strict=True)]
+    network.gives(f"Sum({', '.join(scaled)})" if len(scaled) > 1 else names[0])
+    prior = np.sum([weight * model.prior for weight, model in zip(weights, models.values(), strict=True)], 0)
+    save_model(path, export_transition_model(untied(("SIL", "A", "B"))), network, prior)
+    return read_model(path)
+
+
+def features_of(width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features (FRAMES, F), and a speaker's mean and standard deviation."""
+    rng = stream(1, "kaldi")
+    made = rng.normal(2, 3, (FRAMES, width)), rng.normal(2, 1, width), rng.uniform(0.5, 4.0, width)
+    features, mean, std = (torch.from_numpy(one.astype(np.float32)) for one in made)
+    return features, mean, std
+
+
+@pytest.mark.parametrize("name", ["dnn", "blstm", "tdnnf"])
+def test_a_network_in_kaldis_terms_has_the_same_log_likelihoods(name: str, tmp_path: Path, one_thread: None) -> None:
+    model = with_large_parameters(tiny(name))
+    features, mean, std = features_of(model.module.frontend.scale.shape[1])
+    with torch.inference_mode():
+        expected = utterance_scores(model, name)(features, mean, std).numpy()
+    read = through_file(tmp_path / "final.mdl", {name: model}, (1.0,), np.ones(len(mean)))
+    found = Computation(read, ((features - mean) / std).numpy()).scores()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_parts_without_neighbours_or_deltas_are_where_they_were(tmp_path: Path, one_thread: None) -> None:
+    parts = [StoredPart("fbank", 4, 1), StoredPart("one", 2, 0, "none", False)]
+    model = with_large_parameters(DnnConfig(layers=2, width=8, context=2).network(parts, 9))
+    features, mean, std = features_of(6)
+    with torch.inference_mode():
+        expected = utterance_scores(model, "dnn")(features, mean, std).numpy()
+    read = through_file(tmp_path / "final.mdl", {"dnn": model}, (1.0,), np.ones(6))
+    found = Computation(read, ((features - mean) / std).numpy()).scores()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_combination_is_one_network_of_the_weighted_sum(tmp_path: Path, one_thread: None) -> None:
+    """Of a network that sees five frames on each side, and one of whole utterances, for which two are enough."""
+    models = {name: with_large_parameters(tiny(name)) for name in ("dnn", "blstm")}
+    assert [reach_of(model.module) for model in models.values()] == [5, 2]
+    features, mean, std = features_of(models["dnn"].module.frontend.scale.shape[1])
+    with torch.inference_mode():
+        parts = [utterance_scores(model, name)(features, mean, std).numpy() for name, model in models.items()]
+    expected = 0.25 * parts[0] + 0.75 * parts[1]
+    read = through_file(tmp_path / "final.mdl", models, (0.25, 0.75), np.ones(len(mean)))
+    found = Computation(read, ((features - mean) / std).numpy()).scores()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_features_that_are_centred_only_are_divided_by_the_first_layer(tmp_path: Path, one_thread: None) -> None:
+    model = with_large_parameters(tiny("dnn"))
+    features, mean, std = features_of(model.module.frontend.scale.shape[1])
+    with torch.inference_mode():
+        expected = utterance_scores(model, "dnn")(features, mean, std).numpy()
+    read = through_file(tmp_path / "final.mdl", {"dnn": model}, (1.0,), 1 / std.double().numpy())
+    found = Computation(read, (features - mean).numpy()).scores()
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("cldnn", "a cldnn has layers"), ("conformer", "a conformer has layers")]
+)
+def test_what_nnet3_cannot_say_is_refused_by_name(name: str, problem: str) -> None:
+    with pytest.raises(UserError, match=f"exp/one: {problem}"):
+        add_scores(Network(), tiny(name), Seen(np.ones(3), 5), "", "exp/one")
+
+
+def test_silence_of_five_states_has_all_ways_through_it(tmp_path: Path) -> None:
+    """Kaldi checks that the probabilities of the ways out of a state sum to one."""
+    model = export_transition_model(untied(("SIL", "A"), 5))
+    first = model.topology[1]
+    assert [[to for to, _ in state.transitions] for state in first] == [
+        [0, 1, 2, 3],
+        [1, 2, 3, 4],
+        [2, 3, 4],
+        [3, 4],
+        [4, 5],
+        [],
+    ]
+    assert [[to for to, _ in state.transitions] for state in model.topology[2]] == [[0, 1], [1, 2], [2, 3], []]
+    sums = np.bincount(model.transition_states[1:], np.exp(model.log_probs[1:]))
+    np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
+    path = tmp_path / "final.mdl"
+    save_model(path, model, Network(), np.zeros(1))
+    assert list(read_transition_model(path).tuples) == [(*one, one[2]) for one in read_model(path).triples]
+
+
+def test_global_statistics_have_mean_and_variance_of_the_average_speaker() -> None:
+    text = global_statistics([2.0, -1.0], [3.0, 0.5])
+    rows = np.array([line.split() for line in text.strip().strip("[]").strip().split("\n")], float)
+    assert rows.shape == (2, 3)
+    mean = rows[0, :2] / rows[0, 2]
+    np.testing.assert_allclose(mean, [2.0, -1.0])
+    np.testing.assert_allclose(rows[1, :2] / rows[0, 2] - mean**2, [9.0, 0.25])
