@@ -53,6 +53,15 @@ def test_the_page_plays_what_was_said(prepared: Path, tmp_path: Path) -> None:
     assert 'style="left:20.00%;width:40.00%">NO</span>' in text  # 0.1 to 0.3 s of 0.5 s
 
 
+def test_a_run_that_was_not_decoded_is_named(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = decoded(tmp_path, prepared)
+    (run / "decode" / "test" / UTTERANCES_FILE).unlink()
+    assert main(["report", str(run), "--audio", "--out", str(tmp_path / "report.html")]) == 0
+    assert "`roundelay decode" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_corpus_that_moved_is_named_and_found(prepared: Path, tmp_path: Path) -> None:
     run = decoded(tmp_path, tmp_path / "gone")
     with pytest.raises(UserError, match="--corpus DIR"):

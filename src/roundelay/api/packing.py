@@ -51,6 +51,7 @@ class Judged(TypedDict, total=False):
     source: Path | str
     workers: int
     ignore_case: bool
+    clean_transcripts: bool
     times: bool
 
 
@@ -149,8 +150,8 @@ def evaluate(
         model: the folder of one, or what `load_model` gave.
         data: a prepared corpus, a Kaldi data directory or a folder of recordings.
         out: where words and scores go; None: nowhere.
-        options: `splits`, `workers`, `ignore_case`, `times` (False saves half of the time) and so on, as on the command
-            line.
+        options: `splits`, `workers`, `ignore_case`, `clean_transcripts`, `times` (False saves half of the time) and so
+            on, as on the command line.
 
     Returns:
         For each split its word errors, also by group and speaker.
@@ -165,6 +166,7 @@ def evaluate(
         options.get("workers", 0),
         options.get("ignore_case", False),
         options.get("times", True),
+        options.get("clean_transcripts", False),
     )
     bar, source = progress or Bar(), options.get("source")
     with tempfile.TemporaryDirectory() as converted:

@@ -8,6 +8,7 @@ from roundelay.commands.arguments import count, counts, non_negative, positive, 
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
+from roundelay.core.records import UTTERANCES_FILE
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console, print_table
 
@@ -183,6 +184,11 @@ def _report(options: argparse.Namespace) -> None:
         raise UserError("--corpus says where audio is; it needs --audio.")
     listen = listener(options.exp, options.corpus) if options.audio else None
     page = write_report(options.exp, options.out, options.target_loss, listen=listen)
+    for run in options.exp if options.audio else ():
+        if not any(run.glob(f"decode/*/{UTTERANCES_FILE}")):
+            complain(
+                f"{run}: no decoded utterances, so nothing to listen to. `roundelay decode {run}` leaves them there."
+            )
     console.print(f"page written to {page}", markup=False)
 
 

@@ -71,6 +71,11 @@ def add(command: Command) -> None:
     sub.add_argument("--out", type=Path, metavar="DIR", help="where words and scores go (default: only printed)")
     sub.add_argument("--workers", type=whole, default=0, help="processes (default: 0, one a core)")
     sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
+    sub.add_argument(
+        "--clean-transcripts",
+        action="store_true",
+        help="spell transcripts as the model's words are, in their case and without punctuation",
+    )
     sub.add_argument("--no-times", action="store_true", help="no times and confidences, which take as long again")
     sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
 
@@ -106,6 +111,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     how: Judged = {"splits": options.split, "workers": options.workers, "ignore_case": options.ignore_case}
     if options.source is not None:
         how["source"] = options.source
+    how["clean_transcripts"] = options.clean_transcripts
     how["times"] = not options.no_times
     _show_evaluated(options, evaluate(options.model, options.data, options.out, **how))
 
@@ -130,3 +136,5 @@ def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]")
             )
         if found.other_case:
             console.print(f"  {found.other_case:,} of them are, in another case: --ignore-case", markup=False)
+        if found.punctuated:
+            console.print(f"  {found.punctuated:,} are, without punctuation: --clean-transcripts", markup=False)

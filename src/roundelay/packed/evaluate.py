@@ -17,6 +17,7 @@ from roundelay.packed.model import Model, Transcript
 from roundelay.packed.speech_data import SpeechData
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.lexicon.lexicon import NearWords, bare
 from roundelay.speech.prepared import has_words
 from roundelay.speech.scoring.alignment.groups import GENDERS, Group, by_gender, by_speaker
 from roundelay.speech.scoring.formats.ctm import write_ctm
@@ -41,12 +42,15 @@ class Evaluating:
         workers: processes; 0: one a core.
         ignore_case: whether words that differ by upper and lower case alone are the same.
         times: whether to give words times and confidences, which takes as long as the search again.
+        clean_transcripts: whether transcripts are spelled as the model's words are, in their case and without
+            punctuation.
     """
 
     out: Path | None = None
     workers: int = 0
     ignore_case: bool = False
     times: bool = True
+    clean_transcripts: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Evaluated:
         speakers: score of each.
         unknown: reference words that the model does not know.
         other_case: those of them that it knows in another case.
+        punctuated: those of them that it knows without punctuation at their ends, in whatever case.
     """
 
     split: str
@@ -68,6 +73,7 @@ class Evaluated:
     speakers: Mapping[str, Score]
     unknown: int
     other_case: int
+    punctuated: int = 0
 
 
 def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:
@@ -124,9 +130,16 @@ def _scored(
 ) -> Evaluated:
     said = {u.id: u.words for u in utterances}
     heard = {name: list(transcript.words) for name, transcript in found.items()}
-    if options.ignore_case:
+    near = NearWords(model.lexicon)
+    if options.ignore_case or options.clean_transcripts:
         folded = {word.casefold(): word for word in model.lexicon.words}
-        said = {name: [folded.get(word.casefold(), word) for word in words] for name, words in said.items()}
+
+        def spelled(word: str) -> str:
+            if options.clean_transcripts:
+                return word if word in model.lexicon else near.get(word) or near.in_case(bare(word))
+            return folded.get(word.casefold(), word)
+
+        said = {name: [*filter(None, map(spelled, words))] for name, words in said.items()}
         utterances = [replace(u, text=" ".join(said[u.id])) for u in utterances]
     result = score(said, heard)
     unknown = [word for words in said.values() for word in words if word not in model.lexicon]
@@ -141,6 +154,7 @@ def _scored(
         speakers,
         len(unknown),
         sum(word.casefold() in folds for word in unknown),
+        sum(word.casefold() not in folds and near.get(word) is not None for word in unknown),
     )
     if options.out is not None:
         folder = options.out / split
