@@ -158,7 +158,7 @@ def _torchft(
     parts: dict[str, Any] = {"network": plain.network, "optimizer": optimizer}
     if name == "torchft-diloco":
         parts["outer"] = torch.optim.SGD(plain.network.parameters(), lr=rate, momentum=0.9, nesterov=True)
-    manager, store = _manager(place, parts)
+    manager, store = torchft_manager(place, parts)
     with ExitStack() as stack:
         if name == "torchft-diloco":
             stack.enter_context(DiLoCo(manager, [plain.network], optimizer, parts["outer"], sync_every=period))
@@ -173,8 +173,16 @@ def _torchft(
     return Joined(plain.network, step, optimizer.zero_grad)
 
 
-def _manager(place: Place, parts: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A manager of torchft for `parts`, everything with a state, and its store, which must live as long."""
+def torchft_manager(
+    place: Place, parts: Mapping[str, Any], least: int = 2, timeout: timedelta = PATIENT, init_sync: bool = False
+) -> tuple[Any, Any]:
+    """A manager of torchft for `parts`, everything with a state, and its store, which must live as long.
+
+    Args:
+        least: replicas without which nothing goes on.
+        timeout: of all that replicas wait for.
+        init_sync: replicas do not begin with the same weights, so the first that lives gives its own.
+    """
     from torch.distributed import TCPStore
     from torchft.manager import Manager
     from torchft.process_group import ProcessGroupGloo
@@ -187,8 +195,8 @@ def _manager(place: Place, parts: Mapping[str, Any]) -> tuple[Any, Any]:
 
     store = TCPStore(place.address, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=PATIENT),
-        min_replica_size=2,
+        pg=ProcessGroupGloo(timeout=timeout),
+        min_replica_size=least,
         use_async_quorum=False,
         load_state_dict=load,
         state_dict=lambda: {key: part.state_dict() for key, part in parts.items()},
@@ -199,10 +207,10 @@ def _manager(place: Place, parts: Mapping[str, Any]) -> tuple[Any, Any]:
         world_size=1,
         lighthouse_addr=f"http://{place.addresses[0]}:{LIGHTHOUSE}",
         hostname=place.address,
-        timeout=PATIENT,
-        quorum_timeout=PATIENT,
-        connect_timeout=PATIENT,
-        init_sync=False,  # both begin with the same weights
+        timeout=timeout,
+        quorum_timeout=timeout,
+        connect_timeout=timeout,
+        init_sync=init_sync,
     )
     return manager, store
 

@@ -39,7 +39,7 @@ def hosts(rank: int) -> World:
 
 
 def test_hosts_come_to_the_same_from_the_facts_given(caplog: pytest.LogCaptureFixture) -> None:
-    facts = {"seconds": 1e-3, "link": "1mbit"}
+    facts: dict[str, Any] = {"seconds": 1e-3, "link": "1mbit"}
     with caplog.at_level(logging.WARNING):
         first, second = (choose(hosts(rank), **facts) for rank in (0, 1))
     assert first == second

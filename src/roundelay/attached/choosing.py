@@ -185,7 +185,11 @@ def probed(probe: Callable[[], object], learners: int, module: nn.Module) -> flo
         p.grad = None
     try:
         with torch.random.fork_rng():
-            return seconds_of(lambda _: probe(), learners)
+
+            def step(_: int) -> None:
+                probe()
+
+            return seconds_of(step, learners)
     finally:
         for p, gradient in gradients:
             p.grad = gradient
