@@ -143,7 +143,7 @@ def test_silence_of_five_states_has_all_ways_through_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("context", [2, 3])
 def test_a_tree_may_ask_for_the_phone_itself(context: int) -> None:
     """Phones that share a root are told apart by a question about their own place in the word."""
-    nodes = (
+    nodes: tuple[Split | Leaf, ...] = (
         Split(OWN, frozenset({2}), 1, 2),  # the first state of phones 2 and 3
         Split(LEFT, frozenset({0, 1}), 3, 4),
         Split(RIGHT, frozenset({3}), 5, 6) if context == 3 else Split(LEFT, frozenset({3}), 5, 6),
