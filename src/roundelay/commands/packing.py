@@ -46,7 +46,10 @@ def add(command: Command) -> None:
         help="of a packed model: add these words, one a line, with their phones behind them if no dictionary has them",
     )
     sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
-    sub = command("evaluate", _evaluate, "recognise new speech with a packed model, and score it")
+    _add_evaluate(command("evaluate", _evaluate, "recognise new speech with a packed model, and score it"))
+
+
+def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", type=Path, help="the folder that `roundelay pack` made")
     sub.add_argument(
         "--data",
