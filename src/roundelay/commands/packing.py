@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 def add(command: Command) -> None:
     """Their options."""
-    _add_pack(command)
-    _add_evaluate(command)
-
-
-def _add_pack(command: Command) -> None:
     sub = command("pack", _pack, "put trained models and all they need to recognise into one folder")
     sub.add_argument(
         "exp",
@@ -51,10 +46,10 @@ def _add_pack(command: Command) -> None:
         help="of a packed model: add these words, one a line, with their phones behind them if no dictionary has them",
     )
     sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
+    _add_evaluate(command("evaluate", _evaluate, "recognise new speech with a packed model, and score it"))
 
 
-def _add_evaluate(command: Command) -> None:
-    sub = command("evaluate", _evaluate, "recognise new speech with a packed model, and score it")
+def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", type=Path, help="the folder that `roundelay pack` made")
     sub.add_argument(
         "--data",
