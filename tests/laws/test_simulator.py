@@ -397,17 +397,3 @@ def test_stragglers_of_the_cluster_and_of_the_run_add_up() -> None:
     work = Cluster(make_strategy("ssgd"), NOTHING, Sgd(), 2, 1, (Straggler(1, 3.0),))
     outcome = SimRuntime(work, CostModel(cluster=virtual)).segment(plan(10, 2))
     assert outcome.virtual_seconds == pytest.approx(10 * 0.6)
-
-
-@pytest.mark.parametrize(("idle", "slow"), [(0.2, 2), (0.6, 1)])
-def test_a_mean_of_models_takes_longer_after_a_pause_as_the_link_says(idle: float, slow: int) -> None:
-    """Blocks of four steps of 0.1 s: links rest for 0.4 s. On paper."""
-    between = VirtualLink(bandwidth=100.0, restart=1.5, idle=idle)
-    two = VirtualCluster(
-        nodes=(Node(count=2),), compute=Compute(seconds=0.1), links=VirtualLinks(between=between), model_bytes=10
-    )
-    means = 0.1 * (5 * 1.5 if slow == 2 else 1.5 + 4)  # the first one finds connections that have carried nothing
-    assert seconds("bsp,period=4", two) == pytest.approx(20 * 0.1 + means)
-    assert seconds("ssgd", two) == pytest.approx(20 * 0.2)  # means of gradients go while these are computed
-    one = replace(two, nodes=(Node(2),))
-    assert seconds("bsp,period=4", one) == seconds("bsp,period=4", replace(one, links=VirtualLinks()))
