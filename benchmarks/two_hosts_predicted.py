@@ -12,7 +12,8 @@ PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 UNSHAPED = "unshaped"
 ATTACHED = 1e-3, 6e-10
-"""Seconds that an attached step takes beside the loop's own, and a parameter of it (benchmarks/attach.py)."""
+"""Seconds that an attached step takes beside the loop's own, and those of each parameter: a rough estimate, made when
+the row of `adpsgd` at 100 Mbit/s was known."""
 LIKE = {
     "ddp": "ssgd",
     "decent-dp": "dpsgd:ring",

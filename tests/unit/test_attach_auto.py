@@ -57,7 +57,7 @@ def test_hosts_without_these_facts_are_refused() -> None:
 
 
 def test_the_first_learner_of_a_host_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others would have chosen otherwise by themselves, of a step that takes another time."""
+    """The others would have said something else by themselves, of a step that takes another time."""
     monkeypatch.setattr(choosing, "_chosen", itertools.repeat(1))  # both are in one process
     secret = secrets.token_bytes(16)
     worlds = [World(rank, 2, "127.0.0.1", 1, secret=secret) for rank in (0, 1)]

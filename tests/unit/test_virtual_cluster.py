@@ -1,6 +1,7 @@
 """Virtual clusters: what is read, what is refused by name, and what things cost on paper."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ from roundelay.runtime.sim.cluster import (
     measured,
 )
 from roundelay.runtime.sim.cost import CostModel, Prices
+from roundelay.simulation.timing import time_strategy
+from roundelay.strategies import make_strategy
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "clusters").glob("*.yaml"))
 FAST, SLOW = VirtualLink(1e-6, 10e9), VirtualLink(1e-4, 1e9)
@@ -342,3 +345,23 @@ def test_measured_means_are_met_and_joined_by_lines() -> None:
 def test_the_cost_section_may_hold_a_whole_cluster() -> None:
     cost = build(CostModel, {"cluster": {"nodes": [{"learners": 3}], "exchange": 0.5}})
     assert prices(cost.virtual(3)).reach_ns(0, 2) == 500_000_000
+
+
+def trained_seconds(strategy: str, cluster: VirtualCluster) -> float:
+    """Of 20 rounds."""
+    return time_strategy(make_strategy(strategy), cluster, 1, 20).seconds
+
+
+@pytest.mark.parametrize(("idle", "slow"), [(0.2, 2), (0.6, 1)])
+def test_a_mean_of_models_takes_longer_after_a_pause_as_the_link_says(idle: float, slow: int) -> None:
+    """Blocks of four steps of 0.1 s: links rest for 0.4 s. On paper."""
+    between = VirtualLink(bandwidth=100.0, restart=1.5, idle=idle)
+    two = VirtualCluster(
+        nodes=(Node(count=2),), compute=Compute(seconds=0.1), links=VirtualLinks(between=between), model_bytes=10
+    )
+    means = 0.1 * (5 * 1.5 if slow == 2 else 1.5 + 4)  # the first one finds connections that have carried nothing
+    assert trained_seconds("bsp,period=4", two) == pytest.approx(20 * 0.1 + means)
+    assert trained_seconds("ssgd", two) == pytest.approx(20 * 0.2)  # means of gradients go while these are computed
+    one = replace(two, nodes=(Node(2),))
+    links = VirtualLinks()
+    assert trained_seconds("bsp,period=4", one) == trained_seconds("bsp,period=4", replace(one, links=links))
