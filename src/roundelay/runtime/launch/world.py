@@ -118,7 +118,7 @@ class _Variables:
         return "" if self.prefix else " ".join(self.environment[name] for name in names if name in self.environment)
 
     def rank_and_learners(self) -> tuple[int, int, int]:
-        """The rank, the learners that there may ever be, and how many of them begin.
+        """The rank, the learners that there may ever be, and how many of them begin; 0: all.
 
         Raises:
             UserError: there is no such rank.
@@ -135,7 +135,7 @@ class _Variables:
                 f"{self.name('RANK')} is {rank} and {self.name(among) if not places else PLACES} is {learners}: ranks "
                 f"go from 0 to {among} - 1."
             )
-        return rank, learners, begin
+        return rank, learners, begin if places else 0
 
     def job_key(self) -> bytes:
         """The key that `roundelay launch` has made; empty if it has not."""
