@@ -11,7 +11,7 @@ import torch
 from roundelay.strategies import STRATEGIES
 from support import attached_laws, attached_resuming
 from support.attached_hosts import run_hosts
-from support.attached_laws import LEARNERS, OPTIMIZERS, SIZES, STEPS, alone, close, mlp
+from support.attached_laws import LEARNERS, OPTIMIZERS, QUORATE, SIZES, STEPS, alone, close, mlp
 from support.launched import reports, run_learners
 
 GPU = pytest.param(
@@ -60,9 +60,10 @@ def test_a_forward_without_a_step_is_no_step(found: Found) -> None:
     assert found["forward without step"][0]["values"] == found["ssgd SGD momentum"][0]["values"]
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "sgd"])
+@pytest.mark.parametrize("name", [*(name for name in STRATEGIES if name != "sgd"), QUORATE])
 def test_every_strategy_runs_and_learners_agree(found: Found, name: str, request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["found"] == "hosts" and STRATEGIES[name].traits.one_host:
+    kept_here = name == QUORATE or STRATEGIES[name].traits.one_host
+    if request.node.callspec.params["found"] == "hosts" and kept_here:
         assert f"every {name}" not in found
         pytest.skip("for learners of one host")
     law = found[f"every {name}"]
@@ -72,7 +73,7 @@ def test_every_strategy_runs_and_learners_agree(found: Found, name: str, request
     assert torch.tensor(law[0]["values"]).isfinite().all()
     assert start != law[0]["between"] != law[0]["values"]
     one_host = request.node.callspec.params["found"] != "hosts"  # else each is a node of hadpsgd's
-    together = STRATEGIES[name].traits.synchronous or (name == "hadpsgd" and one_host)
+    together = (name != QUORATE and STRATEGIES[name].traits.synchronous) or (name == "hadpsgd" and one_host)
     steps = [2 * max(STEPS)] * LEARNERS if together else [2 * own for own in STEPS]
     assert law[0]["steps"] == law[1]["steps"] == steps
 
@@ -163,13 +164,11 @@ def test_the_minibatches_here_are_uneven() -> None:
     assert len(set(STEPS)) == len(set(SIZES)) == LEARNERS
 
 
-@pytest.mark.parametrize("name", ["bmuf", "bmuf-fairseq", "slowmo", "diloco", "bmuf,quorum=2"])
+@pytest.mark.parametrize("name", ["bmuf", "bmuf-fairseq", "slowmo", "diloco"])
 def test_with_a_minibatch_each_block_momentum_moves_as_far_as_one_learner_on_all_minibatches(
     found: Found, name: str
 ) -> None:
     """Forty steps of each of two learners are eighty of one, local momentum and its reset included."""
-    if "quorum" in name and f"block momentum {name}" not in found:
-        pytest.skip("on one host")
     assert found[f"block momentum {name}"][0]["steps"] == pytest.approx(80, rel=0.05)
     assert found["block momentum bsp"][0]["steps"] == pytest.approx(40, rel=1e-3), "the mean moves as one of them"
 
@@ -182,7 +181,7 @@ def test_two_hosts_are_one_bit_for_bit() -> None:
     """The bits are equal where they do not depend on timing. The last test here: both have run by now."""
     one, two = run("here"), run("hosts")
     here = {f"every {name}" for name, strategy in STRATEGIES.items() if strategy.traits.one_host}
-    here |= {"block momentum bmuf,quorum=2"}
+    here |= {f"every {QUORATE}"}
     here |= {f"resumed {name}" for name in attached_resuming.SYNCHRONOUS if name not in attached_resuming.SOME}
     assert set(one) - set(two) == here
     timed = [name for name, strategy in STRATEGIES.items() if not strategy.traits.synchronous]

@@ -32,6 +32,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD clipped": {"lr": 0.1},
 }
 
+QUORATE = "bsp,period=2,quorum=2"
+"""Model averaging that goes on with those who came; one host."""
+
 
 def mlp(seed: int = 0, norm: bool = False) -> nn.Module:
     torch.manual_seed(seed)
@@ -120,8 +123,9 @@ def same_as_one(strategy: str, optimizer: str, micro: bool = False, **options: A
 
 def every_strategy(unchanged: bool = False) -> None:
     """Uneven data, two segments, a consensus between and another at the end."""
-    for name, strategy in STRATEGIES.items():
-        if name == "sgd" or (strategy.traits.one_host and sys.argv[1:] == ["hosts"]):
+    for name in (*STRATEGIES, QUORATE):
+        one_host = name == QUORATE or STRATEGIES[name].traits.one_host
+        if name == "sgd" or (one_host and sys.argv[1:] == ["hosts"]):
             continue
         model = mlp(norm=True)
         with attached(model, "SGD momentum", name) as session:
@@ -214,8 +218,7 @@ def going_on() -> None:
 
 def block_momentum() -> None:
     """A gradient that is always the same: how far learners with a minibatch each go, once momentum is there."""
-    of_one_host = () if sys.argv[1:] == ["hosts"] else ("bmuf,quorum=2",)
-    for name in ("bmuf", "bmuf-fairseq", "slowmo", "diloco", "bsp", *of_one_host):
+    for name in ("bmuf", "bmuf-fairseq", "slowmo", "diloco", "bsp"):
         model = nn.Linear(1, 1, bias=False).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         gone, one = [], torch.ones(1, 1, device=DEVICE)

@@ -15,7 +15,7 @@ from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.continuous_momentum import Meeting
 from roundelay.algorithms.delayed_nesterov import OuterReport
 from roundelay.algorithms.elastic import Pull, set_centre_
-from roundelay.algorithms.parameter_server import Report
+from roundelay.algorithms.parameter_server import GatheredReport, Report
 from roundelay.core.effects import Rule
 
 EXACT = 1 << 53
@@ -31,7 +31,7 @@ def register(rule: Callable[..., Any]) -> None:
     RULES[rule.__qualname__] = rule
 
 
-for _rule in (pair_average_, set_centre_, Pull, Report, Meeting, OuterReport):
+for _rule in (pair_average_, set_centre_, Pull, Report, GatheredReport, Meeting, OuterReport):
     register(_rule)
 
 
