@@ -16,13 +16,14 @@ ATTACHED = 1e-3, 6e-10
 the row of `adpsgd` at 100 Mbit/s was known."""
 LIKE = {
     "ddp": "ssgd",
-    "decent-dp": "dpsgd:ring",
+    "decent-dp": "dpsgd:ring,order=consensus",
     "torchft-localsgd": "bsp",
     "torchft-diloco": "diloco",
     "accelerate-localsgd": "bsp",
     "hivemind": "bsp",
 }
-"""Strategies of ours that say as much as a rival does, and as often."""
+"""Strategies of ours that say as much as a rival does, as often, and behind the same work: Decent-DP waits for an
+exchange in the next backward, so that only what takes longer than a step is waited for."""
 
 
 @dataclass(frozen=True)

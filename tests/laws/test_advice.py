@@ -25,7 +25,7 @@ from roundelay.advice.measurements import (
 from roundelay.advice.throughput import StepWork, never_talking, speed
 from roundelay.cli import main
 from roundelay.core.errors import UserError
-from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.strategies import STRATEGIES, make_strategy
 
 FITTED = Path(__file__).parents[2] / "src" / "roundelay" / "advice" / "fitted.json"
@@ -118,6 +118,7 @@ def test_whatever_is_outside_the_fit_says_so() -> None:
     many = Trained(learners=64, rounds=1000, momentum=0.0)
     assert "apart" in efficiency(make_strategy("delay-by-one"), many, fitted()).outside[0]
     assert efficiency(make_strategy("ssgd"), many, fitted()).outside == ()
+    assert "quorum" in efficiency(make_strategy("bsp,quorum=1"), Trained(4, 1000), fitted()).outside[-1]
     assert set(fitted().strategies) <= set(STRATEGIES)
 
 
@@ -169,6 +170,23 @@ def test_never_talking_is_what_each_does_alone() -> None:
 def test_nodes_of_several_learners_are_offered_a_strategy_with_nodes() -> None:
     assert "hadpsgd,node_size=2" in {one.strategy for one in candidates(replace(SLOW, nodes=(Node(2, count=2),)))}
     assert not [one for one in candidates(SLOW) if one.strategy.startswith("hadpsgd")]
+
+
+def test_a_quorum_is_offered_where_somebody_may_be_gone_on_without_and_nobody_waits_for_it_then() -> None:
+    def offered(cluster: VirtualCluster) -> set[str]:
+        return {one.strategy for one in candidates(cluster) if "quorum" in one.strategy}
+
+    equal = VirtualCluster(nodes=(Node(4),), compute=Compute(seconds=0.1))
+    slow = replace(equal, stragglers=(Handicap(3, 5.0),))
+    assert offered(equal) == offered(replace(slow, nodes=(Node(3),), stragglers=(Handicap(2, 5.0),))) == set()
+    assert "bsp,period=20,quorum=0.75" in offered(slow)
+    work = StepWork(1000)
+    alone = never_talking(slow, work)
+    shares = [
+        speed(Candidate(f"bsp,period=20{more}"), slow, work).examples_per_second / alone
+        for more in ("", ",quorum=0.75")
+    ]
+    assert shares == pytest.approx([4 / 5 / 3.2, 1], rel=0.02)
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,9 @@ def test_a_rival_is_predicted_as_our_strategy_that_says_as_much(monkeypatch: pyt
     assert share("alone", link, 1000, 0.05) is None
     model = 809_000
     assert share("ddp", link, model, 0.05) == pytest.approx(0.05 / (0.05 + 4 * model / link.bandwidth), rel=0.02)
+    behind = share("decent-dp", link, model, 0.05)  # a step takes as long as its exchange
+    assert behind == pytest.approx(0.05 / (4 * model / link.bandwidth), rel=0.02)
+    assert share("decent-dp", link, model, 1.0) == pytest.approx(1.0, rel=0.02)
     often, seldom = (share(f"accelerate-localsgd,period={period}", link, model, 0.05) for period in (10, 50))
     assert often < share("torchft-diloco,period=50", link, model, 0.05) == seldom
     assert share("bsp,period=50", link, model, 0.05) < seldom  # an attached step costs a little more

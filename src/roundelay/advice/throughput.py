@@ -79,12 +79,12 @@ def speed(candidate: Candidate, cluster: VirtualCluster, work: StepWork) -> Spee
     counts, steps = found.outcome.counts, 1.0
     if strategy.traits.paced_by_links and counts.exchanges.any():
         steps = float(counts.steps.sum() / counts.exchanges.sum()) * candidate.fragments
-    return Speed(found.frames_per_second, steps)
+    return Speed(found.frames_per_training_second, steps)
 
 
 def never_talking(cluster: VirtualCluster, work: StepWork) -> float:
     """Examples a second of all learners together, if none of them ever sends or waits."""
-    return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_second
+    return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_training_second
 
 
 def _timed(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> Timed:
