@@ -2,9 +2,9 @@
 
 import copyreg
 import hashlib
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +41,34 @@ class BeforeForward:
         return BeforeForward, ()
 
 
-def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle]:
+class PickledWithoutHook:
+    """Modules of some classes are copied and pickled without our hook, until this is removed and every other session's
+    like it. A class that says by copyreg itself how it is copied keeps that."""
+
+    _sessions: ClassVar[Counter[type[nn.Module]]] = Counter()  # that need it, by class
+
+    def __init__(self, kinds: Iterable[type[nn.Module]]) -> None:
+        self._kinds = [kind for kind in {*kinds} if copyreg.dispatch_table.get(kind, _without_hook) is _without_hook]
+        for kind in self._kinds:
+            copyreg.pickle(kind, _without_hook)
+        self._sessions.update(self._kinds)
+
+    def remove(self) -> None:
+        """Undo it."""
+        self._sessions.subtract(self._kinds)
+        for kind in self._kinds:
+            if not self._sessions[kind]:
+                del self._sessions[kind]
+                if copyreg.dispatch_table.get(kind) is _without_hook:
+                    del copyreg.dispatch_table[kind]
+
+
+def hook_into(module: nn.Module, session: Begins) -> list[RemovableHandle | PickledWithoutHook]:
     """Put the hook where calls use parameters, so that whatever part is called first finds them right. Of a compiled
     module only the root has it, whose hook is not compiled."""
     hook, owners = BeforeForward(session), _owners(module)
-    for kind in {type(part) for part in owners} - copyreg.dispatch_table.keys():
-        copyreg.pickle(kind, _without_hook)
-    return [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
+    handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
+    return [*handles, PickledWithoutHook(type(part) for part in owners)]
 
 
 def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
