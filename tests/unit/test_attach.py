@@ -1,6 +1,7 @@
 """`roundelay.attach` on one learner, in this process: what it does to a module, an optimizer, and mistakes."""
 
 import copy
+import copyreg
 import io
 import pickle
 import subprocess
@@ -209,6 +210,19 @@ def test_copies_of_the_module_are_not_attached() -> None:
         loop(model, optimizer, [session.step])
         for other in (average, pickled):
             assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+
+
+def test_after_the_last_session_classes_of_modules_are_pickled_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions have modules of the same classes; a class with a reducer of its own keeps it all the time."""
+    own = type("Own", (nn.Linear,), {})
+    monkeypatch.setitem(copyreg.dispatch_table, own, object.__reduce__)
+    before, several = {**copyreg.dispatch_table}, [nn.Sequential(own(2, 2), nn.Linear(2, 1)) for _ in range(2)]
+    first, second = (roundelay.attach(one, torch.optim.SGD(one.parameters(), lr=0.1)) for one in several)
+    second.close()
+    kept = pickle.loads(pickle.dumps(several[0][1]))
+    assert not kept._forward_pre_hooks
+    first.close()
+    assert copyreg.dispatch_table == before
 
 
 def test_a_compiled_module_is_as_the_module() -> None:
