@@ -99,9 +99,11 @@ class ForwardHooks:
         for part, key in self._resting:
             hooks = part._forward_pre_hooks
             if key not in hooks:
+                later = {**hooks}
+                hooks.clear()
                 hooks[key] = self._hook
+                hooks.update(later)
                 part._forward_pre_hooks_with_kwargs[key] = True
-                hooks.move_to_end(key, last=False)
 
     def remove(self) -> None:
         """Take it off for good."""
