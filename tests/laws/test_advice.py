@@ -62,7 +62,7 @@ def test_no_prediction_of_throughput_is_off_by_a_fifth(compared: list[Throughput
 
 def test_the_order_of_seconds_to_a_loss_is_the_measured_one() -> None:
     known, found = load_trainings(), []
-    task = AdviceTask(known.parameters, known.examples, known.frames)
+    task = AdviceTask(known.parameters, known.examples, known.frames, epoch=known.epoch)
     for row in known.rows:
         cluster = MeasuredTable("", known.seconds, known.parameters, ()).cluster(row.rate)
         found += [one.seconds for one in rank(cluster, task, [candidate_of(row.mode)])]
@@ -138,6 +138,16 @@ def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advi
     for one in advice.ranked:
         assert one.seconds == pytest.approx(TASK.examples * one.factor / one.throughput)
         assert one.range[0] < one.seconds < one.range[1]
+
+
+def test_a_slow_exchange_under_way_is_waited_for_at_the_end_of_an_epoch_and_never_else() -> None:
+    slow = replace(SLOW, links=VirtualLinks(between=VirtualLink(1e-4, 12e5)))  # 42 s one way
+    found = speed(Candidate("adpsgd"), slow, StepWork(12.5e6))
+    assert found.examples_per_second == pytest.approx(2 * 256 / 0.2, rel=0.01)
+    assert 0 < found.end < 2 * 2 * 5e7 / 12e5
+    (whole,) = rank(slow, TASK, [Candidate("adpsgd")])
+    (cut,) = rank(slow, replace(TASK, epoch=TASK.examples / 4), [Candidate("adpsgd")])
+    assert cut.seconds == pytest.approx(whole.seconds + 4 * whole.factor * found.end)
 
 
 def test_a_slow_link_is_no_place_for_what_waits_in_every_step(advice: Advice) -> None:
