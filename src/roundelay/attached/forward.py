@@ -80,7 +80,7 @@ class ForwardHooks:
             if key not in hooks:
                 hooks[key] = self._hook
                 part._forward_pre_hooks_with_kwargs[key] = True
-                hooks.move_to_end(key, last=False)
+                hooks.move_to_end(key, last=False)  # type: ignore[attr-defined]  # an OrderedDict
 
     def remove(self) -> None:
         """Take it off for good."""
