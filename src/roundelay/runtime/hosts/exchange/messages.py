@@ -3,7 +3,8 @@
 Legend: P parameters.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, final
@@ -11,9 +12,9 @@ from typing import Any, Self, final
 from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
-from roundelay.algorithms.rules import find
+from roundelay.algorithms.rules import REPORTS, find
 from roundelay.core.codec import Codec
-from roundelay.core.effects import Rule
+from roundelay.core.effects import Exchange, Gather, Quorum, Rule
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
 from roundelay.runtime.procs.memory.arena import Arena, Layout
@@ -40,6 +41,8 @@ class ExchangeTerms:
         since: the version of the peer's row from which the rule's age counts; None: it takes none.
         asked: the number of the request by which the owner of the visited row has asked for this exchange; None: the
             owner of the row that travels has asked.
+        report: it is one (algorithms/rules.py): what the row has changed travels alone.
+        beside: names of vectors beside the centre that the rule of a report takes behind the private one.
         by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
             and the codec's memory is a vector of its own.
     """
@@ -52,12 +55,19 @@ class ExchangeTerms:
     since: int | None = None
     asked: int | None = None
     by_run: bool = True
+    report: bool = False
+    beside: tuple[str, ...] = ()
 
     @property
     def simple(self) -> bool:
         """True if the rule takes nothing but the two rows: only then may it be asked of a lower rank, or travel in
         fragments or coded."""
         return not self.private and self.since is None
+
+    @property
+    def returns(self) -> bool:
+        """Does a vector come back?"""
+        return not self.report or REPORTS[self.rule["name"]]
 
     def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
         """The same, of `fragment` and by `codec`."""
@@ -79,6 +89,7 @@ class ExchangeTerms:
             "chunks": [self.fragment.first, self.fragment.stop],
             **({} if self.asked is None else {"asked": self.asked}),
             **({} if self.by_run else {"memory": self.codec.memory}),
+            **({"report": list(self.beside)} if self.report else {}),
         }
 
     @property
@@ -100,20 +111,23 @@ class ExchangeTerms:
         centre = arena.layout.learners
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
-    def applied(self, age: int | None = None) -> Rule:
+    def applied(self, age: int | None = None, strategy: Any = None) -> Rule:
         """The rule for the row that travels and the row that is visited, in this order.
+
+        Args:
+            strategy: of the run, whose rule it may be.
 
         Raises:
             ValueError: there is no such rule.
         """
-        rule = find(self.rule, self.private, self.since is not None)
+        rule = find(self.rule, self.private + len(self.beside), self.since is not None, strategy)
         if age is not None:
             rule = partial(rule, age=age)
         return rule if self.asked is None else swapped(rule)
 
     @classmethod
-    def read(cls, message: Message, layout: Layout) -> Self:
-        """The terms that a message says, all of them checked.
+    def read(cls, message: Message, layout: Layout, strategy: Any = None) -> Self:
+        """The terms that a message says, all of them checked; `strategy` is the run's.
 
         Raises:
             Senseless: no client of ours says that.
@@ -143,17 +157,69 @@ class ExchangeTerms:
             since,
             asked,
             by_run,
+            "report" in header,
+            names_beside(header.get("report", []), layout),
         )
+        if terms.report:
+            terms.check_report(layout)
         if not terms.simple and (not terms.codec.exact or asked is not None):
             raise Senseless("private vectors or an age where only two rows are allowed")
-        payload = terms.vector_bytes + 4 * fragment.size * private if message.kind == "exchange" else 0
+        vectors = 0 if terms.report else private
+        payload = terms.vector_bytes + 4 * fragment.size * vectors if message.kind == "exchange" else 0
         if len(message.payload) != payload:
             raise Senseless(f"{len(message.payload)} bytes, where {payload} are due")
         try:
-            terms.applied()
+            terms.applied(strategy=strategy)
         except ValueError as error:
             raise Senseless(str(error)) from error
         return terms
+
+    def check_report(self, layout: Layout) -> None:
+        """
+        Raises:
+            Senseless: this is no report to the centre.
+        """
+        named = self.rule.get("name") if isinstance(self.rule, Mapping) else None
+        if self.peer != layout.learners or self.private != 1 or not isinstance(named, str) or named not in REPORTS:
+            raise Senseless("what lies beside the centre is for reports to it")
+
+
+def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None, strategy: Any) -> Gather:
+    """The gathering to which a learner elsewhere comes, or waits in, by what a message says of it.
+
+    Args:
+        give: what it gives, if anything.
+
+    Raises:
+        Senseless: no client of ours says that.
+    """
+    said = header["gather"]
+    if not isinstance(said, Mapping):
+        raise Senseless("no gathering")
+    try:
+        quorum, beside = Quorum(**said["quorum"]), names_beside(said["beside"], layout)
+        close = Exchange(layout.learners, find(said["close"], len(beside), False, strategy), theirs=beside)
+        norm, loss = (math.nan if said[name] is None else float(said[name]) for name in ("norm", "loss"))
+        gather = Gather(quorum, give, close, said["last"] is True, norm, loss)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Senseless(f"no gathering: {error!r}") from error
+    numbers = (quorum.needed, quorum.spread, quorum.grace or 0, quorum.guard or 0)
+    if not all(isinstance(number, int | float) and 0 <= number < LARGEST_NUMBER for number in numbers):
+        raise Senseless("a gathering on terms that are none")
+    return gather
+
+
+def names_beside(names: Any, layout: Layout) -> tuple[str, ...]:
+    """Names of vectors beside the centre, as a message says them.
+
+    Raises:
+        Senseless: there are none of these names.
+    """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Senseless("no names")
+    if not set(names) <= set(layout.centre_memory):
+        raise Senseless("vectors that are not beside the centre")
+    return tuple(names)
 
 
 def whole_number(header: dict[str, Any], name: str, stop: int) -> int:

@@ -16,6 +16,10 @@ exchange, whether it travels or is visited (`swapped`).
 A fragment is a run of whole chunks; the fragments of a row take turns. Both are for rules of nothing but the two rows:
 private vectors and ages belong to whole rows in full precision.
 
+Of a report (algorithms/rules.py) the difference d of the row and its private vector travels. The rule is applied at the
+centre alone, to d in the place of the row and zeros in the place of the vector, with what lies beside the centre; where
+it leaves both as copies of the centre, that comes back.
+
 Legend: P parameters, C elements of a chunk.
 """
 
@@ -142,6 +146,35 @@ def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tens
     errors = fragment.parts(error) if error is not None else repeat(None)
     for x, e, coded in zip(fragment.parts(row.vector), errors, hold.parts(fragment.size, codec), strict=False):
         codec.remember(x, e, coded, scratch.take(len(x))[0])
+
+
+def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
+    """Under the lock: write the row less its `private` vector (P,) to `hold`."""
+    parameters = len(private)
+    for x, p, out in zip(row.parts, torch.split(private, CHUNK), hold.vectors(parameters), strict=True):
+        torch.sub(x, p, out=out)
+
+
+def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
+    """Under the lock, a mutation begun: the centre's half. `hold` has the change that came, and then what the rule
+    leaves of the other row; `beside` are vectors (P,)."""
+    vectors = [torch.split(vector, CHUNK) for vector in beside]
+    for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
+        nothing, _, _ = scratch.take(len(centre))
+        rule(change, centre, nothing.zero_(), *(vector[number] for vector in vectors))
+
+
+def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
+    """Under the lock, a mutation begun: the reporting row and its `private` vector (P,) become what was `found`; the
+    row with what it has moved since its change was `sent`."""
+    parameters = len(private)
+    changes, centres = sent.vectors(parameters), found.vectors(parameters)
+    for x, p, change, centre in zip(row.parts, torch.split(private, CHUNK), changes, centres, strict=True):
+        if untouched:
+            x.copy_(centre)
+        else:
+            x.sub_(p).sub_(change).add_(centre)
+        p.copy_(centre)
 
 
 def apply_remote(
