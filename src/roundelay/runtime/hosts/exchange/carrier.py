@@ -66,7 +66,8 @@ class RowCarrier:
         self.alive = self.arena.liveness.alive
         self._row = self.arena.row(rank, self.arena.vector("row", rank))
         self.links = LearnerLinks(network, rank, False, largest(layout))
-        self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()
+        self._sent, self._found = Buffer(layout.parameters), Buffer(layout.parameters, 1 + len(layout.memory))
+        self._scratch = Scratch()
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
         self._state, self._number = ExchangeState(Role.CLIENT), 0
         self._gate = threading.RLock()
@@ -126,6 +127,7 @@ class RowCarrier:
         """
         patience = TO_CHECK_OUT * self._network.patience
         deadline = time.monotonic() + patience
+        private = [*private, *(self.arena.vector(name, self._rank) for name in terms.along)]
         with self._leases.held(self._rank, patience, look) as lease:
             self.look_at(terms.peer)
             self._until = deadline
@@ -185,7 +187,8 @@ class RowCarrier:
             untouched = row.version == seen
             if not terms.report:
                 vectors = self._scratch, terms.applied(age), private
-                apply_reply(row, terms.fragment, terms.codec, self._sent, self._found, *vectors, untouched)
+                along = len(terms.along)
+                apply_reply(row, terms.fragment, terms.codec, self._sent, self._found, *vectors, untouched, along)
             elif terms.returns:
                 take_centre(row, private[0], self._sent, self._found, untouched)
             row.end()

@@ -191,17 +191,19 @@ class LearnerChannel:
         """The terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
         private = [self._arena.vector(name, self._rank) for name in request["private"]]
         whole, report = Fragment.whole(self._client.layout.parameters), "report" in request
-        peer, rule, since, beside = request["peer"], request["rule"], request["since"], request.get("report", ())
-        terms = ExchangeTerms(peer, rule, whole, FP32, len(private), since, report=report, beside=tuple(beside))
+        peer, rule, since = request["peer"], request["rule"], request["since"]
+        beside, along = tuple(request.get("report", ())), tuple(request.get("along", ()))
+        terms = ExchangeTerms(peer, rule, whole, FP32, len(private), since, report=report, beside=beside, along=along)
         return terms, private
 
     def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
         row_format, (terms, private) = self._client.row_format, self._terms(request)
-        if not terms.simple:
+        if not terms.mutual:
             return self._carry(number, terms, private)
-        by_run = "codec" not in request
-        codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
-        terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)
+        if terms.simple:
+            by_run = "codec" not in request
+            codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
+            terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)
         version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
         self._turn += version is not None
         return version

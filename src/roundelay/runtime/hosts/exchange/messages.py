@@ -4,7 +4,7 @@ Legend: P parameters.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, final
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import REPORTS, find
-from roundelay.core.codec import Codec
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Gather, Quorum, Rule
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
@@ -43,6 +43,8 @@ class ExchangeTerms:
             owner of the row that travels has asked.
         report: it is one (algorithms/rules.py): what the row has changed travels alone.
         beside: names of vectors beside the centre that the rule of a report takes behind the private one.
+        along: names of vectors that both learners keep, and that take part as their rows do: the rule takes those of
+            the one and then those of the other.
         by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
             and the codec's memory is a vector of its own.
     """
@@ -57,12 +59,17 @@ class ExchangeTerms:
     by_run: bool = True
     report: bool = False
     beside: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+
+    @property
+    def mutual(self) -> bool:
+        """True if the rule takes of both ends the same: only then may it be asked of a lower rank."""
+        return not self.private and self.since is None
 
     @property
     def simple(self) -> bool:
-        """True if the rule takes nothing but the two rows: only then may it be asked of a lower rank, or travel in
-        fragments or coded."""
-        return not self.private and self.since is None
+        """True if the rule takes nothing but the two rows: only then may they travel in fragments or coded."""
+        return self.mutual and not self.along
 
     @property
     def returns(self) -> bool:
@@ -90,12 +97,13 @@ class ExchangeTerms:
             **({} if self.asked is None else {"asked": self.asked}),
             **({} if self.by_run else {"memory": self.codec.memory}),
             **({"report": list(self.beside)} if self.report else {}),
+            **({"along": list(self.along)} if self.along else {}),
         }
 
     @property
     def vector_bytes(self) -> int:
-        """Of the part that travels, each way."""
-        return self.codec.bytes_of(self.fragment.size)
+        """Of the part that travels, each way, with what goes along."""
+        return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
         """The vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is lost, or
@@ -120,7 +128,8 @@ class ExchangeTerms:
         Raises:
             ValueError: there is no such rule.
         """
-        rule = find(self.rule, self.private + len(self.beside), self.since is not None, strategy)
+        others = self.private + len(self.beside) + 2 * len(self.along)
+        rule = find(self.rule, others, self.since is not None, strategy)
         if age is not None:
             rule = partial(rule, age=age)
         return rule if self.asked is None else swapped(rule)
@@ -158,11 +167,14 @@ class ExchangeTerms:
             asked,
             by_run,
             "report" in header,
-            names_beside(header.get("report", []), layout),
+            names_among(header.get("report", []), layout.centre_memory),
+            names_among(header.get("along", []), layout.memory),
         )
         if terms.report:
             terms.check_report(layout)
-        if not terms.simple and (not terms.codec.exact or asked is not None):
+        if terms.along and (not terms.mutual or terms.peer == layout.learners):
+            raise Senseless("vectors of both learners, where there is but one")
+        if (not terms.simple and not terms.codec.exact) or (not terms.mutual and asked is not None):
             raise Senseless("private vectors or an age where only two rows are allowed")
         vectors = 0 if terms.report else private
         payload = terms.vector_bytes + 4 * fragment.size * vectors if message.kind == "exchange" else 0
@@ -197,7 +209,7 @@ def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None
     if not isinstance(said, Mapping):
         raise Senseless("no gathering")
     try:
-        quorum, beside = Quorum(**said["quorum"]), names_beside(said["beside"], layout)
+        quorum, beside = Quorum(**said["quorum"]), names_among(said["beside"], layout.centre_memory)
         close = Exchange(layout.learners, find(said["close"], len(beside), False, strategy), theirs=beside)
         norm, loss = (math.nan if said[name] is None else float(said[name]) for name in ("norm", "loss"))
         gather = Gather(quorum, give, close, said["last"] is True, norm, loss)
@@ -209,16 +221,16 @@ def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None
     return gather
 
 
-def names_beside(names: Any, layout: Layout) -> tuple[str, ...]:
-    """Names of vectors beside the centre, as a message says them.
+def names_among(names: Any, known: Sequence[str]) -> tuple[str, ...]:
+    """Names of vectors, as a message says them.
 
     Raises:
-        Senseless: there are none of these names.
+        Senseless: they are not among those that are `known`.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Senseless("no names")
-    if not set(names) <= set(layout.centre_memory):
-        raise Senseless("vectors that are not beside the centre")
+    if not set(names) <= set(known):
+        raise Senseless("vectors that nobody keeps here")
     return tuple(names)
 
 

@@ -130,10 +130,12 @@ class Scratch:
 
 
 def swapped(rule: Rule) -> Rule:
-    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places."""
+    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places, and so do
+    the vectors that both learners bring."""
 
-    def applied(theirs: Tensor, mine: Tensor) -> None:
-        rule(mine, theirs)
+    def applied(theirs: Tensor, mine: Tensor, *along: Tensor) -> None:
+        each = len(along) // 2
+        rule(mine, theirs, *along[each:], *along[:each])
 
     return applied
 
@@ -207,6 +209,20 @@ def apply_remote(
         t.add_(after.sub_(theirs))
 
 
+def apply_along(row: Row, along: Sequence[Tensor], hold: Buffer, rule: Rule) -> None:
+    """Under the lock, a mutation begun: the server's half, where vectors `along` (P,) of its learner take part. `hold`
+    has the other row and the same of its learner, whose places these take."""
+    parameters = len(row.vector)
+    came = [hold.vectors(parameters, number * parameters) for number in range(1 + len(along))]
+    own = [row.parts, *(torch.split(vector, CHUNK) for vector in along)]
+    for number in range(len(row.parts)):
+        theirs, mine = [chunks[number] for chunks in came], [chunks[number] for chunks in own]
+        before = [chunk.clone() for chunk in mine]
+        rule(theirs[0], mine[0], *theirs[1:], *mine[1:])
+        for place, chunk in zip(theirs, before, strict=True):
+            place.copy_(chunk)
+
+
 def apply_reply(
     row: Row,
     fragment: Fragment,
@@ -217,10 +233,13 @@ def apply_reply(
     rule: Rule,
     private: Sequence[Tensor],
     untouched: bool,
+    along: int = 0,
 ) -> None:
-    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
-    `untouched` since it was sent, it takes the rule's result as it is."""
-    vectors, rows = [fragment.parts(vector) for vector in private], fragment.parts(row.vector)
+    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^ and so many vectors `along` of the
+    other learner; `private` are (P,), those of this learner that went along as well. If the row is `untouched` since it
+    was sent, it takes the rule's result as it is."""
+    vectors, rows, size = [fragment.parts(vector) for vector in private], fragment.parts(row.vector), fragment.size
+    vectors += [found.vectors(size, (1 + number) * size) for number in range(along)]
     coded = zip(sent.parts(fragment.size, codec), found.parts(fragment.size, codec), strict=True)
     for number, (m, t) in enumerate(coded):
         own, x = [vector[number] for vector in vectors], rows[number]

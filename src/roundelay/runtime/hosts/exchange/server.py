@@ -34,7 +34,15 @@ from roundelay.runtime.hosts.exchange.messages import (
     read_gather,
     whole_number,
 )
-from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, Scratch, apply_remote, apply_report, encode
+from roundelay.runtime.hosts.exchange.row_format import (
+    Buffer,
+    Fragment,
+    Scratch,
+    apply_along,
+    apply_remote,
+    apply_report,
+    encode,
+)
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
@@ -230,10 +238,10 @@ class PeerSession:
             return partial(self._fetch, row, number)
         terms = ExchangeTerms.read(message, layout, self._server.strategy)
         if kind == "request":
-            if not terms.simple or terms.asked is not None or row.rank >= self._asker:
+            if not terms.mutual or terms.asked is not None or row.rank >= self._asker:
                 raise Senseless("a request that is not for a lower rank")
             return partial(self._carry, row, terms.turned_to(self._asker, number), number)
-        if terms.simple and row.rank <= self._asker:
+        if terms.mutual and row.rank <= self._asker:
             raise Senseless("a row that travels to a lower rank")
         if "gather" in message.header:
             if not terms.report:
@@ -282,13 +290,15 @@ class PeerSession:
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]
                 apply_report(row, self._hold, beside, self._scratch, rule)
+            elif terms.along:
+                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], self._hold, rule)
             else:
                 apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
             row.end()
             header["version"] = row.version
         if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
             self._place.begin()
-        return _Reply(number, "row", header, (self._hold.filled(fragment.size, codec),) if terms.returns else ())
+        return _Reply(number, "row", header, (self._hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
         """A learner comes to a gathering, and gives what it brings, if that counts."""

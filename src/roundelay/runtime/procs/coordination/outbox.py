@@ -108,13 +108,14 @@ class Outbox:
         rule, private = describe(effect.rule), [self._name(vector.data_ptr()) for vector in effect.private]
         to_centre = effect.peer == self._arena.layout.learners
         reports = to_centre and len(private) == 1 and rule["name"] in REPORTS
-        if (effect.theirs and not reports) or effect.fragment != WHOLE:
+        along = bool(effect.theirs) and not to_centre and list(effect.theirs) == private
+        if (effect.theirs and not (reports or along)) or effect.fragment != WHOLE:
             raise UserError(
                 f"an exchange with row {effect.peer}, of another host, is of a fragment, or asks for what that "
-                "row's learner remembers: neither travels. Run this strategy on one host."
+                "row's learner remembers and this one does not bring: neither travels. Run this strategy on one host."
             )
-        text = {"rule": rule, "since": effect.since, "private": private}
-        text |= {"report": list(effect.theirs)} if reports else {}
+        text = {"rule": rule, "since": effect.since, "private": [] if along else private}
+        text |= {"report": list(effect.theirs)} if reports else {"along": private} if along else {}
         return text if effect.codec.exact else text | self._coded(effect)
 
     def _coded(self, effect: Exchange) -> dict[str, str]:
