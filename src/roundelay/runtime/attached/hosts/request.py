@@ -71,6 +71,7 @@ class SessionRequest:
             views=HOSTS_VIEWS,
             shown_bytes=self.shown_bytes,
             tensors=self.tensors,
+            centre_memory=self.strategy.centre_memory,
         )
 
     @property
