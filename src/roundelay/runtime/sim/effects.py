@@ -90,8 +90,7 @@ class VirtualEffects:
     def begin(self, roles: Sequence[LearnerCoroutine]) -> None:
         """All begin together."""
         gone = [rank for rank, there in enumerate(self.lives.alive) if self._goes_on and not there]
-        self._means: VirtualMeans[Meeting] = VirtualMeans(gone)
-        self._mixes: VirtualMixes[To] = VirtualMixes(self._learners, gone)
+        self._means, self._mixes = VirtualMeans[Meeting](gone), VirtualMixes[To](self._learners, gone)
         self.gatherings.begin(self._seconds)
         self.roles: dict[int, LearnerCoroutine] = {}
         self.outside: set[int] = set()
@@ -265,8 +264,7 @@ class VirtualEffects:
         fragment: VectorFragment = WHOLE,
     ) -> None:
         group, codec = effect.group, effect.codec
-        all_come = self._goes_on or (self.lives.all_there and not self.outside)
-        if not all_come and not all(self._comes(member) for member in group):
+        if not (self._goes_on or (self.lives.all_there and not self.outside)) and not all(map(self._comes, group)):
             self.end(role)
             return
         given = arrived(codec, vector, weight, role.me.memory, fragment)

@@ -63,9 +63,15 @@ class _Chain:
         self.terms, self.idle, self.part, self.before, self.after = terms, True, part, before, after
         self.transport = transport
         self._failed = ""
+        self._threads: list[threading.Thread] = []
+
+    def begin(self) -> None:
+        """Means are taken from now on. Before, nobody but `_pass_on` listens: each message is for one thread."""
+        if self._threads:
+            return
         self._threads = [
             threading.Thread(target=self._run, args=(work,), daemon=True, name=f"means {name}")
-            for name, work in transport.threads().items()
+            for name, work in self.transport.threads().items()
         ]
         for thread in self._threads:
             thread.start()
@@ -159,6 +165,7 @@ class LivingChainTransport(AgreedTransport[_Chain]):
 
     def _sum(self, communicator: _Chain, mean: LocalMean) -> None:
         share = mean.share
+        communicator.begin()
         try:
             communicator.transport.take(mean)
         except (LinkError, TimeoutError) as error:
