@@ -3,9 +3,9 @@
 import copyreg
 import hashlib
 import weakref
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, final
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,28 @@ class BeforeForward:
         return BeforeForward, ()
 
 
+class PickledWithoutHook:
+    """Modules of some classes are copied and pickled without our hook, until this is removed and every other session's
+    like it. A class that says by copyreg itself how it is copied keeps that."""
+
+    _sessions: ClassVar[Counter[type[nn.Module]]] = Counter()  # that need it, by class
+
+    def __init__(self, kinds: Iterable[type[nn.Module]]) -> None:
+        self._kinds = [kind for kind in {*kinds} if copyreg.dispatch_table.get(kind, _without_hook) is _without_hook]
+        for kind in self._kinds:
+            copyreg.pickle(kind, _without_hook)
+        self._sessions.update(self._kinds)
+
+    def remove(self) -> None:
+        """Undo it."""
+        self._sessions.subtract(self._kinds)
+        for kind in self._kinds:
+            if not self._sessions[kind]:
+                del self._sessions[kind]
+                if copyreg.dispatch_table.get(kind) is _without_hook:
+                    del copyreg.dispatch_table[kind]
+
+
 @final
 class ForwardHooks:
     """The hook on every part of a module whose calls use parameters, so that whatever part is called first finds them
@@ -52,8 +74,7 @@ class ForwardHooks:
 
     def __init__(self, module: nn.Module, session: Begins) -> None:
         self.session, hook, owners = session, BeforeForward(session), _owners(module)
-        for kind in {type(part) for part in owners} - copyreg.dispatch_table.keys():
-            copyreg.pickle(kind, _without_hook)
+        self._pickled = PickledWithoutHook(type(part) for part in owners)
         self._handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
         self._parts = {id(part) for part in owners}
         self._hook = hook
@@ -78,15 +99,18 @@ class ForwardHooks:
         for part, key in self._resting:
             hooks = part._forward_pre_hooks
             if key not in hooks:
+                later = {**hooks}
+                hooks.clear()
                 hooks[key] = self._hook
+                hooks.update(later)
                 part._forward_pre_hooks_with_kwargs[key] = True
-                hooks.move_to_end(key, last=False)  # type: ignore[attr-defined]  # an OrderedDict
 
     def remove(self) -> None:
         """Take it off for good."""
         _sessions.discard(self)
         for handle in self._handles:
             handle.remove()
+        self._pickled.remove()
         self._handles, self._resting = [], []
         del self.session, self._hook
 

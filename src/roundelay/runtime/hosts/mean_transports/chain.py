@@ -110,7 +110,7 @@ class ChainTransport(MeanTransport):
         before, after, part, weights = self._before, self._after, self._part, [*mine]
         if before is not None:
             header = part.receive(before, "weights").header
-            weights, codec = [*header["weights"], *mine], codec_from(header.get("codec"), before)
+            weights, codec = [*header["weights"], *mine], codec_from(header, before)
         self._form = codec
         if after is not None:
             after.send("weights", {"part": part.number, "weights": weights, "codec": codec.name})
