@@ -145,6 +145,7 @@ class HostMeans:
                     number = int(forwarded[rank]) + 1
                     self._forward_contribution(rank, number)
                     publish(forwarded, rank, number)
+                    self._bell.ring()
             now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
@@ -194,6 +195,7 @@ class HostMeans:
                 for rank, number in message.header["read"]:
                     if rank in there:
                         publish(sequences.acked_seq, rank, number)
+                self._bell.ring()
             elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
                 parity, codec = number % 2, codec_from(message.header, link)
@@ -205,6 +207,7 @@ class HostMeans:
                 sequences.source[parity, rank] = 1 + parity
                 sequences.weights[parity, rank] = float(message.header["weight"])
                 publish(sequences.sent_seq, rank, number)
+                self._bell.ring()
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
 
