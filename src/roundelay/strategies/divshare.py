@@ -14,8 +14,8 @@ skipped. Versions, and so staleness, count every exchange of a part.
 
 Where we differ: there a fragment goes one way, and its receiver takes, before its next gradients, the mean of its own
 and of all that have come; parts are drawn at random among all elements, and each may go to several peers. Here
-exchanges are pair averages, which keep the sum of all rows, and parts are runs of the row. All learners are on one
-host: between hosts rows have fragments of their own (`training.fragments`), each to the same peer.
+exchanges are pair averages, which keep the sum of all rows, and parts are runs of the row. Between
+hosts the parts of a learner are under way one after the other.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class DivShare(Strategy):
 
     name: ClassVar[str] = "divshare"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", one_host=True, rows="own"
+        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own"
     )
 
     def __post_init__(self) -> None:
