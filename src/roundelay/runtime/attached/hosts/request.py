@@ -17,7 +17,7 @@ from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.hosts.terms import HostTerms, check_may_travel
+from roundelay.runtime.hosts.terms import HostTerms, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.bell_table import BellTable
@@ -89,9 +89,11 @@ class SessionRequest:
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
-            UserError: the strategy is none of those that hosts know by name, or for one host.
+            UserError: the strategy is none of those that hosts know by name, or for one host, or an option has no
+                effect under it.
         """
         check_may_travel(self.strategy)
+        check_options(self.strategy, self.options)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
