@@ -28,7 +28,7 @@ from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
-from roundelay.strategies.base import Strategy, Traits, at_least
+from roundelay.strategies.base import HostOption, Strategy, Traits, at_least
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class DivShare(Strategy):
     @property
     def cuts_rows(self) -> bool:
         return self.fragments > 1
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        """One fragment is the row, which goes as a run chooses; others go as they are."""
+        return frozenset(("exchange_share", *(("wire", "fragments") if self.fragments == 1 else ())))
 
     @property
     def label(self) -> str:

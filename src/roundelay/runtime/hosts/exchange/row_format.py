@@ -85,7 +85,8 @@ class Fragment:
     @property
     def size(self) -> int:
         """Number of its elements."""
-        return self.elements.stop - self.elements.start
+        elements = self.elements
+        return int(elements.stop) - int(elements.start)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """Its chunks, (C,) each, of a vector (P,)."""
