@@ -41,6 +41,10 @@ class Traits:
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
 
 
+HostOption = Literal["wire", "fragments", "exchange_share", "means"]
+"""Option of a run on several hosts that means something to some strategies only (runtime/hosts/options.py)."""
+
+
 class Strategy(ABC):
     """A frozen dataclass that is its own configuration. One coroutine per learner and segment."""
 
@@ -91,6 +95,13 @@ class Strategy(ABC):
         where each has its own. A strategy that goes another distance overrides this, and says why on its page.
         """
         return 1 / minibatches_a_round
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        """Options by which what this strategy sends goes from host to host; the others have no effect on it."""
+        if self.traits.paced_by_links:
+            return frozenset(("wire", "fragments", "exchange_share"))
+        return frozenset(("means",)) if self.traits.synchronous else frozenset()
 
     @property
     def node_learners(self) -> int:

@@ -47,7 +47,7 @@ from roundelay.core.topology import (
     ring_matrix,
     sparse_row,
 )
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
 Order = Literal["atc", "consensus", "cta"]
@@ -119,6 +119,10 @@ class DPsgd(Gossip):
     @property
     def label(self) -> str:
         return f"{super().label} {self.order}" + f" mixing {self.mixing:g}" * (self.mixing < 1)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # mixes of neighbours go as they are
 
     def mix(self, me: Me, round_: int) -> Mix:
         whole = super().mix(me, round_)

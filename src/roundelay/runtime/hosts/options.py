@@ -30,7 +30,7 @@ class HostOptions:
     wire: str = one_of(CODECS, "fp32")
     fragments: int = 1
     encrypt: bool = True
-    exchange_share: float = 0.04
+    exchange_share: float = 0.02
     means: Literal["auto", "chain", "gloo", "nccl"] = "auto"
     trusted_network: bool = False
 

@@ -43,7 +43,8 @@ class VirtualEffects:
     Args:
         rows: by rank, then the centre; none where learners have no vectors.
 
-    `events` counts effects answered and ticks of the clock that apply one.
+    `events` counts effects answered and ticks of the clock that apply one; `drained_ns` is the last time at which a
+    learner found nothing to draw.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class VirtualEffects:
 
     def restart(self, now_ns: int) -> None:
         """Nothing is under way at this time."""
-        self.clock = Clock(now_ns)
+        self.clock, self.drained_ns = Clock(now_ns), now_ns
         self._busy_until = [now_ns] * self._prices.resources
         self._carried: dict[tuple[int, ...], int] = {}  # by group, the time at which its last mean of models was there
         self.lives = Lives(self._virtual, self._prices, now_ns)
@@ -205,6 +206,8 @@ class VirtualEffects:
         if batch is not None:
             role.claims.append(batch)
             role.me.drawn(batch)
+        else:
+            self.drained_ns = self.clock.now_ns
         return batch
 
     def _gradient(self, role: LearnerCoroutine, to: To, effect: Grad | GradMean) -> object:

@@ -342,7 +342,7 @@ class SessionAgent:
                 host.lose(host.elsewhere)
                 host.end(FIRST_HOST_LOST)
                 self.close()
-                time.sleep(COLUMN_SECONDS)
+                host.bell.wait(heard, COLUMN_SECONDS)
                 continue
             if self._generation >= 0:  # the leader knows that this host takes part
                 self._sender.look()
