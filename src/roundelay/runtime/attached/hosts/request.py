@@ -94,6 +94,12 @@ class SessionRequest:
         """
         check_may_travel(self.strategy)
         check_options(self.strategy, self.options)
+        traits = self.strategy.traits
+        if self.options.silence != "majority" and (traits.synchronous or traits.model == "centre"):
+            raise UserError(
+                f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
+                "place of the first, so that would have no effect. Leave it out."
+            )
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
