@@ -19,7 +19,7 @@ Sent: one model each way (8 P bytes) an exchange: each end knows by its own row 
 Where we differ: x and x~ of a learner mix when it begins an exchange of its own, with the gradients it has taken since
 as the time; there they also mix when a peer comes, by the time of a common clock. A learner begins an exchange with
 every gradient, so that it meets twice a unit of time on average, and the constants are of that; there meetings come by
-chance at a rate of choice. All learners are on one host, for a peer's x~ does not travel.
+chance at a rate of choice. Between hosts x~ travels with the row: two models each way (16 P bytes).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 from roundelay.core.topology import doublings
 from roundelay.strategies.adpsgd import Asynchronous, Topology
-from roundelay.strategies.base import Traits, positive
+from roundelay.strategies.base import HostOption, Traits, positive
 
 AHEAD = "gossip_ahead"
 
@@ -47,7 +47,7 @@ class A2CiD2(Asynchronous):
     name: ClassVar[str] = "a2cid2"
     memory: ClassVar[tuple[str, ...]] = (AHEAD,)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", one_host=True, rows="own"
+        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
     )
 
     def __post_init__(self) -> None:
@@ -56,6 +56,10 @@ class A2CiD2(Asynchronous):
             raise UserError(f"{self.name}.mixing_rate is {self.mixing_rate}: give 0 or more, or null.")
         if self.pull is not None:
             positive(self.name, "pull", self.pull)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
 
     def settled(self, learners: int) -> tuple[float, float]:
         """Rate of mixing, for one gradient's time, and pull."""

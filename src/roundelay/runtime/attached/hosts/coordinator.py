@@ -299,6 +299,7 @@ class SessionCoordinator:
                 host.model.copy_(rows[-1].vector)
             else:
                 take_mean(host.model, [rows[rank].vector for rank in holders])
+        host.begin_gatherings()
         for remote in hosts.inside():
             self._tell_meeting(remote, number, present, kind in WITH_MODEL)
         host.turn(number, present)
