@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 
@@ -76,6 +77,11 @@ class Strategy(ABC):
     def block(self) -> int:
         """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
         return 1
+
+    @property
+    def form(self) -> Codec:
+        """The codec by which it gives vectors to means."""
+        return FP32
 
     @property
     def cuts_rows(self) -> bool:

@@ -60,9 +60,11 @@ class HostLinks:
         self._trouble, links = None, self._peers
         if links is None:
             return None
-        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links)
-        codec = codec_named(self._terms.wire, "--wire")
-        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links))
+        goes_on = self._terms.on_death == "go-on"
+        opens = links.open_chain if goes_on and links.mix_links else None
+        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens)
+        codec, seconds = codec_named(self._terms.wire, "--wire"), self._terms.patience_seconds
+        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
         """Options of means by a process group, if that is what takes them. The library listens where the links are."""
