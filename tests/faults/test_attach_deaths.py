@@ -16,6 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
 from support import attached_deaths, attached_lost, attached_terms
 from support.attached_hosts import HostsOfLearners
+from support.hosts import free_port
 from support.launched import reports, run_learners
 from support.until import until
 
@@ -61,15 +62,22 @@ def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
 def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the one after that, when that is lost too."""
+    """And the one after that, when that is lost too: the first again, which has come back to them as any other."""
     monkeypatch.chdir(tmp_path)
-    with HostsOfLearners((1, 1, 1), (str(attached_lost.__file__), "adpsgd", str(tmp_path))) as hosts:
-        said, _ = hosts.end(0, 1)
+    ports = [free_port() for _ in range(3)]
+    peers = {"ROUNDELAY_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports)}
+    command = str(attached_lost.__file__), "adpsgd", str(tmp_path)
+    with HostsOfLearners((1, 1, 1), command, peers, port=ports[0]) as hosts:
+        assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
+        hosts.start(0)
+        said, _ = hosts.end(1)
     found = reports(said)["lost"]
-    assert found.keys() == {2}
-    assert (found[2]["living"], found[2]["error"]) == ([2], "")
+    assert found.keys() == {0, 2}
+    assert [found[rank]["back"] for rank in (0, 2)] == [True, False]
+    assert all((one["living"], one["error"]) == ([0, 2], "") for one in found.values())
     dead = [number for rank in range(2) for number in json.loads((tmp_path / f"{rank}").read_text())]
-    assert sorted([*dead, *found[2]["trained"]]) == list(range(attached_lost.EXAMPLES))
+    trained = [number for one in found.values() for number in one["trained"]]
+    assert sorted([*dead, *trained]) == list(range(attached_lost.EXAMPLES))
     until(lambda: not started(tmp_path))
 
 

@@ -18,6 +18,7 @@ from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from support.clusters import OnDevice, cluster
 from support.coded import Together
+from support.fatal import Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
@@ -58,6 +59,7 @@ class Hosts:
     wide: bool = False  # a module instead of a quadratic of so many parameters
     in_blocks: str = ""  # a network of the toy models instead, whose frames are drawn in blocks
     on_device: bool = False  # learners say that they compute on a device
+    fatal: int = -1  # the minibatch at which a learner's host is killed
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
     running: dict[int, Preloaded] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class Hosts:
         learners = sum(self.sizes)
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
         task: Task = Wide() if self.wide else Quadratic(self.parameters)
+        if self.fatal >= 0:
+            task = Fatal(Quadratic(self.parameters), self.fatal, host=True)
         if self.in_blocks:
             task = InBlocks(self.in_blocks)
         if self.on_device:

@@ -46,8 +46,9 @@ from roundelay.core.topology import (
     relabelled,
     ring_matrix,
     sparse_row,
+    without,
 )
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
 Order = Literal["atc", "consensus", "cta"]
@@ -87,10 +88,17 @@ class Gossip(Strategy):
                 raise UserError(f"{self.name}.edges leaves some of {learners} learners unconnected: add edges.")
 
     def mix(self, me: Me, round_: int) -> Mix:
-        """My part of round `round_`."""
+        """My part of round `round_`, in a topology of the living."""
         edges = tuple((int(i), int(j)) for i, j in self.edges)
-        weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
-        return Mix(weights, others, me.x)
+        if len(me.living) == me.learners:
+            weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
+            return Mix(weights, others, me.x)
+        living, place = me.living, me.living.index(me.rank)
+        left = without({*me.everyone} - {*living}, edges)
+        numbered = tuple((living.index(i), living.index(j)) for i, j in left)
+        weights, others = _mixing(self.topology, numbered, len(living), me.seed, round_, place)
+        there = tuple((living[other], weight) for other, weight in weights)
+        return Mix(there, tuple(living[other] for other in others), me.x)
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,10 @@ class DPsgd(Gossip):
     @property
     def label(self) -> str:
         return f"{super().label} {self.order}" + f" mixing {self.mixing:g}" * (self.mixing < 1)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # mixes of neighbours go as they are
 
     def mix(self, me: Me, round_: int) -> Mix:
         whole = super().mix(me, round_)

@@ -29,7 +29,7 @@ from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
-from roundelay.strategies.base import Traits, at_least, positive, share
+from roundelay.strategies.base import HostOption, Traits, at_least, positive, share
 from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
 
 
@@ -66,6 +66,10 @@ class GossipDiLoCo(Blocks):
     def label(self) -> str:
         return f"{super().label} partners {'all' if self.partners is None else self.partners}"
 
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # groups mix as neighbours do
+
     def settled(self, me: Setting) -> tuple[float, float]:
         """Momentum and rate of the outer step."""
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
@@ -95,8 +99,12 @@ class GossipDiLoCo(Blocks):
 
     def group(self, me: Me) -> Sequence[int]:
         """The learners that average at the end of this period, by rank."""
-        size = me.learners if self.partners is None else min(self.partners + 1, me.learners)
-        return me.everyone if size == me.learners else _groups(me.learners, size, me.seed, me.steps)[me.rank]
+        living, learners = me.living, len(me.living)
+        size = learners if self.partners is None else min(self.partners + 1, learners)
+        if size == learners:
+            return living
+        place = me.rank if learners == me.learners else living.index(me.rank)
+        return [living[other] for other in _groups(learners, size, me.seed, me.steps)[place]]
 
 
 def _mean(me: Me, group: Sequence[int], vector: Tensor) -> Mix:
