@@ -61,7 +61,7 @@ def _script(name: str, file: str, seconds: float, options: str, small: str) -> S
 
 TOY = "--workload toy-dnn --steps 4 --rounds 1"
 STEPS = (
-    _script("about", "gpu_about.py", 120, "--device {device} --out {out}/about.json", ""),
+    _script("about", "gpu_about.py", 180, "--device {device} --out {out}/about.json", ""),
     _tests("tests-rows", 300, "tests/gpu/test_gpu.py"),
     _script("rows", "gpu_rows.py", 120, "--device {device} --out {out}/rows.json", "--parameters 100000 --rounds 2"),
     _script("speed-blstm", "gpu.py", 240, "--device {device} --out {out}/speed-blstm.json", TOY),

@@ -97,7 +97,7 @@ class ProcsRuntime(Runtime):
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.shards, self.common = learner.shards, learner.common
+        self.shards, self.common, self._device = learner.shards, learner.common, learner.device
         self.layout = Layout(
             cluster.learners,
             self.parameters,
@@ -164,6 +164,7 @@ class ProcsRuntime(Runtime):
                 self._trace,
                 here=None if self.alone else self.here,
                 outbox_wake=self._outbox_wakes.get(rank, ""),
+                device=self._device,
                 on_devices=self._on_devices,
                 collectives=self._collectives,
             )
