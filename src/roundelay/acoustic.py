@@ -29,7 +29,7 @@ from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.procs.processes import Deaths, OnDeath
+from roundelay.runtime.procs.processes import Deaths, OnDeath, check_may_go_on
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.model_input import ModelInput
@@ -70,12 +70,14 @@ def _on_death(wanted: str, strategy: Strategy) -> str:
         UserError: it cannot do that.
     """
     synchronous = strategy.traits.synchronous
-    possible = ("stop", "shrink", "replace") if synchronous else ("replace", "go-on", "stop")
+    possible = ("stop", "go-on", "shrink", "replace") if synchronous else ("replace", "go-on", "stop")
     if wanted not in ("auto", *possible):
-        why = "nobody can go on without a learner" if synchronous else "the others go on anyway"
         raise UserError(
-            f"training.on_death is {wanted!r}: under {strategy.label} {why}. Choose one of {', '.join(possible)}."
+            f"training.on_death is {wanted!r}: under {strategy.label} the others go on anyway. Choose one of "
+            f"{', '.join(possible)}."
         )
+    if wanted == "go-on":
+        check_may_go_on(strategy)
     return possible[0] if wanted == "auto" else wanted
 
 
@@ -121,7 +123,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":
-            return SimRuntime(cluster, recipe.cost)
+            return SimRuntime(cluster, recipe.cost, goes_on=on_death == "go-on")
         if place is not None and not place.alone:
             return MultiHostRuntime(cluster, place, make_terms(recipe, strategy))
         trace = exp / TRACE if training.record and exp else None
@@ -255,7 +257,7 @@ def _after_death(on_death: str, strategy: Strategy) -> AfterDeath:
     """The way on after a death that the strategy itself cannot survive."""
     if not strategy.traits.synchronous or on_death == "stop":
         return "stop"
-    return "shrink" if on_death == "shrink" else "restart"
+    return "go-on" if on_death == "go-on" else "shrink" if on_death == "shrink" else "restart"
 
 
 def learners_deaths(on_death: str) -> OnDeath:

@@ -17,7 +17,7 @@ from roundelay.run_directory import Complete
 from roundelay.runtime.base import Cluster, Runtime
 from roundelay.schedule import Schedule
 
-AfterDeath = Literal["stop", "shrink", "restart"]
+AfterDeath = Literal["stop", "go-on", "shrink", "restart"]
 
 SaveModel = Callable[[Tensor, Path], None]
 
@@ -56,7 +56,8 @@ class Job:
     begin: Begin | None = None
     """Asked once, when a run begins and not where it goes on; None: it starts from the learner's initial model."""
     after_death: AfterDeath = "stop"
-    """Action when the strategy cannot go on: from the last checkpoint with one learner fewer, or with as many."""
+    """Action when a learner of a synchronous strategy dies: the others go on; else, from the last checkpoint with one
+    learner fewer, or with as many."""
     with_learners: "Callable[[int], Job] | None" = None
     """The same job for another number of learners; needed to shrink.
 

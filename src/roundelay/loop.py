@@ -254,7 +254,8 @@ class Run:
             shown = glance.frames
             self.live.look(glance)
             points.look(glance)
-            if not self.job.cluster.strategy.traits.synchronous:  # else it ends the segment, which says so
+            if not self.job.cluster.strategy.traits.synchronous or self.job.after_death == "go-on":
+                # else it ends the segment, which says so
                 self.journal.lose_all(glance.lost)
             # Without a minibatch trained the segment would stop where it began, again and again.
             self.due = self.due or (glance.frames > 0 and wall_clock() - started >= self.job.checkpoint_seconds)

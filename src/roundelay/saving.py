@@ -177,7 +177,8 @@ class Saves:
         return UserError(
             f"{error}; {strategy} cannot go on without it. Nothing before epoch {epoch + 1} is "
             f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
-            f"again. The same command resumes from {self.folder}, also with fewer --learners."
+            f"again. The same command resumes from {self.folder}, also with fewer --learners. With --on-death go-on "
+            "those who are left train on."
         )
 
     def newest(self) -> Found | None:

@@ -287,6 +287,7 @@ def test_a_replacement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("ssgd", "auto", "stop"),
         ("ssgd", "shrink", "shrink"),
         ("ssgd", "replace", "replace"),
+        ("ssgd", "go-on", "go-on"),
         ("adpsgd", "auto", "replace"),
         ("adpsgd", "go-on", "go-on"),
         ("adpsgd", "stop", "stop"),
@@ -296,7 +297,7 @@ def test_what_a_death_means_depends_on_the_strategy(strategy: str, wanted: str, 
     assert _on_death(wanted, make_strategy(strategy)) == meant
 
 
-@pytest.mark.parametrize(("strategy", "wanted"), [("ssgd", "go-on"), ("adpsgd", "shrink")])
+@pytest.mark.parametrize(("strategy", "wanted"), [("easgd-sync", "go-on"), ("adpsgd", "shrink")])
 def test_what_a_strategy_cannot_do_is_refused(strategy: str, wanted: str) -> None:
     with pytest.raises(UserError, match=rf"training\.on_death is '{wanted}': under {strategy}"):
         _on_death(wanted, make_strategy(strategy))

@@ -55,8 +55,8 @@ def test_the_order_of_throughput_is_the_measured_one(compared: list[ThroughputCo
     assert rank_correlation([one.row.ratio for one in compared], [one.ratio for one in compared]) >= 0.8
 
 
-def test_no_prediction_of_throughput_is_off_by_a_fifth(compared: list[ThroughputCompared]) -> None:
-    assert [one for one in compared if not 1 / 1.2 < one.ratio / one.row.ratio < 1.2] == []
+def test_no_prediction_of_throughput_is_off_by_more_than_a_tenth(compared: list[ThroughputCompared]) -> None:
+    assert [one for one in compared if not 1 / 1.1 < one.ratio / one.row.ratio < 1.1] == []
     assert throughput_error(compared) == pytest.approx(fitted().throughput_error, rel=1e-3)
 
 
@@ -148,6 +148,13 @@ def test_a_slow_exchange_under_way_is_waited_for_at_the_end_of_an_epoch_and_neve
     (whole,) = rank(slow, TASK, [Candidate("adpsgd")])
     (cut,) = rank(slow, replace(TASK, epoch=TASK.examples / 4), [Candidate("adpsgd")])
     assert cut.seconds == pytest.approx(whole.seconds + 4 * whole.factor * found.end)
+
+
+def test_means_inside_a_node_take_their_time_from_busy_cores() -> None:
+    """Two learners on one core: a gradient takes twice as long, and so does the mean that both work on."""
+    own, shared = (VirtualCluster(nodes=(Node(2, cores=cores),), compute=Compute(seconds=0.1)) for cores in (2.0, 1.0))
+    step = [2 / speed(Candidate("ssgd"), one, StepWork(1e6, frames=1)).examples_per_second for one in (own, shared)]
+    assert step == pytest.approx([0.1 + 2.6e-3 + 4e6 / 2.7e9, 0.2 + 2.6e-3 + 8e6 / 2.7e9], rel=1e-3)
 
 
 def test_a_slow_link_is_no_place_for_what_waits_in_every_step(advice: Advice) -> None:

@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.effects import Begin, Effect, Exchange, GradMean, Mean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_options
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import EVERY, MANY, cluster, make_strategy, plan
@@ -70,7 +70,7 @@ def test_a_strategy_names_the_options_that_its_effects_go_by(name: str, monkeypa
 
 @pytest.mark.parametrize("name", [*EVERY, *CODED])
 def test_an_option_without_effect_is_refused_and_no_other(name: str) -> None:
-    strategy, trusted = make_strategy(name), HostOptions(trusted_network=True, encrypt=False, host_patience=3.0)
+    strategy, trusted = make_strategy(name), SessionHostOptions(trusted_network=True, encrypt=False, host_patience=3.0)
     check_options(strategy, trusted)
     check_options(strategy, replace(trusted, means="chain"))
     for option, value in GIVEN.items():
@@ -84,13 +84,13 @@ def test_an_option_without_effect_is_refused_and_no_other(name: str) -> None:
 
 def test_whoever_is_refused_is_told_where_the_option_has_an_effect() -> None:
     with pytest.raises(UserError, match=r"\(adpsgd, hadpsgd\)"):
-        check_options(make_strategy("bsp"), HostOptions(exchange_share=1.0))
+        check_options(make_strategy("bsp"), SessionHostOptions(exchange_share=1.0))
     with pytest.raises(UserError, match=r"\(ssgd, easgd, adpsgd, hadpsgd\)"):
-        check_options(make_strategy("asgd"), HostOptions(wire="bf16"))
+        check_options(make_strategy("asgd"), SessionHostOptions(wire="bf16"))
 
 
 def test_attached_learners_are_refused_too() -> None:
     asked = request(place(0, 0), "hadpsgd")
     asked.to_json()
     with pytest.raises(UserError, match=r"training\.means is nccl, but hadpsgd"):
-        replace(asked, options=HostOptions(means="nccl", trusted_network=True)).to_json()
+        replace(asked, options=SessionHostOptions(means="nccl", trusted_network=True)).to_json()

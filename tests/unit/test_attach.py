@@ -166,27 +166,6 @@ def test_parameters_used_without_a_call_of_their_module() -> None:
         assert session.steps == 1
 
 
-def test_whatever_part_is_called_first_begins_a_step_before_hooks_that_came_later() -> None:
-    """Ours rests while a step is under way, and is back at the next, in its place."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    seen: list[bool] = []
-    x, inside = torch.randn(8, 4), torch.randn(8, 6)
-    with roundelay.attach(model, optimizer, "dpsgd", order="cta") as session:
-        model[3].register_forward_pre_hook(lambda *_: seen.append(session.wants_to_begin))
-        for part, given in ((model, x), (model[0], x), (model[3], inside), (model[0], x), (model, x)):
-            before, scores, after = session.wants_to_begin, part(given), session.wants_to_begin
-            assert (before, after) == (True, False)
-            if not seen or part is model[3]:
-                model[0].register_forward_pre_hook(lambda *_: seen.append(session.wants_to_begin))
-            model(x)  # another forward of the same step
-            torch.autograd.backward(scores.sum())
-            session.step()
-        assert session.steps == 5
-    assert len(seen) > 10
-    assert not any(seen)
-
-
 def test_copies_of_the_module_are_not_attached() -> None:
     """Averages of weights (torch.optim.swa_utils) copy the module, before or after; one that is saved whole needs no
     Roundelay where it is loaded."""

@@ -158,7 +158,7 @@ def test_a_random_rings_rows_are_those_of_its_matrix(learners: int) -> None:
     for round_ in range(5):
         matrix = mixing_matrix("random-ring", (), learners, 3, round_)
         for rank in range(learners):
-            me = cast(Me, SimpleNamespace(rank=rank, learners=learners, seed=3, x=None))
+            me = cast(Me, SimpleNamespace(rank=rank, learners=learners, living=range(learners), seed=3, x=None))
             mix = strategy.mix(me, round_)
             assert mix.weights == sparse_row(matrix, rank)
             assert mix.readers == readers(matrix, rank)

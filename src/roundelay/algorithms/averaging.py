@@ -54,6 +54,11 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
     add_shares_(out, vectors, [weight / total for weight in weights])
 
 
+def some_weight(weights: Sequence[float]) -> Sequence[float]:
+    """The weights of those who are left of a mean: equal ones, where none of them weighs anything."""
+    return weights if any(weights) else [1.0] * len(weights)
+
+
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """`weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
     mean = torch.empty_like(vectors[0])

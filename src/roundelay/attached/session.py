@@ -31,7 +31,7 @@ from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World, live_folder, read_world
 from roundelay.strategies import make_strategy, parse_strategy
@@ -67,7 +67,7 @@ def attach(
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
-            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, where this host listens.
+            `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
             for the first start of a command that is to go on by itself.
         options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`).
@@ -95,7 +95,7 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"), live=live)
+    terms = AttachTerms(chosen, seed, patience, hosts=build(SessionHostOptions, between, "hosts"), live=live)
     return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 

@@ -12,7 +12,7 @@ host larger or smaller than it would be.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -32,6 +32,10 @@ class Share:
     shards: tuple[int, ...]
 
 
+OPTIONAL = ("shares", "shards", "among")
+"""Fields of a plan that are left out of its JSON where they are empty."""
+
+
 @dataclass(frozen=True)
 class EpochPlan:
     """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`.
@@ -39,6 +43,8 @@ class EpochPlan:
     Attributes:
         shares: of hosts in rank order, where each draws from its own shards; none: all draw from one order.
         shards: those that the examples are in; none: all that are here.
+        among: ranks that the rounds are cut for, where not all of the learners take part; none: all. Minibatches keep
+            their numbers; those of the others are empty.
     """
 
     epoch: int
@@ -48,6 +54,11 @@ class EpochPlan:
     seed: int
     shares: tuple[Share, ...] = ()
     shards: tuple[int, ...] = ()
+    among: tuple[int, ...] = ()
+
+    def for_living(self, living: Sequence[int]) -> "EpochPlan":
+        """The same epoch with its rounds cut for the `living` alone, by rank."""
+        return replace(self, among=() if len(living) == self.learners else tuple(living))
 
     @property
     def rounds(self) -> int:
@@ -66,16 +77,30 @@ class EpochPlan:
             return self._piece_of_share(index, round_, rank)
         low = round_ * self.minibatch
         size = min(self.examples, low + self.minibatch) - low
-        start, stop = low + size * rank // self.learners, low + size * (rank + 1) // self.learners
-        return Minibatch(epoch=self.epoch, index=index, start=start, stop=stop)
+        start, stop = self._part(rank, 0, self.learners, size)
+        return Minibatch(epoch=self.epoch, index=index, start=low + start, stop=low + stop)
+
+    def _part(self, rank: int, first: int, learners: int, size: int) -> tuple[int, int]:
+        """The part of learner `rank` in `size` examples, which so many learners from rank `first` on share."""
+        place, places = rank - first, learners
+        if self.among:
+            there = [other for other in self.among if first <= other < first + learners]
+            if rank not in there:
+                return 0, 0
+            place, places = there.index(rank), len(there)
+        return size * place // places, size * (place + 1) // places
 
     def _piece_of_share(self, index: int, round_: int, rank: int) -> Minibatch:
-        share, rank, begin = self.share(rank)
+        share, place, begin = self.share(rank)
         before, after = (min(self.examples, end * self.minibatch) for end in (round_, round_ + 1))
         low = share.examples * before // self.examples
         size = share.examples * after // self.examples - low
-        start, stop = low + size * rank // share.learners, low + size * (rank + 1) // share.learners
-        return Minibatch(epoch=self.epoch, index=index, start=begin + start, stop=begin + stop)
+        start, stop = self._part(rank, rank - place, share.learners, size)
+        return Minibatch(epoch=self.epoch, index=index, start=begin + low + start, stop=begin + low + stop)
+
+    def examples_of(self, ranks: Sequence[int], first: int, end: int) -> int:
+        """Number of examples that learners `ranks` draw in rounds `first` up to `end`, where all draw by round."""
+        return sum(self.piece(r * self.learners + rank).frames for r in range(first, end) for rank in ranks)
 
     def share(self, rank: int) -> tuple[Share, int, int]:
         """The share that learner `rank` draws from, its rank among those who do, and the share's first position."""
@@ -114,13 +139,14 @@ class EpochPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, for JSON."""
-        return {name: value for name, value in asdict(self).items() if name not in ("shares", "shards") or value}
+        return {name: value for name, value in asdict(self).items() if name not in OPTIONAL or value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "EpochPlan":
         """The inverse of `to_json`."""
         shares = [Share(**{**one, "shards": tuple(one["shards"])}) for one in value.get("shares", ())]
-        return cls(**{**value, "shares": tuple(shares), "shards": tuple(value.get("shards", ()))})
+        lists = {name: tuple(value.get(name, ())) for name in OPTIONAL}
+        return cls(**{**value, **lists, "shares": tuple(shares)})
 
     def order(self) -> NDArray[np.int64]:
         """The shuffled example numbers, (examples,)."""

@@ -158,13 +158,13 @@ class LearnerJoined(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost(Record):
-    """A host was killed, or could not be reached any more, with all its learners; asynchronous strategies go on."""
+    """A host was killed, or could not be reached any more, with all its learners; the others go on."""
 
     host: int
     ranks: list[int]
     reason: str
     redrawn: int = 0  # minibatches it had drawn and not trained, which others drew again
-    missing: int = 0  # frames of shards that it drew from alone, not trained in this epoch unless it came back
+    missing: int = 0  # frames not trained in this epoch unless it came back: of shards of its own, or of its rounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ Legend: L learners.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,3 +129,13 @@ def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
     while grown := {rank for link in links if link & reached for rank in link} - reached:
         reached |= grown
     return len(reached) == learners
+
+
+def without(gone: Iterable[int], edges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Undirected edges of those who are left, in order: whoever was a neighbour of one who is gone is linked to the
+    next of its neighbours by number, so that a connected graph stays connected."""
+    links = {(min(edge), max(edge)) for edge in edges}
+    for node in sorted(gone):
+        around = sorted({rank for link in links if node in link for rank in link} - {node})
+        links = {link for link in links if node not in link} | set(pairwise(around))
+    return sorted(links)

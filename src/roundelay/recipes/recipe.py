@@ -59,8 +59,8 @@ class Training(HostOptions):
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
     record          take down what every learner did, in which order, for `roundelay replay` (procs only)
     on_death        what the death of a learner means. Asynchronous strategies: replace (the default), go-on (without
-                    it), or stop. Synchronous: stop (the default), or go on from the last checkpoint with one learner
-                    fewer (shrink) or as many (replace)
+                    it), or stop. Synchronous: stop (the default), go-on (without it, in the mean of the others),
+                    or go on from the last checkpoint with one learner fewer (shrink) or as many (replace)
     patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
     keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
     average         the model that a run leaves is the mean over the ends of its last so many epochs

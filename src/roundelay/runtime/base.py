@@ -167,7 +167,7 @@ class HostGone:
     ranks: tuple[int, ...]
     reason: str
     redrawn: int = 0  # minibatches that were leased to it, and that others drew again
-    missing: int = 0  # examples of its own shards that nobody trains in this epoch unless it comes back
+    missing: int = 0  # examples that nobody trains in this epoch: of its own shards, or of its rounds
 
 
 @dataclass(frozen=True)

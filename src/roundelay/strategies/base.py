@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 
@@ -29,8 +30,8 @@ class Traits:
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
     one_host: bool = False
-    """Its exchanges are of fragments, or meet what the peer's learner remembers: neither travels, so all learners are
-    on one host."""
+    """Its exchanges are of fragments, or meet what the peer's learner alone remembers: neither travels, so all learners
+    are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
     rows: Literal["one model", "own"] = "one model"
@@ -76,6 +77,11 @@ class Strategy(ABC):
     def block(self) -> int:
         """Rounds an interrupted segment ends at a multiple of, so that stopping and going on changes nothing."""
         return 1
+
+    @property
+    def form(self) -> Codec:
+        """The codec by which it gives vectors to means."""
+        return FP32
 
     @property
     def cuts_rows(self) -> bool:

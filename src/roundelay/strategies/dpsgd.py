@@ -46,6 +46,7 @@ from roundelay.core.topology import (
     relabelled,
     ring_matrix,
     sparse_row,
+    without,
 )
 from roundelay.strategies.base import HostOption, Strategy, Traits
 
@@ -87,10 +88,17 @@ class Gossip(Strategy):
                 raise UserError(f"{self.name}.edges leaves some of {learners} learners unconnected: add edges.")
 
     def mix(self, me: Me, round_: int) -> Mix:
-        """My part of round `round_`."""
+        """My part of round `round_`, in a topology of the living."""
         edges = tuple((int(i), int(j)) for i, j in self.edges)
-        weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
-        return Mix(weights, others, me.x)
+        if len(me.living) == me.learners:
+            weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
+            return Mix(weights, others, me.x)
+        living, place = me.living, me.living.index(me.rank)
+        left = without({*me.everyone} - {*living}, edges)
+        numbered = tuple((living.index(i), living.index(j)) for i, j in left)
+        weights, others = _mixing(self.topology, numbered, len(living), me.seed, round_, place)
+        there = tuple((living[other], weight) for other, weight in weights)
+        return Mix(there, tuple(living[other] for other in others), me.x)
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,12 @@ class GossipDiLoCo(Blocks):
 
     def group(self, me: Me) -> Sequence[int]:
         """The learners that average at the end of this period, by rank."""
-        size = me.learners if self.partners is None else min(self.partners + 1, me.learners)
-        return me.everyone if size == me.learners else _groups(me.learners, size, me.seed, me.steps)[me.rank]
+        living, learners = me.living, len(me.living)
+        size = learners if self.partners is None else min(self.partners + 1, learners)
+        if size == learners:
+            return living
+        place = me.rank if learners == me.learners else living.index(me.rank)
+        return [living[other] for other in _groups(learners, size, me.seed, me.steps)[place]]
 
 
 def _mean(me: Me, group: Sequence[int], vector: Tensor) -> Mix:

@@ -27,6 +27,7 @@ from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTranspo
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode, encoded
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
+from roundelay.runtime.hosts.mean_transports.living_chain import LivingChainTransport, OpenChain
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.procs.coordination.means import Means
@@ -46,12 +47,14 @@ class MeanLinks:
         host: number of this one.
         chain: by host, links to the one before and the one after this.
         mix_links: by host, links to all others, for mixes.
+        open_chain: makes other links for a chain, where learners go on without hosts that are lost; else None.
     """
 
     hosts: Sequence[Sequence[int]]
     host: int
     chain: Mapping[int, Link]
     mix_links: Mapping[int, Link]
+    open_chain: OpenChain | None = None
 
 
 class HostMeans:
@@ -62,6 +65,7 @@ class HostMeans:
         failed: called with the reason, from a thread, when a link is gone.
         codec: by which gradients travel along the chain; the first host's counts.
         group: options of means by a process group; None: they go along the chain.
+        seconds: that hosts wait for each other, where learners go on without hosts that are lost.
     """
 
     def __init__(
@@ -72,8 +76,9 @@ class HostMeans:
         failed: Callable[[str], None],
         codec: Codec = FP32,
         group: GroupOptions | None = None,
+        seconds: float = 300.0,
     ) -> None:
-        host, chain, mix_links = links.host, links.chain, links.mix_links
+        host, mix_links = links.host, links.mix_links
         self._arena, self._hosts, self._here = arena, links.hosts, tuple(links.hosts[host])
         self._mix_links, self._parameters = mix_links, arena.layout.parameters
         self._failed, self._bell = failed, bell_of_means(arena)
@@ -81,13 +86,7 @@ class HostMeans:
         self._ended = self._part.ended
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._between.begin_part()
-        self._transport: MeanTransport
-        if group is None:
-            before, after = chain.get(host - 1), chain.get(host + 1)
-            self._transport = ChainTransport(self._part, len(links.hosts), before, after, self._parameters, codec)
-        else:
-            agreement = CommunicatorAgreement(self._part, host, mix_links, self._lives, group.seconds)
-            self._transport = GroupTransport(agreement, host, self._parameters, group)
+        self._goes_on, self._transport = links.open_chain is not None, self._chosen(links, codec, group, seconds)
         self._threads = [self._thread("of everybody", self._take_means)]
         self._threads += [self._thread(name, work) for name, work in self._transport.threads().items()]
         if mix_links:
@@ -95,6 +94,18 @@ class HostMeans:
         self._threads += [
             self._thread(f"contributions of {other}", self._listen, other, link) for other, link in mix_links.items()
         ]
+
+    def _chosen(self, links: MeanLinks, codec: Codec, group: GroupOptions | None, seconds: float) -> MeanTransport:
+        host, parameters = links.host, self._parameters
+        if group is None and links.open_chain is None:
+            before, after = links.chain.get(host - 1), links.chain.get(host + 1)
+            return ChainTransport(self._part, len(links.hosts), before, after, parameters, codec)
+        waits = seconds if group is None else group.seconds
+        agreement = CommunicatorAgreement(self._part, host, links.mix_links, self._lives, waits)
+        if group is not None:
+            return GroupTransport(agreement, host, parameters, group)
+        assert links.open_chain is not None
+        return LivingChainTransport(agreement, self._part, host, parameters, codec, links.open_chain, seconds)
 
     def start(self) -> None:
         """After all tables are set, and before learners begin."""
@@ -127,7 +138,7 @@ class HostMeans:
         return bool(self._arena.liveness.alive[list(self._hosts[host])].any())
 
     def _take_means(self) -> None:
-        share, number = LocalShare(self._arena, self._here, self._part), 0
+        share, number = LocalShare(self._arena, self._here, self._part, self._goes_on), 0
         while True:
             number += 1
             self._transport.take(share.next(number))
@@ -149,18 +160,26 @@ class HostMeans:
             now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
-                for link in self._mix_links.values():
-                    link.send("read", {"part": self._part.number, "read": read})
+                for host in self._mix_links:
+                    self._tell(host, "read", {"part": self._part.number, "read": read})
                 told = now
             if last:
                 return
             self._bell.wait(heard, LISTEN_SECONDS)
 
+    def _tell(self, host: int, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+        """Say something over the link for mixes; where learners go on without hosts that are lost, in vain to these."""
+        try:
+            self._mix_links[host].send(kind, header, payload)
+        except LinkError:
+            if not (self._goes_on and self._transport.lost(host)):
+                raise
+
     def _forward_contribution(self, rank: int, number: int) -> None:
         sequences, parity = self._sequences, number % 2
         readers = self._between.readers[parity, rank]
-        links = [link for host, link in self._mix_links.items() if readers[list(self._hosts[host])].any()]
-        if not links:
+        hosts = [host for host in self._mix_links if readers[list(self._hosts[host])].any()]
+        if not hosts:
             return
         codec = codec_of(
             [*FORMS][self._between.codec[parity, rank]], self._between.codec_numbers[parity, rank].tolist()
@@ -170,9 +189,9 @@ class HostMeans:
         carried = vector if codec.exact else encoded(codec, vector)
         facts = {"part": self._part.number, "rank": rank, "number": number, "elements": elements}
         facts["weight"] = sequences.weights[parity, rank]
-        for link in links:
-            link.send("mix", facts | {"codec": codec.name, "numbers": codec.numbers})
-            link.send("contribution", {"part": self._part.number}, [as_bytes(carried)])
+        for host in hosts:
+            self._tell(host, "mix", facts | {"codec": codec.name, "numbers": codec.numbers})
+            self._tell(host, "contribution", {"part": self._part.number}, [as_bytes(carried)])
 
     def _listen(self, other: int, link: Link) -> None:
         """Take what another host says over its link for mixes."""

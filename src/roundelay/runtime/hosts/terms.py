@@ -32,7 +32,7 @@ class HostTerms(HostOptions):
 
     Args:
         patience_seconds: how long learners wait for each other, and hosts for others to start.
-        on_death: what the death of a learner means under an asynchronous strategy.
+        on_death: what the death of a learner means; under a synchronous strategy that of a host, too.
         agreement: what must be the same on all hosts, plain values.
         agreed: a word for all of it: the recipe of a run, or the script that attaches.
         threads: torch threads of each learner; None: a fair share of the cores.
@@ -62,11 +62,14 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
     label = strategy.label
     if record:
         raise UserError("training.record is for one host: a trace of several cannot be replayed yet. Leave it out.")
-    if strategy.traits.synchronous and on_death not in ("auto", "stop"):
+    if strategy.traits.synchronous and on_death not in ("auto", "stop", "go-on"):
         raise UserError(
             f"training.on_death is {on_death!r}: under {label} on several hosts the death of a learner ends the run, "
-            "with a complete checkpoint. Choose stop; the same command goes on from there, also with fewer learners."
+            "with a complete checkpoint, or the others go on. Choose stop; the same command goes on from there, also "
+            "with fewer learners; or go-on."
         )
+    if on_death == "go-on":
+        check_may_go_on_between_hosts(strategy)
 
 
 def check_may_travel(strategy: Strategy) -> None:
@@ -78,7 +81,7 @@ def check_may_travel(strategy: Strategy) -> None:
     if strategy.traits.one_host:
         raise UserError(
             f"{strategy.label} is for learners of one host: its exchanges are of fragments, or meet what the other "
-            "learner or the centre remembers, and that does not travel. Choose another strategy, or put all learners "
+            "learner alone remembers, and that does not travel. Choose another strategy, or put all learners "
             "on one host."
         )
 
@@ -107,6 +110,19 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
         raise UserError(
             f"training.{option} is {value}, but {strategy.label} sends {what} between hosts, so that would have no "
             f"effect. Leave it out, or choose another strategy ({names})."
+        )
+
+
+def check_may_go_on_between_hosts(strategy: Strategy) -> None:
+    """Can learners of several hosts go on without those that are lost?
+
+    Raises:
+        UserError: no.
+    """
+    if strategy.traits.synchronous and not strategy.form.exact:
+        raise UserError(
+            f"on_death is 'go-on': under {strategy.label} each host sends its coded vectors to every other, and one "
+            "that is lost may have told some and not others. Choose stop, or codec fp32."
         )
 
 

@@ -33,7 +33,7 @@ from roundelay.runtime.base import (
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
-from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, MeansLibrary
+from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, Collectives, MeansLibrary
 from roundelay.runtime.procs.coordination.devices import means_between_devices, rows_on_devices
 from roundelay.runtime.procs.members import Member, start_member
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
@@ -93,6 +93,9 @@ class ProcsRuntime(Runtime):
         prepare_publishing()
         cluster.strategy.check(cluster.learners)
         cluster.strategy.check_optimizer(cluster.optimizer)
+        synchronous = cluster.strategy.traits.synchronous
+        self._deaths = deaths.under(cluster.strategy, trace is not None)
+        self._goes_on = synchronous and self._deaths.policy == "go-on"
         self.cluster, self.alone = cluster, share is None
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
@@ -110,9 +113,7 @@ class ProcsRuntime(Runtime):
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
         self._on_devices = rows_on_devices(cluster, self.layout, device)
-        self._collectives = means_between_devices(
-            cluster, device, library, trace is not None, self._on_devices is not None
-        )
+        self._collectives = self._library(device, library, trace is not None)
         self.arena = arena = Arena(self._descriptor, self.layout, Patience(PARENT, patience_seconds), self._on_devices)
         self.cluster_rows = ClusterRows(cluster, arena, self.here, learner.initial())
         arena.liveness.alive[:] = 1
@@ -122,8 +123,6 @@ class ProcsRuntime(Runtime):
         self._threads = threads or max(1, min(cores_each, torch.get_num_threads()))
         self._trace = trace
         self._recorder: Recorder | None = None
-        synchronous = cluster.strategy.traits.synchronous
-        self._deaths = replace(deaths, policy="stop") if synchronous else deaths
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
         self._parts = 0
@@ -147,6 +146,12 @@ class ProcsRuntime(Runtime):
             return known
         return {**known, ROWS_ON: device.type}
 
+    def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
+        """The library that takes means outside of the arena. Its means end with the process of a member."""
+        if self._goes_on:
+            return None
+        return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
+
     @property
     def _path(self) -> str:
         """Of the arena, for other processes."""
@@ -167,6 +172,7 @@ class ProcsRuntime(Runtime):
                 device=self._device,
                 on_devices=self._on_devices,
                 collectives=self._collectives,
+                goes_on=self._goes_on,
             )
         )
 
@@ -174,6 +180,8 @@ class ProcsRuntime(Runtime):
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
+        if self._goes_on:
+            plan = replace(plan, epoch=plan.epoch.for_living(self.living()))
         self.begin(plan)
         self.part(plan, watch)
         while not self.cluster.strategy.traits.synchronous and self._left_over():
@@ -191,6 +199,10 @@ class ProcsRuntime(Runtime):
             queue.open_prefetch(arena)
         self._gatherings.begin_segment()
         self.processes.begin_segment()
+
+    def begin_gatherings(self) -> None:
+        """A part of a segment begins for all learners; where there are several hosts, before any of them does."""
+        self._gatherings.begin_part(wall_clock())
 
     def part(
         self,
@@ -210,7 +222,8 @@ class ProcsRuntime(Runtime):
         """
         self.arena.sequences.begin_part()
         self.arena.queue.assigned[:] = NONE
-        self._gatherings.begin_part(wall_clock())
+        if self.alone:
+            self.begin_gatherings()
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
         self._parts += 1

@@ -6,17 +6,19 @@ holder, or with the centre, and with that learner's memory. Nobody waits for a p
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Literal, final
 
+from roundelay.core.errors import UserError
 from roundelay.runtime.base import Joined, LearnerDied, Lost
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.members import Member, end
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.worker import SegmentAnswer
+from roundelay.strategies.base import Strategy
 
 OnDeath = Literal["replace", "go-on", "stop"]
 REPLACEMENTS = 20
@@ -30,12 +32,43 @@ class Deaths:
 
     Args:
         policy: under an asynchronous strategy another takes its place, the rest go on, or `LearnerDied`. Under a
-            synchronous one it always means `LearnerDied`.
+            synchronous one the rest go on, or `LearnerDied`.
         replacements: how many may be started in all; after them the rest go on.
     """
 
     policy: OnDeath = "replace"
     replacements: int = REPLACEMENTS
+
+    def under(self, strategy: Strategy, recorded: bool = False) -> "Deaths":
+        """Their meaning under a strategy: nobody takes another's place among learners that wait for each other.
+
+        Raises:
+            UserError: its learners cannot go on without one, or not where they are `recorded`.
+        """
+        if not strategy.traits.synchronous:
+            return self
+        if self.policy == "go-on":
+            check_may_go_on(strategy)
+            if recorded:
+                raise UserError(
+                    f"training.on_death is 'go-on': under {strategy.label} a trace knows of no means without the dead. "
+                    "Leave --record out, or choose stop."
+                )
+            return self
+        return replace(self, policy="stop")
+
+
+def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> None:
+    """Can the learners that are left go on when one dies? `option` is what wants it.
+
+    Raises:
+        UserError: no.
+    """
+    if strategy.traits.synchronous and strategy.traits.model == "centre":
+        raise UserError(
+            f"{option} is 'go-on': under {strategy.label} learner 0 keeps the model of all, so nobody can go on "
+            "without it. Choose stop, or another strategy."
+        )
 
 
 REPLACE = Deaths()
@@ -48,7 +81,7 @@ class LearnerProcesses:
 
     Args:
         start: starts the learner of a rank.
-        deaths: as they are meant; "stop" under a synchronous strategy.
+        deaths: as they are meant under the strategy.
         synchronous: is the strategy? Then there is no queue for minibatches of the dead to come back to.
     """
 

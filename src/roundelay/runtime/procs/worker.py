@@ -63,6 +63,7 @@ class WorkerSpec:
     device: torch.device | None = None  # learners compute on this one, or with "cuda" on one each
     on_devices: DeviceRows | None = None  # rows that are not in the arena
     collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
+    goes_on: bool = False  # means are taken without those who have died
 
     def __post_init__(self) -> None:
         if self.here is not None and self.trace is not None:
@@ -138,7 +139,7 @@ class Worker:
             self.leave, meanwhile = between.leave, between.look
         else:
             forwards = spec.here is not None and traits.synchronous
-            self.means = Means(arena, spec.rank, patience, spec.here, forwards)
+            self.means = Means(arena, spec.rank, patience, spec.here, forwards, spec.goes_on)
         deferred = Deferred()
         self.me = _state(spec, access, vectors, learner, deferred)
         self._work = PlannedWork(access, spec.cluster, learner, vectors.gradient, vectors.resident, meanwhile)

@@ -11,6 +11,7 @@ Legend: P parameters, L learners.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,21 @@ class SimRuntime(Runtime):
     Args:
         cost: four numbers, or a virtual cluster with as many learners.
         model_bytes: of a row on the wire, where neither the cluster nor the parameters say it.
-
+        goes_on: synchronous learners go on without one that dies; else its death ends the run.
     """
 
-    def __init__(self, cluster: Cluster, cost: CostModel | None = None, model_bytes: float | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        cost: CostModel | None = None,
+        model_bytes: float | None = None,
+        goes_on: bool = False,
+    ) -> None:
         cluster.strategy.check(cluster.learners)
         cluster.strategy.check_optimizer(cluster.optimizer)
         self.cluster, self.cost = cluster, cost or CostModel()
+        synchronous = cluster.strategy.traits.synchronous
+        self._needs_all, self._goes_on = synchronous and not goes_on, synchronous and goes_on
         self._learner = cluster.task.build()
         self.parameters = size = self._learner.parameters
         learners = cluster.learners
@@ -103,7 +112,9 @@ class SimRuntime(Runtime):
             self._me = self._timed = [
                 TimedLearner(rank, everyone, cluster.seed, versions, cluster.memory) for rank in range(learners)
             ]
-        self._effects = VirtualEffects(self._virtual, self._prices, self._gradients, self._rows, learners)
+        self._effects = VirtualEffects(
+            self._virtual, self._prices, self._gradients, self._rows, learners, self._goes_on
+        )
 
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
@@ -117,6 +128,8 @@ class SimRuntime(Runtime):
 
     def _check_lives(self) -> None:
         absent = [rank for rank in range(self.cluster.learners) if not self._virtual.alive_at(rank, 0)]
+        if self._goes_on:
+            absent += [joins.rank for joins in self._virtual.joins]
         if absent and self.cluster.strategy.traits.synchronous:
             raise UserError(
                 f"learner {absent[0]} joins later, but {self.cluster.strategy.label} is synchronous: its learners "
@@ -147,6 +160,8 @@ class SimRuntime(Runtime):
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started, virtual = wall_clock(), self._effects.clock.now_ns
         strategy, learners = self.cluster.strategy, self.cluster.learners
+        if self._goes_on:
+            plan = replace(plan, epoch=plan.epoch.for_living(self._lives.living))
         self._counts.clear()
         for timed in self._timed:
             timed.clear()
@@ -218,7 +233,7 @@ class SimRuntime(Runtime):
     def _schedule_lives(self) -> None:
         """Schedule deaths and joins from now on; those that the cluster says of earlier have happened."""
         now, lives = self._effects.clock.now_ns, self._lives
-        if not lives.number or (self.cluster.strategy.traits.synchronous and not lives.all_there):
+        if not lives.number or (self._needs_all and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)
         for rank in lives.late(now):
             self._copy_row(rank, lives.neighbour(rank))
@@ -234,7 +249,7 @@ class SimRuntime(Runtime):
         lives.set(rank, False)
         self._lost.append(Lost(rank, lives.reason(now)))
         role = self._effects.roles.get(rank)
-        if not lives.number or (role is not None and self.cluster.strategy.traits.synchronous):
+        if not lives.number or (role is not None and self._needs_all):
             raise lives.died(rank, now)
         if role is not None:
             self._effects.end(role)

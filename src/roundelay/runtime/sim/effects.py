@@ -42,16 +42,23 @@ class VirtualEffects:
 
     Args:
         rows: by rank, then the centre; none where learners have no vectors.
+        goes_on: means and mixes are taken without those who have died.
 
     `events` counts effects answered and ticks of the clock that apply one; `drained_ns` is the last time at which a
     learner found nothing to draw.
     """
 
     def __init__(
-        self, virtual: VirtualCluster, prices: Prices, gradients: Gradients, rows: Sequence[Row], learners: int
+        self,
+        virtual: VirtualCluster,
+        prices: Prices,
+        gradients: Gradients,
+        rows: Sequence[Row],
+        learners: int,
+        goes_on: bool = False,
     ) -> None:
         self._virtual, self._prices, self._gradients, self._rows = virtual, prices, gradients, rows
-        self._learners, self._timed = learners, not rows
+        self._learners, self._timed, self._goes_on = learners, not rows, goes_on
         self._perform: dict[type[Effect[Any]], Callable[[LearnerCoroutine, To, Any], Any]] = {
             Draw: self._draw,
             Grad: self._gradient,
@@ -82,8 +89,8 @@ class VirtualEffects:
 
     def begin(self, roles: Sequence[LearnerCoroutine]) -> None:
         """All begin together."""
-        self._means: VirtualMeans[Meeting] = VirtualMeans()
-        self._mixes: VirtualMixes[To] = VirtualMixes(self._learners)
+        gone = [rank for rank, there in enumerate(self.lives.alive) if self._goes_on and not there]
+        self._means, self._mixes = VirtualMeans[Meeting](gone), VirtualMixes[To](self._learners, gone)
         self.gatherings.begin(self._seconds)
         self.roles: dict[int, LearnerCoroutine] = {}
         self.outside: set[int] = set()
@@ -113,7 +120,12 @@ class VirtualEffects:
         self._look_at_gathering()
 
     def abandon(self, rank: int) -> None:
-        """Those that wait for `rank` in a group stop as well."""
+        """Those that wait for `rank` in a group stop as well, or go on without it."""
+        if self._goes_on:
+            for group, mean, waiting in self._means.leave(rank):
+                self._met(mean, waiting, self._prices.mean_ns(group, FP32))
+            self._mixed(self._mixes.leave(rank))
+            return
         for other, *_ in self._means.abandon(rank):
             self.end(other)
 
@@ -252,7 +264,7 @@ class VirtualEffects:
         fragment: VectorFragment = WHOLE,
     ) -> None:
         group, codec = effect.group, effect.codec
-        if not (self.lives.all_there and not self.outside) and not all(self._comes(member) for member in group):
+        if not (self._goes_on or (self.lives.all_there and not self.outside)) and not all(map(self._comes, group)):
             self.end(role)
             return
         given = arrived(codec, vector, weight, role.me.memory, fragment)
@@ -265,6 +277,10 @@ class VirtualEffects:
             now = self.clock.now_ns
             cost = self._prices.rested(group, cost, now - self._carried.get(group, -NEVER_NS))
             self._carried[group] = now + cost
+        self._met(mean, waiting, cost)
+
+    def _met(self, mean: Tensor, waiting: Sequence[Meeting], cost: int) -> None:
+        """All who were waited for have come to a mean."""
         for someone in waiting:
             self.clock.at(self._later(someone[1], cost), self._mean_there, someone, mean)
 
@@ -284,10 +300,14 @@ class VirtualEffects:
 
     def _mix(self, role: LearnerCoroutine, to: To, effect: Mix) -> object:
         given = arrived(effect.codec, effect.vector, 1.0, role.me.memory)
-        for rank, mix, mixed, who in self._mixes.arrive(role.rank, effect, given, to):
+        self._mixed(self._mixes.arrive(role.rank, effect, given, to))
+        return LATER
+
+    def _mixed(self, complete: Sequence[tuple[int, Mix, Tensor, To]]) -> None:
+        """These mixes are complete."""
+        for rank, mix, mixed, who in complete:
             cost = self._prices.mix_ns(rank, [other for other, _ in mix.weights if other != rank], mix.codec)
             self.clock.at(self._later(who, cost), self._reply, who, mixed)
-        return LATER
 
     # Gatherings -------------------------------------------------------------------------------------------------------
 

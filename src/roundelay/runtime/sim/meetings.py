@@ -1,17 +1,19 @@
 """Meetings of synchronous learners: means of a group, and mixes with neighbours.
 
 Both take a vector's value when its learner arrives and are computed when the last one has. Who is waiting is an opaque
-`Waiting` of the driver's.
+`Waiting` of the driver's. Where learners go on without the dead, a meeting is one of those who had arrived when they
+died, and of the living.
 
 Legend: P parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from roundelay.algorithms.averaging import weighted_mean
+from roundelay.algorithms.averaging import some_weight, weighted_mean
 from roundelay.core.effects import Mix
 
 W = TypeVar("W")
@@ -19,12 +21,27 @@ Group = tuple[int, ...]
 
 
 class VirtualMeans(Generic[W]):
-    """Means by group; a group may be in one at a time."""
+    """Means by group; a group may be in one at a time.
 
-    def __init__(self) -> None:
+    Args:
+        gone: learners who are waited for no more.
+    """
+
+    def __init__(self, gone: Sequence[int] = ()) -> None:
         self._gatherings: dict[Group, dict[int, tuple[Tensor, float, W]]] = {}  # those that have arrived, by rank
         self._recent: Group = ()
         self._arrived: dict[int, tuple[Tensor, float, W]] = {}
+        self._gone = {*gone}
+
+    def leave(self, rank: int) -> list[tuple[Group, Tensor, list[W]]]:
+        """Learner `rank` has died: the means that were waiting for it alone, as of `arrive`, with their groups."""
+        self._gone.add(rank)
+        found = []
+        for group in [group for group in self._gatherings if rank in group]:
+            self._recent, self._arrived = group, self._gatherings[group]
+            if (complete := self._complete(group)) is not None:
+                found.append((group, *complete))
+        return found
 
     def arrive(self, rank: int, group: Group, vector: Tensor, weight: float, who: W) -> tuple[Tensor, list[W]] | None:
         """The mean and all that wait for it, in the group's order, if `rank` was the last one missing."""
@@ -33,12 +50,21 @@ class VirtualMeans(Generic[W]):
             self._recent, self._arrived = group, gathering
         arrived = self._arrived
         arrived[rank] = (vector.clone() if vector.numel() else vector, weight, who)  # its value now
+        return self._complete(group)
+
+    def _complete(self, group: Group) -> tuple[Tensor, list[W]] | None:
+        """As of `arrive`, of the group that somebody has come to last."""
+        arrived, members = self._arrived, group
         if len(arrived) < len(group):
-            return None
+            if not self._gone or any(member not in arrived and member not in self._gone for member in group):
+                return None
+            members = tuple(member for member in group if member in arrived)
         del self._gatherings[group]
         self._recent = ()
-        vectors, weights, waiting = zip(*(arrived[member] for member in group), strict=True)
-        return weighted_mean(vectors, weights) if vector.numel() else vector, list(waiting)
+        vectors, weights, waiting = zip(*(arrived[member] for member in members), strict=True)
+        if not vectors[0].numel():
+            return vectors[0], list(waiting)
+        return weighted_mean(vectors, some_weight(weights) if self._gone else weights), list(waiting)
 
     def abandon(self, rank: int) -> list[W]:
         """All that wait in a group with `rank`, which will not come; they need not wait any longer."""
@@ -61,13 +87,24 @@ class _Contribution:
 
 class VirtualMixes(Generic[W]):
     """Mixes by the number each learner has asked for so far. Who names whom as a reader is read by it, and by no
-    other."""
+    other. Learners who are `gone` are waited for no more."""
 
-    def __init__(self, learners: int) -> None:
+    def __init__(self, learners: int, gone: Sequence[int] = ()) -> None:
         self._number = [0] * learners
         self._contributions: dict[tuple[int, int], _Contribution] = {}
         self._there: dict[tuple[int, int], int] = {}  # (reader, number) -> contributions to it
         self._waiting: dict[int, tuple[int, Mix, W]] = {}
+        self._gone = {*gone}
+
+    def leave(self, rank: int) -> list[tuple[int, Mix, Tensor, W]]:
+        """Learner `rank` has died: the mixes that were waiting for it alone, as of `arrive`."""
+        self._gone.add(rank)
+        self._waiting.pop(rank, None)
+        return [
+            self._complete(reader, *asked)
+            for reader, asked in [*self._waiting.items()]
+            if self._there.get((reader, asked[0]), 0) == self._expected(*asked)
+        ]
 
     def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:
         """All mixes that are complete now: (rank, what it asked, the mixed vector, who waits). `vector` (P,) is what
@@ -82,18 +119,28 @@ class VirtualMixes(Generic[W]):
             key = (reader, number)
             there[key] = laid_out = there.get(key, 0) + (reader != rank or counts_itself)
             asked = self._waiting.get(reader)
-            if asked is not None and asked[0] == number and laid_out == len(asked[1].weights):
+            if asked is None or asked[0] != number:
+                continue
+            if laid_out == (self._expected(*asked) if self._gone else len(asked[1].weights)):
                 found.append(self._complete(reader, *asked))
         return found
+
+    def _expected(self, number: int, mix: Mix, _: W) -> int:
+        """Contributions to a mix: all, but of those who died before they had come to it."""
+        absent = [other for other, _ in mix.weights if other in self._gone and self._number[other] < number]
+        return len(mix.weights) - len(absent)
 
     def _complete(self, rank: int, number: int, mix: Mix, who: W) -> tuple[int, Mix, Tensor, W]:
         del self._waiting[rank]
         del self._there[rank, number]
         if not mix.vector.numel():
             return rank, mix, mix.vector, who
-        contributions = [self._contributions[other, number] for other, _ in mix.weights]
-        mixed = weighted_mean([one.vector for one in contributions], [weight for _, weight in mix.weights])
-        for (other, _), contribution in zip(mix.weights, contributions, strict=True):
+        given = mix.weights
+        if self._gone:
+            given = tuple(one for one in given if (one[0], number) in self._contributions)
+        contributions = [self._contributions[other, number] for other, _ in given]
+        mixed = weighted_mean([one.vector for one in contributions], [weight for _, weight in given])
+        for (other, _), contribution in zip(given, contributions, strict=True):
             contribution.readers -= 1
             if not contribution.readers:
                 del self._contributions[other, number]

@@ -16,7 +16,7 @@ from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
@@ -50,7 +50,7 @@ class SessionRequest:
     number: int
     place: HostPlace
     strategy: Strategy
-    options: HostOptions
+    options: SessionHostOptions
     agreement: Mapping[str, Any]
     patience_seconds: float
     parameters: int
@@ -71,6 +71,7 @@ class SessionRequest:
             views=HOSTS_VIEWS,
             shown_bytes=self.shown_bytes,
             tensors=self.tensors,
+            centre_memory=self.strategy.centre_memory,
         )
 
     @property
@@ -117,10 +118,11 @@ class SessionRequest:
         place = said["place"]
         place |= {"ranks": tuple(place["ranks"]), "listen": tuple(place["listen"])}
         place |= {"secret": bytes.fromhex(place["secret"]), "job": b""}
+        place |= {"peers": tuple((host, port) for host, port in place["peers"])}
         return cls(
             place=HostPlace(**place),
             strategy=make_strategy(*said["strategy"]),
-            options=HostOptions(**said["options"]),
+            options=SessionHostOptions(**said["options"]),
             agreement=said["agreement"],
             processes=tuple(said["processes"]),
             **{field: said[field] for field in PLAIN},

@@ -33,6 +33,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
@@ -64,6 +65,7 @@ class MultiHostRuntime(Runtime):
     def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms) -> None:
         self.cluster, self._terms = cluster, terms
         self._synchronous = cluster.strategy.traits.synchronous
+        self._needs_all = terms.on_death == "stop" or (self._synchronous and terms.on_death != "go-on")
         self._at_once = cluster.strategy.traits.joins == "at once"
         self._leases: Leases | None = None
         self._bases: dict[int, Counts] = {}  # what a lost host's learners had counted in this segment
@@ -85,7 +87,7 @@ class MultiHostRuntime(Runtime):
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
         events = HostEvents(self._heard, self._left, self._local.peers, self._came)
         self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
-        self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy)
+        self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy, self._needs_all)
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
             self._hosts.gather()
@@ -110,6 +112,8 @@ class MultiHostRuntime(Runtime):
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
+        if self._synchronous and not self._needs_all:
+            plan = dataclasses.replace(plan, epoch=plan.epoch.for_living(self.local_runtime.living()))
         self._traffic.since()
         with self._hosts.gate:
             self._segments += 1
@@ -125,7 +129,8 @@ class MultiHostRuntime(Runtime):
         while not self._synchronous and self._leases.left_for([OWN_HOST, *(r.host for r in self._hosts.inside())]):
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
         learners = self.cluster.learners
-        end = int(self._arena.queue.rounds[0]) * learners if self._synchronous else self._leases.next
+        rounds = self._arena.queue.rounds[list(self.local_runtime.here)]
+        end = int(rounds.max()) * learners if self._synchronous else self._leases.next
         outcome = self.local_runtime.outcome(plan, end, wall_clock() - started)
         others = [remote.answer for remote in (*self._past, *self._hosts.all())]
         lost, joined = self._hosts.news()
@@ -143,6 +148,7 @@ class MultiHostRuntime(Runtime):
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:
         """Let all learners of all hosts run until there is nothing more to draw."""
         look = self._look(watch)
+        self.local_runtime.begin_gatherings()
         self._parts += 1  # before anybody is ordered into it, as who has just come is by a look
         look(self.local_runtime.glance())
         living = self._wanted()
@@ -237,6 +243,7 @@ class MultiHostRuntime(Runtime):
 
     def _came(self, remote: RemoteHost) -> None:
         """A host takes part."""
+        Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost) -> tuple[int, int]:
@@ -245,6 +252,10 @@ class MultiHostRuntime(Runtime):
         if self._leases is None:
             return 0, 0
         self._bases[remote.host] = self._arena.counts.copy()
+        if self._synchronous and self._plan is not None:
+            return 0, self._plan.epoch.examples_of(remote.ranks, self._plan.first_round, self._plan.end_round) - int(
+                self._arena.counts.frames[list(remote.ranks)].sum()
+            )
         return self._leases.lose(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
@@ -278,10 +289,12 @@ class MultiHostRuntime(Runtime):
         frames = int(self._arena.counts.frames.sum())
         with self._hosts.gate:
             lost, remotes = list(self._hosts.lost), self._hosts.all()
-        if lost and (self._synchronous or self._terms.on_death == "stop"):
+        if lost and self._needs_all:
             gone = lost[0]
             others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
+        if self._synchronous and not set(self.local_runtime.living()) & {*self.local_runtime.here}:
+            raise LearnerDied(0, "and so did all of the first host, which says who takes part in means", frames)
         for remote in remotes:
             remote.raise_problem(frames)
         self._local.check()

@@ -16,6 +16,7 @@ from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.strategies.base import Strategy
 
 
 @final
@@ -27,12 +28,13 @@ class HostLinks:
         UserError: means are to be taken by a library that is not here.
     """
 
-    def __init__(self, place: HostPlace, terms: HostTerms, router: Router, synchronous: bool) -> None:
+    def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
+        synchronous = strategy.traits.synchronous
         library = terms.library(terms.on_gpus)
         if synchronous and library is not None:
             check_library(library, place.ranks[0])
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
-        self.endpoint = ExchangeEndpoint(place, terms, router)
+        self.endpoint = ExchangeEndpoint(place, terms, router, strategy)
         self._peers: PeerLinks | None = None
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
 
@@ -58,9 +60,11 @@ class HostLinks:
         self._trouble, links = None, self._peers
         if links is None:
             return None
-        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links)
-        codec = codec_named(self._terms.wire, "--wire")
-        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links))
+        goes_on = self._terms.on_death == "go-on"
+        opens = links.open_chain if goes_on and links.mix_links else None
+        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens)
+        codec, seconds = codec_named(self._terms.wire, "--wire"), self._terms.patience_seconds
+        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
         """Options of means by a process group, if that is what takes them. The library listens where the links are."""

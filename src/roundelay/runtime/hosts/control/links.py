@@ -3,10 +3,16 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from roundelay.runtime.base import wall_clock
+from roundelay.runtime.hosts.mean_transports.living_chain import ChainEnds
 from roundelay.runtime.hosts.terms import CHAIN, MIX, identity
+from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions, LinkTimeout
+
+DIAL_SECONDS = 1.0
+"""Interval at which a host that dials for a new chain looks whether anybody still needs it."""
 
 
 class PeerLinks:
@@ -31,6 +37,9 @@ class PeerLinks:
         self.hosts, self.host, self._patience = hosts, host, 2 * patience
         self._largest, self._encrypts = largest, encrypts
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
+        self._chains: dict[int, tuple[list[int], Link]] = {}  # by host, the newest of its own, and of which chain
+        self._past: list[Reading] = []  # of links of chains that are no more
+        self._dialled: tuple[Sequence[Address], bytes, float] = ((), b"", 0.0)
         self._lock = threading.Lock()
         for role in self._links:
             router.give(role, self._take)
@@ -48,6 +57,10 @@ class PeerLinks:
     def _take(self, link: Link) -> None:
         role, host = str(link.hello["what"]), link.hello.get("host")
         later = range(self.host + 1, len(self.hosts))
+        number = link.hello.get("number")
+        if role == CHAIN and number is not None and type(host) is int and host in later:
+            self._renew(host, checks.wholes(number, 2), link)
+            return
         if type(host) is not int or host not in (later[:1] if role == CHAIN else later):
             link.blame(f"comes for {role!r} as host {host!r}, which is not expected here")
             return
@@ -78,13 +91,63 @@ class PeerLinks:
                     expected=identity(self.hosts[host][0]),
                 )
                 self._add(role, host, link)
+        self._dialled = addresses, secret, seconds
         later = range(self.host + 1, len(addresses))
         if not until(lambda: not set(later) - set(self.mix_links) and not set(later[:1]) - set(self.chain), seconds):
             missing = sorted(set(later) - set(self.mix_links)) or [self.host + 1]
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing}")
 
+    def _renew(self, host: int, number: list[int], link: Link) -> None:
+        """A link to a host for a chain in the place of another."""
+        link.patience, link.largest = self._patience, self._largest
+        with self._lock:
+            _, old = self._chains.get(host, (number, None))
+            self._chains[host] = number, link
+            if old is not None:
+                self._past.append((host, old.sent_bytes, old.received_bytes, 0.0))
+                old.close()
+
+    def open_chain(self, ends: ChainEnds) -> tuple[Link | None, Link | None]:
+        """Connect to the hosts before and after this one in a chain of some of the hosts.
+
+        Raises:
+            LinkError: the one before does not answer.
+            TimeoutError: the one after does not come.
+        """
+        addresses, secret, seconds = self._dialled
+        deadline, number = wall_clock() + seconds, list(ends.number)
+        before: Link | None = None
+        while ends.before is not None and before is None:
+            ends.check()
+            try:
+                before = Link.connect(
+                    addresses[ends.before],
+                    secret,
+                    {"what": CHAIN, "host": self.host, "number": number},
+                    self._patience,
+                    options=LinkOptions(self._encrypts),
+                    within=DIAL_SECONDS,
+                    expected=identity(self.hosts[ends.before][0]),
+                )
+            except LinkTimeout:
+                if wall_clock() > deadline:
+                    raise
+        if ends.before is not None and before is not None:
+            self._renew(ends.before, number, before)
+
+        def come() -> bool:
+            ends.check()
+            return ends.after is None or self._chains.get(ends.after, ([], None))[0] == number
+
+        if not until(come, seconds):
+            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for the link of host {ends.after}")
+        return before, None if ends.after is None else self._chains[ends.after][1]
+
     def readings(self) -> Iterator[Reading]:
         """Of each link."""
+        with self._lock:
+            now = [(host, link.sent_bytes, link.received_bytes, 0.0) for host, (_, link) in self._chains.items()]
+            yield from [*self._past, *now]
         for links in self._links.values():
             for host, link in list(links.items()):
                 yield host, link.sent_bytes, link.received_bytes, 0.0
@@ -94,3 +157,5 @@ class PeerLinks:
         for links in self._links.values():
             for link in list(links.values()):
                 link.close()
+        for _, link in list(self._chains.values()):
+            link.close()

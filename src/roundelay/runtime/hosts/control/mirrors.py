@@ -17,9 +17,9 @@ class Mirrors:
     Under a synchronous strategy nobody can do without a host that is lost.
     """
 
-    def __init__(self, arena: Arena, hosts: HostMembership, strategy: Strategy) -> None:
+    def __init__(self, arena: Arena, hosts: HostMembership, strategy: Strategy, needs_all: bool) -> None:
         self.names = ("row", *arena.layout.memory)
-        self._arena, self._hosts, self._strategy = arena, hosts, strategy
+        self._arena, self._hosts, self._strategy, self._needs_all = arena, hosts, strategy, needs_all
         self._stale: set[str] = set()  # newer there
 
     def begin_segment(self) -> None:
@@ -36,7 +36,7 @@ class Mirrors:
         if wanted:
             self._hosts.ask("give", "what its learners' rows are", names=wanted)
             self._stale.difference_update(wanted)
-        if self._strategy.traits.synchronous and self._hosts.lost:
+        if self._needs_all and self._hosts.lost:
             gone = self._hosts.lost[0]
             raise UserError(
                 f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "

@@ -9,16 +9,16 @@ Legend: P parameters, n elements of a vector that goes into a mean, n <= P.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.mean_transports.part import MeansPart
+from roundelay.runtime.hosts.mean_transports.part import MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Message
-from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
@@ -31,7 +31,7 @@ class LocalMean:
 
     Attributes:
         number: 1 for the first of a part.
-        weights: of this host's learners, in rank order.
+        weights: of this host's learners that are in it, in rank order.
         vectors: theirs, (P,) each.
         mean: where the result belongs, (n,).
         gradient: are the vectors gradients? They may still be computed, from the last element to the first.
@@ -58,7 +58,7 @@ class LocalMean:
         the `total` weight of all learners, in rank order. `afresh`: what was in `part` does not count.
 
         Raises:
-            PartOver.
+            MemberLost, PartOver.
         """
         self.share.until_computed(piece.start)
         shares = [weight / total for weight in self.weights]
@@ -67,6 +67,13 @@ class LocalMean:
             if afresh:
                 part[at : at + CHUNK].zero_()
             add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in self.vectors], shares)
+
+    def alike_unless(self, weights: Sequence[float]) -> "tuple[LocalMean, float]":
+        """The mean, and the weight of all in it, given those of all hosts' learners: where all that weighs anything is
+        lost, the others weigh alike."""
+        if any(weights):
+            return self, float(sum(weights))
+        return replace(self, weights=[1.0] * len(self.weights)), float(len(weights))
 
     def complete(self, total: float) -> None:
         """The mean is in its place; `total` is the weight of all learners."""
@@ -79,10 +86,13 @@ class LocalShare:
 
     Args:
         here: their ranks.
+        goes_on: those that die are left out.
     """
 
-    def __init__(self, arena: Arena, here: Sequence[int], part: MeansPart) -> None:
-        self._arena, self._here, self._part = arena, list(here), part
+    def __init__(self, arena: Arena, here: Sequence[int], part: MeansPart, goes_on: bool = False) -> None:
+        self._arena, self._here, self._part, self._goes_on = arena, list(here), part, goes_on
+        self._present = self._here  # in the mean under way
+        self._alive = arena.liveness.alive
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._mean = arena.vector("mean", self._here[0])
 
@@ -90,10 +100,13 @@ class LocalShare:
         """Mean `number` of the part, once all learners of this host have come to it.
 
         Raises:
-            PartOver.
+            PartOver: or nobody of this host is left.
         """
-        sequences, here = self._sequences, self._here
-        self._part.until(lambda: bool((self._between.global_sent_seq[here] >= number).all()))
+        sequences = self._sequences
+        self._part.until(lambda: self._have_come(number))
+        here = self._present
+        if not here:
+            raise PartOver
         parity = int(sequences.sent_seq[here[0]]) % 2
         sources = [int(sequences.source[parity, rank]) for rank in here]
         return LocalMean(
@@ -105,19 +118,48 @@ class LocalShare:
             self,
         )
 
+    def _have_come(self, number: int) -> bool:
+        """Has everybody who is waited for come to mean `number`? Who is present is noted; one who has died is, if
+        its vector is complete."""
+        sent = self._between.global_sent_seq
+        if not self._goes_on:
+            return bool((sent[self._here] >= number).all())
+        living = [rank for rank in self._here if self._alive[rank]]  # before the numbers are read, which are the last
+        there = [rank for rank in self._here if sent[rank] >= number]  # of those who are not
+        self._present = [rank for rank in there if rank in living or not self._between.ready_from[rank]]
+        return {*living} <= {*there}
+
+    @property
+    def done(self) -> int:
+        """Number of the last mean that is complete."""
+        return int(self._between.global_seq[0])
+
+    def total(self, number: int) -> float:
+        """The weight of all in one of the last two means."""
+        return float(self._between.total[number % 2])
+
     def last(self, elements: int) -> Tensor:
         """The mean that is complete, (n,)."""
         return self._mean[:elements]
 
     def computed(self, first: int) -> bool:
-        """Are all vectors of the mean under way complete from element `first` on?"""
-        return bool((self._between.ready_from[self._here] <= first).all())
+        """Are all vectors of the mean under way complete from element `first` on?
+
+        Raises:
+            MemberLost: one never will be, since its learner has died.
+        """
+        if self._goes_on:
+            gone = [rank for rank in self._present if not self._alive[rank]]  # before its number is read
+            for rank in gone:
+                if self._between.ready_from[rank] > first:
+                    raise MemberLost(rank)
+        return bool((self._between.ready_from[self._present] <= first).all())
 
     def until_computed(self, first: int) -> None:
         """Wait until they are.
 
         Raises:
-            PartOver.
+            MemberLost, PartOver.
         """
         self._part.until(lambda: self.computed(first))
 

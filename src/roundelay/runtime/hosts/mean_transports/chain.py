@@ -67,7 +67,8 @@ class ChainTransport(MeanTransport):
         before, after, part = self._before, self._after, self._part
         self._mean, self._pieces = mean, mean.pieces(self._piece)
         weights = self._weigh(mean.weights, self._codec if mean.gradient else FP32)
-        form, room, total = self._form, self._room(self._form), float(sum(weights))
+        form, room = self._form, self._room(self._form)
+        mean, total = mean.alike_unless(weights)
         for piece in self._pieces:
             sum_ = self._sum[: piece.stop - piece.start]
             carried = sum_ if form.exact else room[: form.bytes_of(len(sum_))]

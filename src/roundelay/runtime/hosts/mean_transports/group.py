@@ -4,18 +4,13 @@ the chain, and equal to rounding, not to the bit, to those of one host. All host
 Each host sums its own learners' vectors, in rank order, and the library sums over hosts, bucket by bucket, from the end
 of the vector, as backward fills it. On a GPU buckets go there and back from the host's memory.
 
-There is one communicator a part of a segment, made at the first mean. When a host is lost, or the library fails, it is
-given up, and the hosts that are left make another and repeat the mean under way without the lost host. Some may have
-completed that mean before: then the others are given theirs, so that all have the same. Whether a run goes on without
-a host is not for means to say. A library's call cannot always be ended: what it still writes goes into a buffer that
-nobody reads any more.
+How hosts agree on a communicator, and what becomes of a mean when one is lost, is in agreed.py. A library's call cannot
+always be ended: what it still writes goes into a buffer that nobody reads any more.
 
 Legend: P parameters.
 """
 
-import math
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,15 +22,14 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import Work
 
+from roundelay.runtime.hosts.mean_transports.agreed import AgreedTransport
 from roundelay.runtime.hosts.mean_transports.agreement import (
     CommunicatorAgreement,
     CommunicatorBroken,
     CommunicatorTerms,
-    MeansDone,
 )
-from roundelay.runtime.hosts.mean_transports.base import LocalMean, MeanTransport
+from roundelay.runtime.hosts.mean_transports.base import LocalMean
 from roundelay.runtime.hosts.mean_transports.libraries import SealedStore, device_of_means
-from roundelay.runtime.hosts.transport.wire import LinkError, Message
 from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace, Library
 
 GROUP_BUCKET = 2**22
@@ -107,7 +101,7 @@ def _end(held: list[Any]) -> None:
 
 
 @final
-class GroupTransport(MeanTransport):
+class GroupTransport(AgreedTransport[_Communicator]):
     """One host of those that take means by a library.
 
     Args:
@@ -116,60 +110,17 @@ class GroupTransport(MeanTransport):
     """
 
     def __init__(self, agreement: CommunicatorAgreement, host: int, parameters: int, options: GroupOptions) -> None:
-        self._agreement, self._host, self._parameters, self._options = agreement, host, parameters, options
+        super().__init__(agreement, options.library, options.seconds)
+        self._host, self._parameters, self._options = host, parameters, options
         self._device = device_of_means(options.library)
         self._staged = torch.empty(
             0 if self._device.type == "cpu" else min(options.bucket, parameters)
         )  # on its way to a GPU
-        self._communicator: _Communicator | None = None
-        self._progress = MeansDone()
-
-    def heard(self, host: int, message: Message) -> bool:
-        return self._agreement.heard(host, message)
-
-    def lost(self, host: int) -> bool:
-        self._agreement.lost(host)
-        return True
-
-    def close(self) -> None:
-        if self._communicator is not None:
-            self._communicator.end()
-
-    def take(self, mean: LocalMean) -> None:
-        deadline = math.inf  # of a mean that has failed
-        while self._progress.done < mean.number:
-            try:
-                if self._communicator is None:
-                    self._communicator = self._connect()
-                    self._catch_up(self._communicator, mean)
-                else:
-                    self._sum(self._communicator, mean)
-                self._communicator.idle = True
-            except CommunicatorBroken as broken:
-                self._abandon()
-                deadline = min(deadline, time.monotonic() + self._options.seconds)
-                if time.monotonic() > deadline:
-                    raise LinkError(f"means by {self._options.library} have ended: {broken}") from broken
-
-    def _abandon(self) -> None:
-        communicator, self._communicator = self._communicator, None
-        if communicator is not None:
-            self._agreement.abandon(communicator.terms)
-            communicator.end()
-
-    def _complete(self, mean: LocalMean, total: float) -> None:
-        self._progress = MeansDone(mean.number, total, len(mean.mean))
-        mean.complete(total)
 
     # The communicator -------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> _Communicator:
-        """One of all hosts that live.
-
-        Raises:
-            CommunicatorBroken, LinkError, TimeoutError, PartOver.
-        """
-        terms, options = self._agreement.agree(self._progress), self._options
+    def _connect(self, terms: CommunicatorTerms) -> _Communicator:
+        options = self._options
         place = GroupPlace(terms.members.index(self._host), len(terms.members), options.address, options.seconds)
         group = None
         if place.size > 1:
@@ -180,25 +131,21 @@ class GroupTransport(MeanTransport):
                 raise CommunicatorBroken(str(error)) from error
         return _Communicator(terms, group, self._parameters, self._device)
 
-    def _catch_up(self, communicator: _Communicator, mean: LocalMean) -> None:
-        """Give a mean that some hosts have complete, and others not, to these."""
-        progress = communicator.terms.progress
-        newest = max(progress, key=lambda one: one.done)
-        if all(one.done == newest.done for one in progress):
-            return
-        source, sums = progress.index(newest), communicator.sums[: newest.elements]
+    def _pass_on(self, communicator: _Communicator, mean: LocalMean, source: int) -> None:
+        newest = communicator.terms.progress[source]
+        sums = communicator.sums[: newest.elements]
         if self._progress.done == newest.done:
             sums.copy_(mean.share.last(newest.elements))
         self._finish(communicator, communicator.broadcast(sums, source))
         if self._progress.done < newest.done:
             mean.mean.copy_(sums)
-            self._complete(mean, newest.total)
 
     # A mean -----------------------------------------------------------------------------------------------------------
 
     def _sum(self, communicator: _Communicator, mean: LocalMean) -> None:
         weights = self._agreement.weights(communicator.terms, mean.number, mean.weights)
-        total, under_way = float(sum(weights)), deque[tuple[slice, Work | None]]()
+        mean, total = mean.alike_unless(weights)
+        under_way = deque[tuple[slice, Work | None]]()
 
         def ready(first: int) -> bool:
             while under_way and _through(under_way[0][1]):

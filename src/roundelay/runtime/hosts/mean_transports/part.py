@@ -27,10 +27,11 @@ class MeansPart:
     Args:
         number: one that no other part has.
         bell: rung by learners.
+        also: raises an error of its own where waits are to end for another reason.
     """
 
-    def __init__(self, number: int, bell: Bell) -> None:
-        self.number, self.bell, self.ended = number, bell, threading.Event()
+    def __init__(self, number: int, bell: Bell, also: Callable[[], None] = lambda: None) -> None:
+        self.number, self.bell, self.ended, self._also = number, bell, threading.Event(), also
 
     def check(self) -> None:
         """
@@ -39,6 +40,7 @@ class MeansPart:
         """
         if self.ended.is_set():
             raise PartOver
+        self._also()
 
     def until(self, ready: Callable[[], bool]) -> None:
         """Wait for something of this host.

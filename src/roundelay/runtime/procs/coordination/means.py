@@ -26,6 +26,11 @@ host in its own form (`codec`), and each learner sums all of them, with the bits
 A vector may be shorter than P, a fragment: it takes the beginning of a mailbox, and the result the beginning of its
 vector.
 
+Whoever dies ends a mean, unless learners go on without (`goes_on`). Then a mean is one of those who have sent for it,
+also where they died after that: what the dead have sent no longer changes, and whoever sees that one is dead sees all
+that it has sent, so all agree on who that is. Of the shares of the result, those that the dead had left to sum are
+summed by the lowest rank that lives, in the same order.
+
 All these numbers are published (memory/publish.py); runtime/procs/memory/views says who writes which.
 
 Legend: P parameters.
@@ -36,7 +41,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import weighted_mean_
+from roundelay.algorithms.averaging import some_weight, weighted_mean_
 from roundelay.algorithms.codecs import FORMS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import chunks, slices
@@ -68,11 +73,18 @@ class Means:
     SOURCES = ("gradient", "contribution 0", "contribution 1")
 
     def __init__(
-        self, arena: Arena, rank: int, patience: Patience, here: Sequence[int] | None = None, forwards: bool = False
+        self,
+        arena: Arena,
+        rank: int,
+        patience: Patience,
+        here: Sequence[int] | None = None,
+        forwards: bool = False,
+        goes_on: bool = False,
     ) -> None:
-        """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py is at work."""
+        """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py is at work; if it
+        `goes_on`, members that die are left out."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
-        self._forwards = forwards
+        self._forwards, self._goes_on = forwards, goes_on
         self._arena, self._rank, self._patience, self._bell = arena, rank, patience, bell_of_means(arena)
         self._pauses = RUNG_PAUSES if self._bell.hung else PAUSES
         self._sequences, self._alive = arena.sequences, arena.liveness.alive
@@ -123,7 +135,7 @@ class Means:
         number = int(self._sent[self._rank]) + 1
         parity = number % 2
         self._wait(self._readers[parity], self._acked, "read", number - 2)
-        if weight:
+        if weight or self._goes_on:  # where all that weighs dies, the others count alike
             self._lay_out(parity, vector)
         if self._forwards:
             self._wait((self._rank,), self._between_hosts.forwarded_seq, "forwarded", number - 2)
@@ -174,23 +186,33 @@ class Means:
         if not self._far.isdisjoint(group):
             return self._collect_everybody(group)
         self._wait(group, self._sent, "sent", number)
-        mean = arena.vector("mean", group[0])
-        vectors = self._laid_out(group, number)
-        shares = [float(self._sequences.weights[number % 2, r]) for r in group]
+        mean, present = arena.vector("mean", group[0]), self._present(group, number)
+        vectors = self._laid_out(present, number)
+        shares: Sequence[float] = [float(self._sequences.weights[number % 2, r]) for r in present]
+        if self._goes_on:
+            shares = some_weight(shares)
         self.total = sum(shares)
-        for part in chunks(self._elements, list(group).index(self._rank), len(group)):
-            weighted_mean_(mean[part], [v[part] for v in vectors], shares)
-        publish(self._acked, self._rank, number)
-        self._bell.ring()
-        self._wait(group, self._acked, "read", number)
+
+        def sum_share(member: int) -> None:
+            for part in chunks(self._elements, list(group).index(member), len(group)):
+                weighted_mean_(mean[part], [v[part] for v in vectors], shares)
+            publish(self._acked, member, number)
+            self._bell.ring()
+
+        sum_share(self._rank)
+        self._wait(group, self._acked, "read", number, sum_share)
         return mean
+
+    def _present(self, ranks: Sequence[int], number: int) -> Sequence[int]:
+        """Those of `ranks` who have sent for a mean for which nobody waits any longer."""
+        return [rank for rank in ranks if self._sent[rank] >= number] if self._goes_on else ranks
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
         """The same for a group with members on other hosts."""
         complete, number = self._between_hosts.global_seq, int(self._between_hosts.global_sent_seq[self._rank])
 
         def ready() -> bool:
-            if complete[0] < number:
+            if complete[0] < number and not self._goes_on:
                 for rank in group:
                     if not self._alive[rank] and complete[0] < number:
                         raise MemberLost(rank)
@@ -215,11 +237,12 @@ class Means:
         """
         number, ranks = int(self._sent[self._rank]), [rank for rank, _ in weights]
         self._wait(ranks, self._sent, "sent", number)
-        vectors = self._laid_out(ranks, number)
+        present = self._present(ranks, number)
+        vectors, shares = self._laid_out(present, number), [weight for rank, weight in weights if rank in present]
         if self._mixed is None:
             self._mixed = torch.empty_like(vectors[0])
         for part in chunks(self._elements):
-            weighted_mean_(self._mixed[part], [v[part] for v in vectors], [weight for _, weight in weights])
+            weighted_mean_(self._mixed[part], [v[part] for v in vectors], shares)
         publish(self._acked, self._rank, number)
         self._bell.ring()
         return self._mixed
@@ -232,18 +255,41 @@ class Means:
         """Numbers of means of groups of which some are on other hosts."""
         return self._arena.view(HostMeanSequences)
 
-    def _wait(self, group: Sequence[int], table: Integers, stage: str, number: int) -> None:
-        """Until all of `group` have come to `number` in `table`, whose numbers say what was `stage`."""
+    def _wait(
+        self,
+        group: Sequence[int],
+        table: Integers,
+        stage: str,
+        number: int,
+        instead: Callable[[int], None] | None = None,
+    ) -> None:
+        """Until all of `group` have come to `number` in `table`, whose numbers say what was `stage`. Where learners go
+        on without the dead, nobody waits for these; what one has left undone the lowest that lives does `instead`, and
+        the others wait for that."""
         missing = [r for r in group if table[r] < number]
 
         def come() -> bool:
             nonlocal missing
+            gone = [r for r in missing if not self._alive[r]]  # before their numbers are read, which are the last then
             missing = [r for r in missing if table[r] < number]
-            for rank in missing:
-                if not self._alive[rank] and table[rank] < number:
-                    raise MemberLost(rank)
+            for rank in gone:
+                if rank in missing:
+                    self._do_without(rank, group, instead)
+                    if instead is None:
+                        missing.remove(rank)
             return not missing
 
         if missing:
             what = f"mean {number} to be {stage} by learners {tuple(group)}"
             self._patience.until(come, what, self._pauses, lambda: missing, self._bell)
+
+    def _do_without(self, rank: int, group: Sequence[int], instead: Callable[[int], None] | None) -> None:
+        """A member that others wait for has died.
+
+        Raises:
+            MemberLost: nobody goes on without it.
+        """
+        if not self._goes_on:
+            raise MemberLost(rank)
+        if instead is not None and self._rank == min(member for member in group if self._alive[member]):
+            instead(rank)

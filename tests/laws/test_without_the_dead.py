@@ -1,0 +1,383 @@
+"""Synchronous learners that go on without one that has died: a mean is one of those who gave to it, and after the loss
+the rest train as if the dead had never been there. Bit for bit, in the simulator and on processes."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from roundelay.algorithms.averaging import weighted_mean
+from roundelay.core.epochs import EpochPlan, Share
+from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK
+from roundelay.core.topology import connected, without
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, Outcome, Runtime
+from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.control.links import PeerLinks
+from roundelay.runtime.hosts.mean_transports.agreement import MeansDone
+from roundelay.runtime.hosts.means import HostMeans, MeanLinks
+from roundelay.runtime.hosts.terms import ROLES, identity
+from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.procs.coordination.means import Means, MemberLost
+from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views.bell_table import BellTable
+from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.processes import Deaths
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from support.clusters import MINIBATCH, SYNCHRONOUS, cluster, plan
+from support.fatal import Fatal
+from support.hosts import SECRET, Hosts
+from support.until import until
+
+GOES_ON = tuple(name for name in SYNCHRONOUS if name not in ("sgd", "easgd-sync period=2"))
+GO_ON = Deaths("go-on")
+VICTIM, ROUND, ROUNDS = 1, 4, 8
+"""The learner that dies while it computes its gradient of a round, of so many."""
+
+
+def fatal(name: str, learners: int = 3, noise: float = 1.0) -> Cluster:
+    task = Fatal(Quadratic(parameters=37, noise=noise), ROUND * learners + VICTIM, spared=os.getpid())
+    return replace(cluster(name, learners, task, momentum=0.5), shared_minibatch=True)
+
+
+def dying(learners: int = 3) -> CostModel:
+    """Gradients take a second, and nothing else takes any time: the victim dies in the middle of its gradient."""
+    told = VirtualCluster(
+        nodes=(Node(learners),),
+        compute=Compute(seconds=1.0),
+        exchange=0.0,
+        mix=0.0,
+        allreduce=Allreduce(seconds={str(learners): 0.0}),
+        deaths=(Moment(VICTIM, ROUND + 0.5),),
+    )
+    return CostModel(cluster=told)
+
+
+def trained(runtime: Runtime) -> tuple[Outcome, Outcome]:
+    with runtime:
+        return runtime.segment(plan(ROUNDS, 3)), runtime.segment(plan(ROUNDS, 3, epoch=1))
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ssgd", "diloco period=6 fragments=2 delay=1 mix=0.5", "dpsgd:random-ring"])
+def test_processes_go_on_without_one_bit_for_bit_as_in_the_simulator(name: str) -> None:
+    sim = SimRuntime(fatal(name), dying(), goes_on=True)
+    procs = ProcsRuntime(fatal(name), threads=1, deaths=GO_ON)
+    virtual, real = trained(sim), trained_and_kept(procs)
+    assert [lost.rank for lost in real[0][0].lost] == [lost.rank for lost in virtual[0].lost] == [VICTIM]
+    for here, there in zip(real[0], virtual, strict=True):
+        assert (here.finished, there.finished) == (True, True)
+        assert here.counts.frames.tolist() == there.counts.frames.tolist()
+    assert real[0][1].counts.frames.sum() == ROUNDS * MINIBATCH
+    assert torch.equal(real[1], sim.rows())
+
+
+def trained_and_kept(procs: ProcsRuntime) -> tuple[tuple[Outcome, Outcome], torch.Tensor]:
+    with procs:
+        outcomes = procs.segment(plan(ROUNDS, 3)), procs.segment(plan(ROUNDS, 3, epoch=1))
+        return outcomes, procs.rows().clone()
+
+
+def test_hosts_go_on_without_the_one_between_them_bit_for_bit_as_in_the_simulator() -> None:
+    """In the middle of a round, and of the chain."""
+    hosts = Hosts("ssgd", (1, 1, 1), terms={"on_death": "go-on"}, fatal=ROUND * 3 + VICTIM)
+    sim = SimRuntime(cluster("ssgd", 3), dying(), goes_on=True)
+    virtual = trained(sim)
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        real = [runtime.segment(plan(ROUNDS, 3, epoch=epoch)) for epoch in range(2)]
+        assert torch.equal(runtime.rows(), sim.rows())
+        assert len(runtime.state().vectors["row"]) == 3
+    assert [gone.ranks for gone in real[0].hosts_lost] == [(VICTIM,)]
+    rest = sum(plan(ROUNDS, 3).epoch.piece(3 * k + VICTIM).frames for k in range(ROUND, ROUNDS))
+    assert rest <= real[0].hosts_lost[0].missing <= rest + ROUND * MINIBATCH  # what it had not reported is not known
+    assert real[1].counts.frames.tolist() == virtual[1].counts.frames.tolist()
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_the_rest_train_on_as_if_the_dead_had_never_been_there(name: str) -> None:
+    three = SimRuntime(fatal(name, noise=0.0), dying(), goes_on=True)
+    first = three.segment(plan(ROUNDS, 3))
+    living = [rank for rank in range(3) if rank != VICTIM]
+    assert first.counts.frames[VICTIM] == sum(plan(ROUNDS, 3).epoch.piece(3 * k + VICTIM).frames for k in range(ROUND))
+    assert all(first.counts.steps[rank] == ROUNDS for rank in living)
+    state, begun = three.state(), three.rows().clone()
+    two = SimRuntime(replace(fatal(name, noise=0.0), learners=2))
+    two.load(
+        replace(
+            state,
+            vectors={name: value[living] for name, value in state.vectors.items()},
+            integers={name: [value[rank] for rank in living] for name, value in state.integers.items()},
+        )
+    )
+    assert torch.equal(two.rows(), begun)
+    after, alone = three.segment(plan(ROUNDS, 3, epoch=1)), two.segment(plan(ROUNDS, 2, epoch=1))
+    assert torch.equal(three.rows(), two.rows())
+    assert after.counts.frames[living].tolist() == alone.counts.frames.tolist()
+    assert not torch.equal(three.rows(), begun)
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_learners_without_vectors_go_on_at_the_same_times(name: str) -> None:
+    times = []
+    for parameters in (37, 0):
+        work = replace(fatal(name), task=Quadratic(parameters=parameters))
+        with SimRuntime(work, dying(), model_bytes=4 * 37, goes_on=True) as runtime:
+            outcome = runtime.segment(plan(ROUNDS, 3))
+            times.append((outcome.virtual_seconds, outcome.counts.frames.tolist(), outcome.counts.steps.tolist()))
+    assert times[0] == times[1]
+
+
+def test_where_learner_0_keeps_the_model_of_all_nobody_goes_on() -> None:
+    with pytest.raises(UserError, match=r"training\.on_death is 'go-on': under easgd-sync"):
+        ProcsRuntime(cluster("easgd-sync period=2", 2), threads=1, deaths=GO_ON)
+
+
+# Cuts and graphs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [(), (Share(1, 30, (0,)), Share(3, 70, (1,)))])
+def test_the_living_train_every_example_once(shares: tuple[Share, ...]) -> None:
+    whole = EpochPlan(0, 100, 16, 4, 1, shares)
+    cut = EpochPlan.from_json(whole.for_living((0, 2, 3)).to_json())
+    pieces = [cut.piece(index) for index in range(cut.pieces)]
+    seen = sorted(place for piece in pieces for place in range(piece.start, piece.stop))
+    assert seen == list(range(100))
+    assert not any(piece.frames for piece in pieces if piece.index % 4 == 1)
+    assert cut.for_living(range(4)) == whole
+    if not shares:
+        fewer = EpochPlan(0, 100, 16, 3, 1)
+        ranges = [[(p.start, p.stop) for p in map(of.piece, range(of.pieces)) if p.frames] for of in (cut, fewer)]
+        assert ranges[0] == ranges[1]
+
+
+@pytest.mark.parametrize("gone", [[1], [1, 2], [0, 3], [2, 4]])
+def test_a_connected_graph_stays_connected_without_some(gone: list[int]) -> None:
+    edges = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    left = [rank for rank in range(6) if rank not in gone]
+    found = without(gone, edges)
+    assert {rank for edge in found for rank in edge} == {*left}
+    assert connected(len(left), [(left.index(a), left.index(b)) for a, b in found])
+    assert without([], edges) == edges
+
+
+# Means in shared memory ---------------------------------------------------------------------------------------------
+
+SIZE = 3 * CHUNK + 5
+EVERYBODY = (0, 1, 2)
+
+
+class Three:
+    """Three learners on one arena, of which the second dies."""
+
+    def __init__(self, goes_on: bool = True) -> None:
+        layout = Layout(3, SIZE)
+        descriptor = create_file(layout)
+        path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self.arenas = [Arena(os.open(path, os.O_RDWR), layout, Patience(rank, 60)) for rank in EVERYBODY]
+        os.close(descriptor)
+        self.arenas[0].liveness.mark(EVERYBODY, True)
+        self.means = [Means(a, rank, Patience(rank, 60), goes_on=goes_on) for rank, a in enumerate(self.arenas)]
+        self.vectors = [torch.arange(SIZE) * 0.1 + rank for rank in EVERYBODY]
+        self.found: dict[int, torch.Tensor] = {}
+
+    def give(self, rank: int, weight: float) -> None:
+        self.means[rank].publish(self.vectors[rank], weight, EVERYBODY)
+
+    def die(self) -> None:
+        self.arenas[0].liveness.mark([1], False)
+
+    def collect(self, *ranks: int) -> None:
+        def take(rank: int) -> None:
+            self.found[rank] = self.means[rank].collect(EVERYBODY).clone()
+
+        threads = [threading.Thread(target=take, args=(rank,)) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def close(self) -> None:
+        for arena in self.arenas:
+            arena.close()
+
+
+@pytest.mark.parametrize(
+    ("gave", "weights"), [(True, (1.0, 2.0, 4.0)), (False, (1.0, 2.0, 4.0)), (False, (0.0, 2.0, 0.0))]
+)
+def test_a_mean_is_one_of_those_who_gave_to_it(gave: bool, weights: tuple[float, ...]) -> None:
+    """Its share of the sums is done by somebody else, who gets the same bits."""
+    three = Three()
+    there = [rank for rank in EVERYBODY if rank != 1 or gave]
+    for rank in there:
+        three.give(rank, weights[rank])
+    three.die()
+    three.collect(0, 2)
+    mine = [weights[rank] for rank in there]
+    expected = weighted_mean([three.vectors[rank] for rank in there], mine if any(mine) else [1.0] * len(mine))
+    assert torch.equal(three.found[0], expected)
+    assert torch.equal(three.found[2], expected)
+    three.give(0, 1.0)
+    three.give(2, 3.0)
+    three.collect(0, 2)  # the next one, which the dead cannot have given to
+    assert torch.equal(three.found[2], weighted_mean([three.vectors[0], three.vectors[2]], [1.0, 3.0]))
+    three.close()
+
+
+def test_neighbours_are_mixed_without_the_dead() -> None:
+    three = Three()
+    for rank in (0, 2):
+        others = tuple(other for other in EVERYBODY if other != rank)
+        three.means[rank].publish(three.vectors[rank], 1.0, readers=others)
+    three.die()
+    for rank in (0, 2):
+        found = three.means[rank].collect_neighbours([(other, 1 / 3) for other in EVERYBODY])
+        assert torch.equal(found, weighted_mean([three.vectors[0], three.vectors[2]], [1 / 3, 1 / 3]))
+    three.close()
+
+
+def test_unless_they_go_on_the_dead_end_a_mean() -> None:
+    three = Three(goes_on=False)
+    three.give(0, 1.0)
+    three.die()
+    with pytest.raises(MemberLost, match="learner 1 died"):
+        three.means[0].collect(EVERYBODY)
+    three.close()
+
+
+# Hosts that take means along a chain ----------------------------------------------------------------------------------
+
+HOSTS = ((0, 1), (2,), (3,))
+EVERY_RANK = (0, 1, 2, 3)
+WEIGHTS = (3.0, 1.0, 2.0, 0.5)
+VECTORS = [torch.randn(SIZE, generator=torch.Generator().manual_seed(rank)) for rank in EVERY_RANK]
+FACTS = Layout(4, SIZE, views=(HostMeanSequences, BellTable))
+
+
+class Side:
+    """A host, in this process."""
+
+    def __init__(self, host: int, router: Router, links: PeerLinks) -> None:
+        self.router, self.links, ranks = router, links, HOSTS[host]
+        self.arena = Arena(create_file(FACTS), FACTS, Patience(ranks[0], 60))
+        self.arena.liveness.alive[:] = 1
+        self.failures = list[str]()
+        given = MeanLinks(HOSTS, host, links.chain, links.mix_links, links.open_chain)
+        self.host = HostMeans(self.arena, given, 1, self.failures.append, seconds=60)
+        self.means = {rank: Means(self.arena, rank, Patience(rank, 60), ranks, goes_on=True) for rank in ranks}
+        self.host.start()
+
+    def give(self, factor: float = 1.0) -> None:
+        for rank, means in self.means.items():
+            means.publish(factor * VECTORS[rank], WEIGHTS[rank], EVERY_RANK)
+
+    def complete(self) -> tuple[int, torch.Tensor]:
+        """Number of the last mean that is, and the mean."""
+        return int(self.arena.view(HostMeanSequences).global_seq[0]), self.arena.vector("mean", next(iter(self.means)))
+
+
+@contextmanager
+def three_hosts() -> Iterator[list[Side]]:
+    routers, links = [], []
+    for host, ranks in enumerate(HOSTS):
+        routers.append(Router(Listener(("127.0.0.1", 0), SECRET, identity(ranks[0])), ROLES, 60))
+        links.append(PeerLinks(routers[-1], HOSTS, host, 60, 4 * SIZE))
+    addresses = [router.listener.address for router in routers]
+    in_threads(*(partial(one.dial, addresses, SECRET, 60) for one in links))
+    sides = [Side(host, routers[host], links[host]) for host in range(3)]
+    try:
+        yield sides
+    finally:
+        in_threads(*(one.host.stop for one in sides))
+        for one in sides:
+            one.links.close()
+            one.router.close()
+            one.arena.close()
+
+
+def in_threads(*tasks: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def have(sides: Sequence[Side], number: int, ranks: Sequence[int], factor: float = 1.0) -> None:
+    """All `sides` come to have mean `number`, of what `ranks` have given times `factor`: the bits of one host."""
+    expected = weighted_mean([factor * VECTORS[rank] for rank in ranks], [WEIGHTS[rank] for rank in ranks])
+    for one in sides:
+        until(lambda one=one: one.complete()[0] == number or bool(one.failures))  # type: ignore[misc]
+        assert not one.failures
+        assert torch.equal(one.complete()[1], expected)
+
+
+def lose(sides: Sequence[Side], ranks: Sequence[int]) -> None:
+    """The run says that these learners are dead."""
+    for one in sides:
+        one.arena.liveness.mark(ranks, False)
+
+
+@pytest.mark.parametrize("host", [1, 2])
+def test_hosts_that_are_left_repeat_the_mean_under_way_with_the_bits_of_one_host(host: int) -> None:
+    """The lost one's links stay open, as those of a machine without power do; the run says that it is lost."""
+    with three_hosts() as sides:
+        left = [one for one in sides if one is not sides[host]]
+        for one in sides:
+            one.give()
+        have(sides, 1, EVERY_RANK)
+        ranks = [rank for rank in EVERY_RANK if rank not in HOSTS[host]]
+        for one in left:
+            one.give(2.0)
+        lose(left, HOSTS[host])
+        have(left, 2, ranks, 2.0)
+        for one in left:
+            one.give(3.0)
+        have(left, 3, ranks, 3.0)
+        assert sides[host].complete()[0] == 1
+        sides[host].failures.clear()  # nobody tells a host that is lost
+
+
+def test_a_mean_that_some_hosts_have_is_given_to_those_who_have_not() -> None:
+    """As where a host was lost while the mean came down the chain: the host behind it has it, those before it not."""
+    with three_hosts() as sides:
+        given, last = torch.arange(SIZE) * 0.5, sides[2]
+        last.arena.vector("mean", 3).copy_(given)
+        last.arena.view(HostMeanSequences).global_seq[0] = 1
+        last.host._transport._progress = MeansDone(1, 4.5, SIZE)  # type: ignore[attr-defined]
+        for one in sides:
+            one.give()
+        last.give(2.0)
+        for one in sides[:2]:
+            until(lambda one=one: one.complete()[0] == 1 or bool(one.failures))  # type: ignore[misc]
+            assert torch.equal(one.complete()[1], given)
+            assert one.arena.view(HostMeanSequences).total[1] == 4.5
+            one.give(2.0)
+        have(sides, 2, EVERY_RANK, 2.0)
+
+
+def test_a_gradient_that_is_never_complete_is_left_out_of_its_mean() -> None:
+    """A learner dies in the middle of its gradient; the other of its host, and other hosts, go on."""
+    with three_hosts() as sides:
+        lays = {}
+        for one in sides:
+            for rank, means in one.means.items():
+                lays[rank] = means.announce_gradient(WEIGHTS[rank], EVERY_RANK, torch.empty(SIZE))
+                one.arena.vector("gradient", rank)[:] = VECTORS[rank]
+        for rank, lay in lays.items():
+            assert lay is not None
+            lay(CHUNK if rank == 1 else 0)
+        lose(sides, [1])
+        have(sides, 1, [0, 2, 3])
