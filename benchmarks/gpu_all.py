@@ -206,6 +206,7 @@ def main() -> None:
         for step in STEPS:
             print(f"{step.name:16} {step.seconds:6.0f} s   {' '.join(step.command)}")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the step under way ends, too
     state = go_through(STEPS, options)
     print("\n".join(f"{name:16} {one['ended']}" for name, one in state.items()))
     if any(one["ended"] != "done" for one in state.values()):
