@@ -11,18 +11,23 @@ BATCH = 256
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
 UNSHAPED = "unshaped"
-ATTACHED = 1e-3, 6e-10
-"""Seconds that an attached step takes beside the loop's own, and those of each parameter: a rough estimate, made when
-the row of `adpsgd` at 100 Mbit/s was known."""
+ATTACHED = 0.7e-3, 5e-10
+"""Seconds that an attached step takes beside the loop's own, and those of each parameter, as measured on one learner of
+0.8 million (docs/advice.md)."""
+SPEAKING = 0.03
+"""Share of a core for the process that speaks to other hosts, beside what exchanges are allowed (docs/log.md)."""
+QUORUM = 0.1
+"""Seconds between two looks of torchft's lighthouse for a quorum, which is made before every mean; its default."""
 LIKE = {
     "ddp": "ssgd",
-    "decent-dp": "dpsgd:ring",
+    "decent-dp": "dpsgd:ring,order=consensus",
     "torchft-localsgd": "bsp",
     "torchft-diloco": "diloco",
     "accelerate-localsgd": "bsp",
     "hivemind": "bsp",
 }
-"""Strategies of ours that say as much as a rival does, and as often."""
+"""Strategies of ours that say as much as a rival does, as often, and behind the same work: Decent-DP waits for an
+exchange in the next backward, so that only what takes longer than a step is waited for."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,16 @@ class Link:
         return self.rate + (f" +{self.delay * 1e3:g} ms" if self.delay else "")
 
 
-def steps_a_second(way: Way, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float:
+def steps_a_second(
+    way: Way, link: Link, parameters: int, seconds: float, slower: float = 1.0, ours: bool = True
+) -> float:
     """Steps a second of both learners together, one on each host, by the model of links and processors that advice goes
     by (docs/advice.md).
 
     Args:
         seconds: of a step of a learner that talks to nobody.
         slower: factor on those of the second learner.
+        ours: the learners are Roundelay's.
     """
     from roundelay.advice.candidates import Candidate
     from roundelay.advice.throughput import StepWork, never_talking, speed
@@ -72,7 +80,8 @@ def steps_a_second(way: Way, link: Link, parameters: int, seconds: float, slower
     work = StepWork(parameters, BATCH)
     if way.name == "never-talk":
         return never_talking(cluster, work) / BATCH
-    return speed(Candidate(way.name, way.wire, way.fragments), cluster, work).examples_per_second / BATCH
+    candidate = Candidate(way.name, way.wire, way.fragments)
+    return speed(candidate, cluster, work, way.share, ours).examples_per_second / BATCH
 
 
 def share_of_never_talking(mode: str, link: Link, parameters: int, seconds: float, slower: float = 1.0) -> float | None:
@@ -83,13 +92,15 @@ def share_of_never_talking(mode: str, link: Link, parameters: int, seconds: floa
     """
     from roundelay.core.strategy_text import parse_strategy
 
-    way, step = Way.of(mode), seconds
+    way, step, ours = Way.of(mode), seconds, True
     name, options = parse_strategy(way.name)
     if name in LIKE:
-        period = f",period={options['period']}" if "period" in options else ""
-        way = Way(LIKE[name] + period)
+        period, ours = options.get("period"), False
+        way = Way(LIKE[name] + (f",period={period}" if period else ""))
+        if name.startswith("torchft"):
+            step += QUORUM / (period or 1)
     elif name == "alone":
         return None
     else:
-        step += ATTACHED[0] + ATTACHED[1] * parameters
-    return steps_a_second(way, link, parameters, step, slower) * seconds / (1 + 1 / slower)
+        step = (step + ATTACHED[0] + ATTACHED[1] * parameters) / (1 - SPEAKING)
+    return steps_a_second(way, link, parameters, step, slower, ours) * seconds / (1 + 1 / slower)

@@ -5,8 +5,8 @@
 
 Ray says where workers run; they meet by an address and a port of the first one's node, and Ray carries nothing of the
 training. Every worker counts as a host with one learner, so it does not matter which of them share a node. Under an
-asynchronous strategy the others go on without one that is lost, unless it is the first. (`examples/launch/ray_hosts.py`
-starts a script, or `roundelay train`, as it is.)
+asynchronous strategy the others go on without one that is lost, unless it is the first; with `--restarts` Ray starts it
+again, and it comes back to them. (`examples/launch/ray_hosts.py` starts a script, or `roundelay train`, as it is.)
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import socket
+import time  # noqa: TID251  of this script
 
 import ray
 import torch
@@ -26,7 +27,14 @@ from torch.utils.data import DataLoader
 import roundelay
 
 
-@ray.remote(num_cpus=1, max_restarts=0)
+def wait_for(session: roundelay.Session, learners: int) -> None:
+    """Until so many live; at most a minute. Asking who lives lets others in."""
+    deadline = time.monotonic() + 60
+    while len(session.living) < learners and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+@ray.remote(num_cpus=1)
 class Worker:
     """One learner."""
 
@@ -36,8 +44,11 @@ class Worker:
             probe.bind(("", 0))
             return {"MASTER_ADDR": get_node_ip_address(), "MASTER_PORT": str(probe.getsockname()[1])}
 
-    def train(self, strategy: str, epochs: int, doomed: bool, variables: dict[str, str]) -> tuple[int, list[float]]:
-        """This learner's steps, and the loss of the model that all have in common after each epoch.
+    def train(
+        self, options: argparse.Namespace, doomed: bool, variables: dict[str, str]
+    ) -> tuple[bool, int, list[float]]:
+        """Has this learner come back to the others? Its steps, and the loss of the model that all have in common after
+        each epoch.
 
         Args:
             doomed: this worker is killed in the second epoch.
@@ -49,19 +60,22 @@ class Worker:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
         losses: list[float] = []
-        with roundelay.attach(model, optimizer, strategy) as session:
-            batches = DataLoader(train, batch_sampler=session.sampler(train, batch_size=32))
-            for epoch in range(epochs):
+        with roundelay.attach(model, optimizer, options.strategy) as session:
+            sampler = session.sampler(train, batch_size=32)
+            batches = DataLoader(train, batch_sampler=sampler)
+            for epoch in range(sampler.epoch, options.epochs):  # who comes back begins where the others are
                 for number, (images, labels) in enumerate(batches):
-                    if doomed and epoch == 1 and number == 2:
+                    if doomed and not session.came_back and epoch == 1 and number == 2:
                         os.kill(os.getpid(), signal.SIGKILL)
                     optimizer.zero_grad()
                     loss = nn.functional.cross_entropy(model(images), labels)
                     loss.backward()
                     optimizer.step()
+                    if options.restarts and epoch == options.epochs - 1 and number == 0:
+                        wait_for(session, options.workers)  # else so short a training has ended before
                 with session.consensus():
                     losses.append(evaluate(model, test, torch.device("cpu"))[0])
-            return session.steps, losses
+            return session.came_back, session.steps, losses
 
 
 def main() -> None:
@@ -70,9 +84,11 @@ def main() -> None:
     parser.add_argument("--strategy", default="adpsgd")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--kill", type=int, help="have this worker killed, not the first, to see the others go on")
+    parser.add_argument("--restarts", type=int, default=0, help="how often Ray starts a lost worker again (default: 0)")
     options = parser.parse_args()
     ray.init(address=os.environ.get("RAY_ADDRESS"), logging_level="WARNING")
-    workers = [Worker.remote() for _ in range(options.workers)]
+    again = {"max_restarts": options.restarts, "max_task_retries": options.restarts}
+    workers = [Worker.options(**again).remote() for _ in range(options.workers)]
     shared = {
         **ray.get(workers[0].meeting_place.remote()),
         "WORLD_SIZE": str(options.workers),
@@ -81,17 +97,18 @@ def main() -> None:
         "ROUNDELAY_SECRET": secrets.token_urlsafe(32),
     }
     running = {
-        worker.train.remote(options.strategy, options.epochs, rank == options.kill, {**shared, "RANK": str(rank)}): rank
+        worker.train.remote(options, rank == options.kill, {**shared, "RANK": str(rank)}): rank
         for rank, worker in enumerate(workers)
     }
     while running:
         (ended,), _ = ray.wait(list(running))
         rank = running.pop(ended)
         try:
-            steps, losses = ray.get(ended)
+            came_back, steps, losses = ray.get(ended)
         except RayActorError:
             print(f"worker {rank} is lost", flush=True)
         else:
+            print(f"worker {rank} has come back" if came_back else f"worker {rank} was never lost", flush=True)
             print(f"worker {rank} took {steps} steps; losses {' '.join(f'{loss:.4f}' for loss in losses)}", flush=True)
 
 

@@ -3,12 +3,14 @@
     pip install 'roundelay[slurm]'
     python examples/launch/slurm_submitit.py --nodes 2 --learners 4 -- train an4 --exp exp/an4 --strategy hadpsgd
 
-A job that is preempted, or runs out of time, is submitted again by submitit and goes on from its last checkpoint.
+A job that runs out of time is queued again by submitit, one that is preempted by us, and both go on from their last
+checkpoint. Hosts meet at the first node's name; where nodes do not know each other by it, set MASTER_ADDR.
 `--cluster local` runs it on this machine instead, as one node.
 """
 
 import argparse
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -22,7 +24,7 @@ import submitit
 
 @dataclass
 class Training:
-    """The work of a task; submitit pickles it, and, after a preemption, asks it what to do next."""
+    """The work of a task; submitit pickles it, and, before a time limit, asks it what to do next."""
 
     words: list[str]  # of the command, after `roundelay`
     learners: int  # on each node
@@ -36,20 +38,33 @@ class Training:
             "LOCAL_RANK": 0,
             "WORLD_SIZE": job.num_nodes * self.learners,
             "LOCAL_WORLD_SIZE": self.learners,
-            "MASTER_ADDR": job.hostnames[0],
+            "MASTER_ADDR": os.environ.get("MASTER_ADDR") or job.hostnames[0],
             "MASTER_PORT": 20000 + int(str(job.job_id).split("_")[0]) % 10000,
         }
         environment = {**os.environ, **{name: str(value) for name, value in who.items()}, "OMP_NUM_THREADS": "1"}
         environment["ROUNDELAY_SECRET"] = self.secret
         command = [sys.executable, "-m", "roundelay.cli", *self.words]
         self._process = subprocess.Popen(command, env=environment)
-        return self._process.wait()
+        status = self._process.wait()
+        if job.global_rank == 0 and status == 128 + signal.SIGTERM and preempted(job):
+            # It has written its checkpoint. Slurm queues only those again that it had to kill, submitit none.
+            subprocess.run(["scontrol", "requeue", job.job_id], check=True)
+            sys.exit(status)  # there is no result yet
+        return status
 
     def checkpoint(self, *_: Any) -> submitit.helpers.DelayedSubmission:
-        """Before it is preempted: write a checkpoint, and come back."""
+        """Before its time is over: write a checkpoint, and come back."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
         return submitit.helpers.DelayedSubmission(Training(self.words, self.learners, self.secret))
+
+
+def preempted(job: submitit.JobEnvironment) -> bool:
+    """Has Slurm ended it for another job? Else somebody has cancelled it."""
+    if job.cluster != "slurm":
+        return False
+    found = subprocess.run(["scontrol", "show", "job", job.job_id], capture_output=True, text=True, check=True)
+    return re.search(r"PreemptTime=\d", found.stdout) is not None
 
 
 def main() -> None:
@@ -80,7 +95,7 @@ def main() -> None:
         sys.exit(130)
 
     signal.signal(signal.SIGINT, stop)
-    sys.exit(max(job.results()))
+    sys.exit(job.task(0).result())  # the first host leads: a run ends on all with its status
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, Training, complete, with_order
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.terms import HostTerms, check_hosts
+from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath, check_may_go_on
@@ -91,6 +91,7 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
     if training.runtime != "procs":
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
     check_hosts(strategy, training.on_death, training.record)
+    check_options(strategy, training)
     if recipe.optimizer.by_parameters and training.fragments > 1:
         raise UserError(
             f"training.fragments is {training.fragments}, and optimizer.name is {recipe.optimizer.name}, which updates "

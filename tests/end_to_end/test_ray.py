@@ -47,6 +47,20 @@ def test_workers_go_on_without_one_that_is_killed() -> None:
     assert losses[-1] < losses[0] / 2
 
 
+def test_a_worker_that_is_killed_comes_back() -> None:
+    """Three workers are on both nodes, each of which has room for two. Ray starts the one that was lost again, and it
+    ends with the others' model."""
+    said = on_two_nodes(str(EXAMPLES / "ray_trainer.py"), "--workers", "3", "--kill", "2", "--restarts", "1")
+    assert re.findall(r"worker (\d) has come back", said) == ["2"]
+    assert sorted(re.findall(r"worker (\d) was never lost", said)) == ["0", "1"]
+    found = dict(re.findall(r"worker (\d) took \d+ steps; losses (.*)", said))
+    losses = {rank: [float(loss) for loss in text.split()] for rank, text in found.items()}
+    assert losses.keys() == {"0", "1", "2"}
+    assert losses["0"] == losses["1"]
+    assert losses["2"] == losses["0"][-len(losses["2"]) :]
+    assert losses["0"][-1] < losses["0"][0] / 2
+
+
 def test_a_script_on_each_node() -> None:
     """`ray_hosts.py` starts `roundelay launch` on each, as it is."""
     command = ("launch", "-n", "1", str(EXAMPLES / "classifier.py"))

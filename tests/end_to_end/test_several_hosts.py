@@ -126,6 +126,7 @@ def test_hosts_that_disagree_say_in_what(inside: Path) -> None:
         (["--strategy", "adpsgd", "--runtime", "sim"], "hosts train together on procs"),
         (["--strategy", "hadpsgd,node_size=2"], "a node must be on one host"),
         (["--strategy", "adpsgd", "--learners", "5"], "WORLD_SIZE is 2: leave --learners out"),
+        (["--strategy", "bsp", "--wire", "int8"], "training.wire is int8, but bsp period 5 sends no rows"),
         (["--strategy", "sgd"], "strategy sgd is for one learner"),
     ],
 )

@@ -1,7 +1,10 @@
 """Training and attached scripts under Slurm itself, where it is installed: started, preempted, going on."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from roundelay.core.records import Interrupted, of_kind, read_events
 from support.beeps import prepare_beeps
 from support.slurm import Slurm, missing
 
+TOO_LONG = 300.0
+"""Seconds: the machine may be busy with other things."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPT = str(EXAMPLES / "launch" / "slurm.sbatch")
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(1200)]
@@ -75,3 +80,34 @@ def test_a_preempted_training_goes_on(slurm: Slurm) -> None:
     slurm.ask("scancel", f"{cancelled}")
     slurm.until(lambda: slurm.state(cancelled) == "CANCELLED", "it ends")
     slurm.until(lambda: not slurm.ask("squeue", "-h", "-j", f"{cancelled}"), "nobody queues it again")
+
+
+@pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit (pip install 'roundelay[slurm]')")
+def test_a_preempted_training_that_submitit_submitted_goes_on(slurm: Slurm) -> None:
+    """It is queued again as the script's are; whoever submitted it waits, and ends with its status."""
+    folder, logs = slurm.folder / "submitted", slurm.folder / "logs"
+    folder.mkdir()
+    prepare_beeps(folder, schedule={"learning_rate": 0.02, "max_epochs": 3})
+    slow = ("--straggler", "0:+0.2", "--straggler", "1:+0.2")
+    train = ("train", "recipe.yaml", "--exp", "exp", "--strategy", "adpsgd", *slow)
+    command = [sys.executable, str(EXAMPLES / "launch" / "slurm_submitit.py"), "--partition", "low", "--cpus", "4"]
+    with subprocess.Popen(
+        [*command, "--logs", str(logs), "--", *train],
+        env=slurm.environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as submitter:
+        try:
+            assert submitter.stdout is not None
+            found = re.match(r"job (\d+);", submitter.stdout.readline())
+            assert found is not None
+            slurm.until(lambda: any((folder / "exp").glob("checkpoints/*")), "it trains")
+            preempt(slurm, int(found[1]))
+            assert submitter.wait(TOO_LONG) == 0
+        finally:
+            submitter.kill()
+    said = "".join(file.read_text() for file in sorted(logs.glob("*_0_log.*")))
+    assert said.count("The same command goes on from there") == 1, said
+    assert len(of_kind(read_events(folder / "exp" / "events.jsonl"), Interrupted)) == 1
+    assert (folder / "exp" / "results.json").exists()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from os import close, environ, kill, pidfd_open
+from os import close, getpid, kill, pidfd_open
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,11 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
 from support import attached_deaths, attached_lost, attached_terms, attached_without
 from support.attached_hosts import HostsOfLearners
+from support.hosts import free_port
 from support.launched import reports, run_learners
 from support.until import until
 
 KILLED, TERMED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
-
-
-OURS = "ROUNDELAY_STARTED_BY"
-"""A variable of the environment, by which a test knows again whatever it has started."""
 
 
 @pytest.mark.parametrize(("victim", "rows"), [(2, ""), (2, "mapped"), (0, "mapped")])
@@ -34,7 +31,7 @@ def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(
     victim: int, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows lie on a device, whose memory goes with the process that has allocated it."""
-    monkeypatch.setenv(OURS, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     done = run_learners(3, str(attached_deaths.__file__), "adpsgd", f"{victim}", rows, expect=KILLED)
     found = reports(done.stdout)["death"]
     living = [rank for rank in range(3) if rank != victim]
@@ -45,14 +42,14 @@ def test_asynchronous_learners_go_on_and_draw_what_the_dead_one_had(
     trained = [number for mine in found.values() for number in mine["trained"]]
     assert sorted(trained + one["dead_trained"]) == list(range(120))
     assert f"learner {victim} ended with status 137" in done.stderr
-    until(lambda: not started(str(tmp_path)))
+    until(lambda: not started(tmp_path))
 
 
 def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two learners of the first host, when the second host has lost its only one; nobody stays behind anywhere."""
-    monkeypatch.setenv(OURS, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     job = {"ROUNDELAY_JOB": secrets.token_hex(32)}
     with HostsOfLearners((2, 1), (str(attached_deaths.__file__), "adpsgd", "2"), job) as hosts:
         said, _ = hosts.end(2)
@@ -62,48 +59,55 @@ def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
     assert found[0]["values"] == found[1]["values"]
     trained = [number for mine in found.values() for number in mine["trained"]]
     assert sorted(trained + found[0]["dead_trained"]) == list(range(120))
-    until(lambda: not started(str(tmp_path)))
+    until(lambda: not started(tmp_path))
 
 
 def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the one after that, when that is lost too."""
-    monkeypatch.setenv(OURS, str(tmp_path))
-    with HostsOfLearners((1, 1, 1), (str(attached_lost.__file__), "adpsgd", str(tmp_path))) as hosts:
-        said, _ = hosts.end(0, 1)
+    """And the one after that, when that is lost too: the first again, which has come back to them as any other."""
+    monkeypatch.chdir(tmp_path)
+    ports = [free_port() for _ in range(3)]
+    peers = {"ROUNDELAY_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports)}
+    command = str(attached_lost.__file__), "adpsgd", str(tmp_path)
+    with HostsOfLearners((1, 1, 1), command, peers, port=ports[0]) as hosts:
+        assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
+        hosts.start(0)
+        said, _ = hosts.end(1)
     found = reports(said)["lost"]
-    assert found.keys() == {2}
-    assert (found[2]["living"], found[2]["error"]) == ([2], "")
+    assert found.keys() == {0, 2}
+    assert [found[rank]["back"] for rank in (0, 2)] == [True, False]
+    assert all((one["living"], one["error"]) == ([0, 2], "") for one in found.values())
     dead = [number for rank in range(2) for number in json.loads((tmp_path / f"{rank}").read_text())]
-    assert sorted([*dead, *found[2]["trained"]]) == list(range(attached_lost.EXAMPLES))
-    until(lambda: not started(str(tmp_path)))
+    trained = [number for one in found.values() for number in one["trained"]]
+    assert sorted([*dead, *trained]) == list(range(attached_lost.EXAMPLES))
+    until(lambda: not started(tmp_path))
 
 
 def test_a_centre_is_lost_with_the_first_host_and_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OURS, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     with HostsOfLearners((1, 1), (str(attached_lost.__file__), "asgd", str(tmp_path))) as hosts:
         said, _ = hosts.end(0)
     found = reports(said)["lost"]
     assert found[1]["error"] == "learner 0 died: its host, which leads the others, is lost"
-    until(lambda: not started(str(tmp_path)))
+    until(lambda: not started(tmp_path))
 
 
 def test_what_a_test_has_started_is_known_again(tmp_path: Path) -> None:
     """Else a test of who is left would find nobody, whoever is."""
-    process = subprocess.Popen(["sleep", "1000"], env={**environ, OURS: str(tmp_path)}, start_new_session=True)
-    until(lambda: started(str(tmp_path)) == [process.pid])
+    process = subprocess.Popen(["sleep", "1000"], cwd=tmp_path, start_new_session=True)
+    until(lambda: started(tmp_path) == [process.pid])
     process.kill()
     process.wait()
-    assert started(str(tmp_path)) == []
+    assert started(tmp_path) == []
 
 
-def started(by: str) -> list[int]:
-    """Processes that a test has started, those that keep rows on devices among them."""
+def started(folder: Path) -> list[int]:
+    """Processes that a test has started, which was in this folder then: those that keep rows on devices among them."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if f"{OURS}={by}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            if (process / "cwd").readlink() == folder and int(process.name) != getpid():
                 found.append(int(process.name))
     return found
 

@@ -40,7 +40,7 @@ class Story:
 def nothing() -> None: ...
 
 
-@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1"])
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1", "bsp period=3 quorum=3"])
 def test_every_frame_is_trained_once(name: str) -> None:
     hosts = Hosts(name, (2, 1), slow=0.002)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
@@ -72,7 +72,7 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
         assert len(runtime.state().vectors["row"]) == 3
 
 
-@pytest.mark.parametrize("name", ["adpsgd", "asgd"])
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "diloco period=3 quorum=2"])
 def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
     hosts = Hosts(name, (1, 1), slow=0.01, momentum=0.9)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
@@ -92,7 +92,9 @@ def test_a_host_comes_back_and_trains_in_the_running_segment(name: str) -> None:
         )
         outcome = runtime.segment(plan(ENDLESS, 2), story)
         assert [gone.ranks for gone in outcome.hosts_lost] == [(1,)]
-        assert [(back.ranks, back.copied) for back in outcome.hosts_joined] == [((1,), None if name == "asgd" else 0)]
+        assert [(back.ranks, back.copied) for back in outcome.hosts_joined] == [
+            ((1,), None if runtime.cluster.centre else 0)
+        ]
         assert outcome.counts.frames.sum() == outcome.next // 2 * MINIBATCH
         after = runtime.segment(plan(20, 2, epoch=1))
         assert (after.hosts_lost, after.hosts_joined) == ((), ())

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import read_world
 from support import met_by_strangers
 from support.launched import LAUNCH, TESTS, TORCHRUN, reports, run_learners
+from support.preloaded import Preloaded
 
 SCRIPT = str(met_by_strangers.__file__)
 VICTIM_BYTES = 1 << 20
@@ -44,14 +44,8 @@ def environment(rank: int, port: int) -> dict[str, str]:
     return {**os.environ, **{name: str(value) for name, value in known.items()}}
 
 
-def start(rank: int, port: int, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, *arguments],
-        env=environment(rank, port),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(rank: int, port: int, *arguments: str) -> Preloaded:
+    return Preloaded([SCRIPT, *arguments], environment(rank, port))
 
 
 def test_whoever_writes_to_torchruns_store_tells_learners_nothing(victim: Path) -> None:
@@ -75,7 +69,7 @@ def test_a_file_is_not_taken_for_the_learners_memory(victim: Path) -> None:
     with open(victim, "r+b") as file, LocalRendezvous(world, 0, 100) as rendezvous:
         (facts,) = rendezvous.collect()
         rendezvous.tell(1, {**facts, "rows": None}, file.fileno())
-        _, error = learner.communicate(timeout=100)
+        error, _ = learner.communicate(timeout=100)
     assert learner.returncode == 1
     assert "UserError" in error
     assert f"{victim} was given as the memory that learners share, but it is no sealed memory file" in error

@@ -25,7 +25,7 @@ from roundelay.advice.measurements import (
 from roundelay.advice.throughput import StepWork, never_talking, speed
 from roundelay.cli import main
 from roundelay.core.errors import UserError
-from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.strategies import STRATEGIES, make_strategy
 
 FITTED = Path(__file__).parents[2] / "src" / "roundelay" / "advice" / "fitted.json"
@@ -55,14 +55,14 @@ def test_the_order_of_throughput_is_the_measured_one(compared: list[ThroughputCo
     assert rank_correlation([one.row.ratio for one in compared], [one.ratio for one in compared]) >= 0.8
 
 
-def test_no_prediction_of_throughput_is_off_by_a_fifth(compared: list[ThroughputCompared]) -> None:
-    assert [one for one in compared if not 1 / 1.2 < one.ratio / one.row.ratio < 1.2] == []
+def test_no_prediction_of_throughput_is_off_by_more_than_a_tenth(compared: list[ThroughputCompared]) -> None:
+    assert [one for one in compared if not 1 / 1.1 < one.ratio / one.row.ratio < 1.1] == []
     assert throughput_error(compared) == pytest.approx(fitted().throughput_error, rel=1e-3)
 
 
 def test_the_order_of_seconds_to_a_loss_is_the_measured_one() -> None:
     known, found = load_trainings(), []
-    task = AdviceTask(known.parameters, known.examples, known.frames)
+    task = AdviceTask(known.parameters, known.examples, known.frames, epoch=known.epoch)
     for row in known.rows:
         cluster = MeasuredTable("", known.seconds, known.parameters, ()).cluster(row.rate)
         found += [one.seconds for one in rank(cluster, task, [candidate_of(row.mode)])]
@@ -118,6 +118,7 @@ def test_whatever_is_outside_the_fit_says_so() -> None:
     many = Trained(learners=64, rounds=1000, momentum=0.0)
     assert "apart" in efficiency(make_strategy("delay-by-one"), many, fitted()).outside[0]
     assert efficiency(make_strategy("ssgd"), many, fitted()).outside == ()
+    assert "quorum" in efficiency(make_strategy("bsp,quorum=1"), Trained(4, 1000), fitted()).outside[-1]
     assert set(fitted().strategies) <= set(STRATEGIES)
 
 
@@ -137,6 +138,23 @@ def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advi
     for one in advice.ranked:
         assert one.seconds == pytest.approx(TASK.examples * one.factor / one.throughput)
         assert one.range[0] < one.seconds < one.range[1]
+
+
+def test_a_slow_exchange_under_way_is_waited_for_at_the_end_of_an_epoch_and_never_else() -> None:
+    slow = replace(SLOW, links=VirtualLinks(between=VirtualLink(1e-4, 12e5)))  # 42 s one way
+    found = speed(Candidate("adpsgd"), slow, StepWork(12.5e6))
+    assert found.examples_per_second == pytest.approx(2 * 256 / 0.2, rel=0.01)
+    assert 0 < found.end < 2 * 2 * 5e7 / 12e5
+    (whole,) = rank(slow, TASK, [Candidate("adpsgd")])
+    (cut,) = rank(slow, replace(TASK, epoch=TASK.examples / 4), [Candidate("adpsgd")])
+    assert cut.seconds == pytest.approx(whole.seconds + 4 * whole.factor * found.end)
+
+
+def test_means_inside_a_node_take_their_time_from_busy_cores() -> None:
+    """Two learners on one core: a gradient takes twice as long, and so does the mean that both work on."""
+    own, shared = (VirtualCluster(nodes=(Node(2, cores=cores),), compute=Compute(seconds=0.1)) for cores in (2.0, 1.0))
+    step = [2 / speed(Candidate("ssgd"), one, StepWork(1e6, frames=1)).examples_per_second for one in (own, shared)]
+    assert step == pytest.approx([0.1 + 2.6e-3 + 4e6 / 2.7e9, 0.2 + 2.6e-3 + 8e6 / 2.7e9], rel=1e-3)
 
 
 def test_a_slow_link_is_no_place_for_what_waits_in_every_step(advice: Advice) -> None:
@@ -169,6 +187,23 @@ def test_never_talking_is_what_each_does_alone() -> None:
 def test_nodes_of_several_learners_are_offered_a_strategy_with_nodes() -> None:
     assert "hadpsgd,node_size=2" in {one.strategy for one in candidates(replace(SLOW, nodes=(Node(2, count=2),)))}
     assert not [one for one in candidates(SLOW) if one.strategy.startswith("hadpsgd")]
+
+
+def test_a_quorum_is_offered_where_somebody_may_be_gone_on_without_and_nobody_waits_for_it_then() -> None:
+    def offered(cluster: VirtualCluster) -> set[str]:
+        return {one.strategy for one in candidates(cluster) if "quorum" in one.strategy}
+
+    equal = VirtualCluster(nodes=(Node(4),), compute=Compute(seconds=0.1))
+    slow = replace(equal, stragglers=(Handicap(3, 5.0),))
+    assert offered(equal) == offered(replace(slow, nodes=(Node(3),), stragglers=(Handicap(2, 5.0),))) == set()
+    assert "bsp,period=20,quorum=0.75" in offered(slow)
+    work = StepWork(1000)
+    alone = never_talking(slow, work)
+    shares = [
+        speed(Candidate(f"bsp,period=20{more}"), slow, work).examples_per_second / alone
+        for more in ("", ",quorum=0.75")
+    ]
+    assert shares == pytest.approx([4 / 5 / 3.2, 1], rel=0.02)
 
 
 # The command ----------------------------------------------------------------------------------------------------------

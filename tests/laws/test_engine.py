@@ -39,17 +39,18 @@ class Elsewhere:
 
     def __init__(self, notes: Notes, ranks: Sequence[int]) -> None:
         self._notes, self._ranks, self.through = notes, ranks, False
+        self.replies: list[int | None] = []  # the next ones, where they are not 10 + the rank
 
     def takes(self, row: int) -> bool:
         return row in self._ranks
 
-    def ask(self, effect: Reach) -> None:
+    def ask(self, effect: Reach | Gather) -> None:
         self.through = False
-        self._notes.said(f"ask {effect.peer}")
+        self._notes.said(f"gather at {effect.close.peer}" if isinstance(effect, Gather) else f"ask {effect.peer}")
 
     def wait(self, peer: int) -> int | None:
         self._notes.said(f"reply of {peer}")
-        return 10 + peer
+        return self.replies.pop(0) if self.replies else 10 + peer
 
 
 def run(notes: Notes, role: Callable[[LearnerState], Role], elsewhere: Elsewhere | None = None) -> Engine:
@@ -305,6 +306,24 @@ def test_a_request_to_another_host_goes_on_meanwhile_and_one_waits_for_the_one_b
     engine.finish_asked()
     assert notes.log[11:] == ["reply of 2"]
     assert notes.counts.exchanges[0].tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize(("reply", "counts"), [(12, True), (-2, False), (None, False)])
+def test_a_gathering_at_another_host_is_one_request(reply: int | None, counts: bool) -> None:
+    """A request under way is waited for first; a contribution that counts is counted as an exchange."""
+    notes, said = Notes(), list[bool]()
+    elsewhere = Elsewhere(notes, [1, 2])
+    elsewhere.replies = [11, reply]
+
+    async def role(me: LearnerState) -> None:
+        await Begin(Exchange(1, pair_average_))
+        give, close = Exchange(2, pair_average_, since=9), Exchange(2, pair_average_)
+        said.append(await Gather(Quorum(2), give, close))
+
+    run(notes, role, elsewhere)
+    assert notes.log == ["ask 1", "reply of 1", "gather at 2", "reply of 2"]
+    assert said == [counts]
+    assert notes.counts.exchanges[0].tolist() == [0, 1, int(counts)]
 
 
 def test_every_effect_has_a_meaning_and_a_name() -> None:

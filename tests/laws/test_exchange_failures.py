@@ -298,7 +298,7 @@ def test_what_another_host_cannot_do_is_said() -> None:
         worker, elsewhere = one.workers[1], torch.zeros(LONG)
         with pytest.raises(UserError, match="only use vectors that the strategy has declared"):
             ask(worker, Fetch(2, elsewhere))
-        with pytest.raises(UserError, match="Overwrite with row 2, of another host: only Exchange and Fetch"):
+        with pytest.raises(UserError, match="Overwrite with row 2, of another host: only Exchange, Fetch and Gather"):
             ask(worker, Overwrite(2, elsewhere))
         with pytest.raises(UserError, match="is not known by name"):
             ask(worker, Exchange(2, lambda mine, theirs: None))

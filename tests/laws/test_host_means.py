@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from roundelay.algorithms.averaging import MEAN_PIECE, chain_piece, weighted_mean
+from roundelay.algorithms.averaging import chain_piece, weighted_mean
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.epochs import EpochPlan
@@ -26,8 +26,9 @@ from support.blobs import Blobs
 from support.until import until
 
 SECRET = b"of these tests"
-LONG = 2 * MEAN_PIECE + CHUNK + 5
-"""Three pieces."""
+LONG = 2 * CHUNK + CHUNK // 2 + 5
+PIECE = chain_piece(2, LONG)
+"""Of three."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,12 @@ def test_what_is_laid_is_on_its_way_before_the_rest_is_computed() -> None:
             sides[rank].arena.vector("gradient", rank)[first:stop] = gradients[rank][first:stop]
             lays[rank](first)
 
-        cut = MEAN_PIECE + 7  # within the second piece: that one has to wait
+        cut = PIECE + 7  # within the second piece: that one has to wait
         lay_down(0, cut, LONG)
         lay_down(1, cut, LONG)
         for mean in means:
-            until(lambda mean=mean: torch.allclose(mean[2 * MEAN_PIECE :], expected[2 * MEAN_PIECE :]))  # type: ignore[misc]
-            assert not mean[: 2 * MEAN_PIECE].any()
+            until(lambda mean=mean: torch.allclose(mean[2 * PIECE :], expected[2 * PIECE :]))  # type: ignore[misc]
+            assert not mean[: 2 * PIECE].any()
         assert [int(side.arena.view(HostMeanSequences).global_seq[0]) for side in sides] == [0, 0]
         lay_down(0, 0, cut)
         lay_down(1, 0, cut)
@@ -139,7 +140,7 @@ MANY = 33
 def test_many_hosts_send_smaller_pieces_and_end_with_the_bits_of_one() -> None:
     """Pieces of half a chunk, the last of them short."""
     size, everybody = 2 * CHUNK + 5, tuple(range(MANY))
-    assert chain_piece(MANY) == CHUNK // 2
+    assert chain_piece(MANY, size) == CHUNK // 2
     vectors = [torch.randn(size, generator=torch.Generator().manual_seed(rank)) for rank in everybody]
     weights, layout = [1.0 + rank for rank in everybody], Layout(MANY, size, views=(HostMeanSequences, BellTable))
     listener, failures = Listener(("127.0.0.1", 0), SECRET), list[str]()

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.delayed_nesterov import OuterReport
 from roundelay.algorithms.elastic import Pull, set_centre_
-from roundelay.algorithms.parameter_server import Report
-from roundelay.core.effects import Begin, Exchange, Fetch, Wait
+from roundelay.algorithms.parameter_server import GatheredReport, Report
+from roundelay.core.effects import Begin, Exchange, Fetch, Rule, Wait
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
@@ -36,7 +37,16 @@ RULES: list[tuple[str, int, Callable[[Worker], Exchange]]] = [
     ("easgd-sync", 2, lambda worker: Exchange(2, set_centre_, (worker.me.memory["centre_seen"],))),
     ("asgd", 2, lambda worker: Exchange(2, Report(0.7), (worker.me.memory["pulled"],), since=0)),
     ("asgd", 2, lambda worker: Exchange(2, Report(1.0, True), (worker.me.memory["pulled"],), since=0)),
+    ("rennala", 2, lambda worker: _beside(worker, GatheredReport(1))),
+    ("rennala", 2, lambda worker: _beside(worker, GatheredReport(2, stale=True))),
+    ("async-diloco", 2, lambda worker: _beside(worker, OuterReport(0.7, 0.9, 1, 2))),
+    ("async-diloco", 2, lambda worker: _beside(worker, OuterReport(0.7, 0.9, 3, 2))),
 ]
+
+
+def _beside(worker: Worker, report: Rule) -> Exchange:
+    names = worker._strategy.centre_memory
+    return Exchange(2, report, (worker.me.memory["pulled"],), since=0, theirs=names)
 
 
 @pytest.mark.parametrize(("name", "peer", "request_of"), RULES)
@@ -53,10 +63,12 @@ def test_an_exchange_between_hosts_is_one_on_an_arena_to_the_bit(
             for _ in range(3):
                 with theirs.rows[peer].writing():
                     theirs.rows[peer].vector.mul_(1.5)
+            for number, vector in enumerate(theirs.rows[peer].memory.values()):
+                vector.fill_(number)
             version = ask(worker, request_of(worker))
             rows = mine.rows[1], theirs.rows[peer]
             results.append([version, *(row.version for row in rows), *(row.vector for row in rows)])
-            results[-1] += worker.me.memory.values()
+            results[-1] += [*worker.me.memory.values(), *theirs.rows[peer].memory.values()]
         for here, there in zip(*results, strict=True):
             assert torch.equal(here, there) if isinstance(here, Tensor) else here == there
         assert results[0][:3] == [4, 1, 4]
@@ -306,6 +318,11 @@ def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
         ("asgd period=3", [0, 1]),
         ("asgd staleness_aware=true", [0, 1, 2]),
         ("easgd period=2", [0, 1, 1]),
+        ("rennala", [0, 1, 1]),
+        ("a2cid2 mixing_rate=0.3 pull=0.8", [0, 0, 1]),
+        ("async-diloco period=2", [0, 1]),
+        ("bsp period=3 quorum=2", [0, 1, 1]),
+        ("bmuf period=2 nesterov=true guard=9", [0, 0, 1]),
     ],
 )
 @pytest.mark.parametrize("row_format", [RowFormat(), RowFormat("bf16", 2)])

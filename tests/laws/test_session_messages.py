@@ -29,6 +29,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "shown before the beginning": ("shown", {"rank": 1, "at": -2}, bytes(4)),
     "a minibatch of others": ("draw", {"rank": 0, "number": 1, "key": [0, 0, 0], "pieces": 1}, b""),
     "a minibatch of no pass": ("draw", {"rank": 1, "number": 1, "key": [0], "pieces": 1}, b""),
+    "a heartbeat of no moment": ("beat", {"sent": -1.0, "seen": [0, 0]}, b""),
     "a row of others": ("piece", {"name": "row", "rank": 0, "at": 0}, bytes(4)),
     "a row beyond its end": ("piece", {"name": "row", "rank": 1, "at": PARAMETERS}, bytes(4)),
 }
@@ -38,6 +39,7 @@ TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "a model beyond its end": ("model", {"at": PARAMETERS}, bytes(4)),
     "half a number of a model": ("model", {"at": 0}, bytes(3)),
     "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
+    "a heartbeat with half a voter": ("beat", {"sent": 1.0, "views": [[0, 1, [[0, "a"]]]]}, b""),
     "who lives, without a number": ("living", {"generation": -1, "addresses": []}, b""),
     "who lives, and where is none": ("living", {"generation": 99, "alive": [1, 0], "addresses": [["x", -1]]}, b""),
 }

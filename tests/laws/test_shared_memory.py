@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory import publish as publishing
 from roundelay.runtime.procs.memory.arena import VIEWS, Arena, Layout, create_file
@@ -297,6 +299,14 @@ def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: 
     work()
     assert watch.published > 5
     assert not watch.bare
+
+
+def test_learners_that_wait_in_means_over_hosts_are_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ring nobody would look again within a minute."""
+    monkeypatch.setattr(procs_means, "RUNG_PAUSES", (60.0, 60.0))
+    began = time.monotonic()
+    means_of_two_hosts()
+    assert time.monotonic() - began < 60
 
 
 def test_the_test_before_this_one_notices_a_plain_store(watch: Watch) -> None:

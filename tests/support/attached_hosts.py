@@ -3,8 +3,6 @@ meet on the loopback."""
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from typing import IO
 from support.attackers import attackers
 from support.hosts import SECRET, free_port
 from support.launched import TESTS
+from support.preloaded import Preloaded
 
 
 @dataclass
@@ -25,7 +24,7 @@ class HostsOfLearners:
     port: int = field(default_factory=free_port)
     later: int = 0  # learners that are not started with the others, but may join later
     ways: dict[int, int] = field(default_factory=dict)  # by rank, another port by which it reaches the first host
-    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    running: dict[int, Preloaded] = field(default_factory=dict)
     streams: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)  # files: a full pipe would stop a learner
 
     @property
@@ -54,14 +53,7 @@ class HostsOfLearners:
             stream.close()
         out, error = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 closed in the end
         self.streams[rank] = out, error
-        self.running[rank] = subprocess.Popen(
-            [sys.executable, *self.command],
-            env=environment,
-            text=True,
-            stdout=out,
-            stderr=error,
-            start_new_session=True,
-        )
+        self.running[rank] = Preloaded(self.command, environment, [out.fileno(), error.fileno()])
 
     def said(self, rank: int) -> tuple[str, str]:
         """Standard output and error of a learner so far."""

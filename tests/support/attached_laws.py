@@ -124,7 +124,7 @@ def same_as_one(strategy: str, optimizer: str, micro: bool = False, **options: A
 def every_strategy(unchanged: bool = False) -> None:
     """Uneven data, two segments, a consensus between and another at the end."""
     for name in (*STRATEGIES, QUORATE):
-        one_host = name == QUORATE or STRATEGIES[name].traits.one_host
+        one_host = name != QUORATE and STRATEGIES[name].traits.one_host
         if name == "sgd" or (one_host and sys.argv[1:] == ["hosts"]):
             continue
         model = mlp(norm=True)

@@ -1,5 +1,5 @@
-"""Run as the learners of three hosts by tests/faults/test_attach_deaths.py: the first is lost as a whole, and then the
-second, which leads by then."""
+"""Run as the learners of three hosts by tests/faults/test_attach_deaths.py: the first is lost as a whole, comes back
+where hosts know of each other, and then the second is lost, which leads by then."""
 
 import json
 import os
@@ -24,8 +24,11 @@ from support.until import until
 EXAMPLES, BATCH = 120, 4
 LAST = {0: 3, 1: 6}
 """Minibatches after which a learner's host is lost, by its rank."""
+BACK = 4
+"""Minibatches after which the first host is back."""
 DRAWN = {0: 4 + 3 + 3, 1: 4 + 7 + 6 - 1}
-"""Minibatches of the epoch that are drawn by then, one of them twice."""
+"""Minibatches of the epoch that are drawn by then, one of them twice; without the one that who is back holds then."""
+PEERS = [one for one in os.environ.get("ROUNDELAY_PEERS", "").split(",") if one]
 
 
 def lose_host() -> None:
@@ -41,28 +44,37 @@ def drawn(session: Session) -> int:
 
 def main(strategy: str, folder: Path) -> None:
     data, model = TensorDataset(torch.arange(EXAMPLES)), nn.Linear(1, 1)
-    session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=1e-3), strategy, patience=60)
+    hosts = {"listen": PEERS[roundelay.rank()]} if PEERS else {}
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    session = roundelay.attach(model, sgd, strategy, patience=60, hosts=hosts)
+    back = session.came_back
     loader: DataLoader[Any] = DataLoader(data, batch_sampler=session.sampler(data, BATCH))
     trained: list[int] = []
     error = ""
     try:
         for number, (numbers,) in enumerate(loader):
             torch.autograd.backward(model(numbers[:, None].float() / EXAMPLES).mean())
-            for victim, last in LAST.items():
+            if back and number == 0:
+                until(lambda: drawn(session) == DRAWN[1] + 1)  # it is the next, again
+                (folder / "next-knows-1").touch()
+                until(lambda: 1 not in session.living)
+            if PEERS and not back and number == BACK:
+                until(lambda: 0 in session.living, seconds=100.0)  # the start of a process, on a busy machine
+            for victim, last in LAST.items() if not back else ():
                 said = folder / f"next-knows-{victim}"
                 if number == last and session.rank == victim:
                     (folder / f"{victim}").write_text(json.dumps(trained))
                     until(said.exists)
                     lose_host()
                 if number == last - 1 and session.rank > victim:  # so that there is something left to draw
-                    if session.rank == victim + 1:
+                    if session.rank == victim + 1 and not (PEERS and victim):
                         if may_be_led_by_another(session.strategy):
                             until(lambda victim=victim: drawn(session) == DRAWN[victim])  # type: ignore[misc]
                         said.touch()
                     until(lambda victim=victim: victim not in session.living)  # type: ignore[misc]
             session.step()
             trained += numbers.tolist()
-            if number == LAST[0]:
+            if number == LAST[0] and not back:
                 with session.consensus():
                     pass
         with session.consensus():
@@ -72,7 +84,7 @@ def main(strategy: str, folder: Path) -> None:
         session.abandon()
     living = list(session.living)
     session.close()
-    report(law="lost", rank=session.rank, living=living, trained=trained, error=error)
+    report(law="lost", rank=session.rank, living=living, trained=trained, error=error, back=back)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@ on the loopback."""
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ from support.fatal import Fatal
 from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
+from support.preloaded import Preloaded
 from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
@@ -63,7 +62,7 @@ class Hosts:
     fatal: int = -1  # the minibatch at which a learner's host is killed
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
-    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    running: dict[int, Preloaded] = field(default_factory=dict)
     kept: dict[int, KeptHost] = field(default_factory=dict)  # in their place, where hosts are kept
 
     @property
@@ -97,20 +96,12 @@ class Hosts:
             found.lead(host, facts)
             return
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        self.running[host] = subprocess.Popen(
-            [sys.executable, "-m", "support.hosts", str(host), json.dumps(facts)],
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        self.running[host] = Preloaded(["-m", "support.hosts", str(host), json.dumps(facts)], variables)
 
     def kill(self, host: int) -> None:
         """The whole tree, at once."""
-        process = self.running.pop(host)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        self.running.pop(host).end_group()
 
     def end(self, host: int) -> tuple[int, str]:
         """Exit status, and what it said, once it has ended."""
@@ -120,7 +111,7 @@ class Hosts:
             give_back(process)
             return found
         text, _ = self.running[host].communicate(timeout=60)
-        return self.running.pop(host).returncode, text
+        return self.running.pop(host).wait(), text
 
     def __enter__(self) -> "Hosts":
         for host in range(1, len(self.sizes)):
@@ -135,9 +126,7 @@ class Hosts:
             else:
                 self.kept.pop(host).close()
         for process in self.running.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.end_group()
 
 
 def lead(host: int, facts: dict[str, Any]) -> None:

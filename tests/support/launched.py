@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from support.preloaded import run_preloaded
+
 TESTS = Path(__file__).parents[1]
 LAUNCH = (sys.executable, "-m", "roundelay.cli", "launch", "-n")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
@@ -17,12 +19,10 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 def run_learners(
     learners: int, *command: str, by: tuple[str, ...] = LAUNCH, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """`command` as so many learners; its exit status must be `expect`."""
+    """`command` as so many learners, started `by` a module of Python; its exit status must be `expect`."""
     paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = subprocess.run(
-        [*by, str(learners), *command], env=environment, capture_output=True, text=True, timeout=110, check=False
-    )
+    done = run_preloaded([*by[1:], str(learners), *command], environment, timeout=110)
     assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -11,7 +11,7 @@ from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.membership import life_lock
 from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
@@ -39,7 +39,7 @@ def place(rank: int, port: int) -> HostPlace:
 
 
 def request(where: HostPlace, strategy: str) -> SessionRequest:
-    options = HostOptions(host_patience=PATIENCE)
+    options = SessionHostOptions(host_patience=PATIENCE)
     return SessionRequest(1, where, make_strategy(strategy, {}), options, {}, PATIENCE, PARAMETERS, SHOWN_BYTES, 1, ())
 
 

@@ -1,9 +1,6 @@
 """`roundelay train` as processes of its own, on one host or two, started by the variables that torchrun sets."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,29 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from support.hosts import TESTS, free_port
+from support.preloaded import Preloaded
 
 PATHS = [str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 SECRET = {"ROUNDELAY_SECRET": "of these end to end tests"}
 
 
-def start(command: Sequence[str], where: Path | None = None, **environment: Any) -> "subprocess.Popen[str]":
+def start(command: Sequence[str], where: Path | None = None, **environment: Any) -> Preloaded:
+    """A process of a module and its arguments, in the folder `where`."""
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, PATHS)), **SECRET}
     theirs = {name: str(value) for name, value in environment.items()}
-    return subprocess.Popen(
-        [sys.executable, "-m", *command],
-        env={**os.environ, **ours, **theirs},
-        text=True,
-        cwd=where,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return Preloaded(["-m", *command], {**os.environ, **ours, **theirs}, where=where)
 
 
 @contextmanager
 def two_hosts(
     sizes: tuple[int, int], *options: str, where: Sequence[Path | None] = (None, None)
-) -> Iterator[list["subprocess.Popen[str]"]]:
+) -> Iterator[list[Preloaded]]:
     """A process for every learner, as launchers have it; each host in its own folder."""
     port, processes = free_port(), []
     for host, size in enumerate(sizes):
@@ -54,17 +45,15 @@ def two_hosts(
         yield processes
     finally:
         for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.end_group()
 
 
-def ends(processes: Sequence["subprocess.Popen[str]"], seconds: float = 200.0) -> tuple[list[int], str]:
+def ends(processes: Sequence[Preloaded], seconds: float = 200.0) -> tuple[list[int], str]:
     texts = [process.communicate(timeout=seconds)[0] for process in processes]
-    return [process.returncode for process in processes], "\n".join(texts)
+    return [process.wait() for process in processes], "\n".join(texts)
 
 
-def wait_for(path: Path, processes: Sequence["subprocess.Popen[str]"]) -> None:
+def wait_for(path: Path, processes: Sequence[Preloaded]) -> None:
     while not path.exists():
         for process in processes:
             assert process.poll() is None, process.communicate()[0]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from roundelay.core.flat import CHUNK
 from roundelay.learner.quadratic import Quadratic
-from roundelay.runtime.base import SegmentPlan
+from roundelay.runtime.base import SegmentPlan, wall_clock
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.links import HostNetwork
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
@@ -50,7 +51,8 @@ class Host:
         self.number, self.homes = number, homes
         self.here = tuple(rank for rank, home in enumerate(homes) if home == number)
         self.cluster = cluster(name, len(homes), Quadratic(parameters=parameters), **optimizer)
-        self.layout = Layout(len(homes), parameters, self.cluster.memory, self.cluster.centre)
+        beside = self.cluster.strategy.centre_memory
+        self.layout = Layout(len(homes), parameters, self.cluster.memory, self.cluster.centre, centre_memory=beside)
         descriptor = create_file(self.layout)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))
@@ -64,7 +66,7 @@ class Host:
         )
         network = HostNetwork(number, homes, SECRET, patience=patience, rejected=self.rejected)
         self.client = ExchangeClient(self.path, self.layout, network, RowLeases(), row_format)
-        self.server = ExchangeServer(self.client, PATIENCE)
+        self.server = ExchangeServer(self.client, PATIENCE, self.cluster.strategy)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()
         self.workers: dict[int, Worker] = {}
@@ -87,7 +89,8 @@ class Host:
         )
 
     def begin(self, plan: SegmentPlan) -> None:
-        """The work of a segment for this host alone."""
+        """The work of a segment for this host alone; gatherings, if the centre is here, are everybody's."""
+        Gatherings(self.arena.gatherings).begin_part(wall_clock())
         self.arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """AN4, where it is: the counts its documentation and an independent pipeline give."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def test_counts(tmp_path: Path) -> None:
     assert len(corpus.lexicon.words) == 101
     assert sum(len(variants) for variants in corpus.lexicon.pronunciations.values()) == 130
     assert len(corpus.lexicon.phones) == 34
+    speakers = {u.speaker: u.gender for u in corpus.utterances}
+    assert Counter(speakers.values()) == {"f": 21, "m": 54}
     store = corpus.features()
     assert store.array.shape == (257_506, 40)
     assert sum(store.frames(u.id) for u in corpus.splits["train"]) == 200_872

@@ -346,3 +346,26 @@ def test_optimizers_that_cannot_be_are_refused() -> None:
     ):
         roundelay.attach(model[0], torch.optim.SGD(model[0].parameters(), lr=0.1))
     roundelay.attach(model, optimizer).close()
+
+
+def test_whatever_part_is_called_first_begins_a_step_before_hooks_that_came_later() -> None:
+    """Ours rests while a step is under way, and is back at the next, in its place."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, wants = list[bool](), list[bool]()
+    x, inside = torch.randn(8, 4), torch.randn(8, 6)
+    with roundelay.attach(model, optimizer, "dpsgd", order="cta") as session:
+        model[2].register_forward_pre_hook(lambda *_: seen.append(session.wants_to_begin))
+        for part, given in ((model, x), (model[0], x), (model[2], inside), (model[0], x), (model, x)):
+            wants.append(session.wants_to_begin)
+            scores = part(given)
+            wants.append(session.wants_to_begin)
+            if not seen or part is model[2]:
+                model[0].register_forward_pre_hook(lambda *_: seen.append(session.wants_to_begin))
+            model(x)  # another forward of the same step
+            torch.autograd.backward(scores.sum())
+            session.step()
+        assert session.steps == 5
+    assert wants == [True, False] * 5
+    assert len(seen) > 10
+    assert not any(seen)

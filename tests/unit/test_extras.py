@@ -125,6 +125,17 @@ def test_some_options_need_an_extra(
     assert " ".join(capsys.readouterr().err.split()).endswith(needed)
 
 
+def test_serve_alone_needs_what_reads_websockets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wsproto", None)
+    assert main(["serve", "model"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("serve needs the package wsproto: pip install 'roundelay[speech]'.")
+    assert main(["transcribe", "model", "talk.wav"]) == 2
+    assert "wsproto" not in capsys.readouterr().err
+
+
 def test_the_package_asks_for_none_of_them() -> None:
     asked = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in PROJECT["dependencies"]}
     assert not asked & set(EVERY)

@@ -175,3 +175,30 @@ def test_two_runs_on_one_host_are_told_apart() -> None:
             LocalLeader(place)
     finally:
         slots.release(0)
+
+
+@pytest.mark.parametrize(
+    ("peers", "port"),
+    [
+        ("127.0.0.1:77,127.0.0.2", 77),
+        ("127.0.0.2, 127.0.0.1", 4321),
+        ("127.0.0.2:77", 0),
+        ("127.0.0.1:77,127.0.0.1:78", 0),
+        ("", 0),
+    ],
+)
+def test_a_host_that_may_lead_listens_where_others_will_look_for_it(peers: str, port: int) -> None:
+    place = read_place(None, {**HOSTS, "ROUNDELAY_PEERS": peers})
+    assert place is not None
+    assert place.listen == ("127.0.0.1", port)
+    assert [host for host, _ in place.peers] == [one.strip().partition(":")[0] for one in peers.split(",") if one]
+    given = read_place("127.0.0.9", {**HOSTS, "ROUNDELAY_PEERS": peers})
+    assert given is not None
+    assert given.listen == ("127.0.0.9", 0)
+
+
+def test_hosts_that_may_lead_must_be_addresses_and_are_not_under_torchrun() -> None:
+    with pytest.raises(UserError, match="ROUNDELAY_PEERS 'a:b': write ADDRESS"):
+        read_place(None, {**HOSTS, "ROUNDELAY_PEERS": "127.0.0.2,a:b"})
+    with pytest.raises(UserError, match="ROUNDELAY_PEERS is set under torchrun"):
+        read_place(None, {**HOSTS, "ROUNDELAY_PEERS": "127.0.0.2", "TORCHELASTIC_USE_AGENT_STORE": "True"})

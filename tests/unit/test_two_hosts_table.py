@@ -90,6 +90,23 @@ def test_a_rival_is_predicted_as_our_strategy_that_says_as_much(monkeypatch: pyt
     assert share("alone", link, 1000, 0.05) is None
     model = 809_000
     assert share("ddp", link, model, 0.05) == pytest.approx(0.05 / (0.05 + 4 * model / link.bandwidth), rel=0.02)
+    behind = share("decent-dp", link, model, 0.05)  # a step takes as long as its exchange
+    assert behind == pytest.approx(0.05 / (4 * model / link.bandwidth), rel=0.02)
+    assert share("decent-dp", link, model, 1.0) == pytest.approx(1.0, rel=0.02)
     often, seldom = (share(f"accelerate-localsgd,period={period}", link, model, 0.05) for period in (10, 50))
-    assert often < share("torchft-diloco,period=50", link, model, 0.05) == seldom
+    assert often < share("hivemind,period=50", link, model, 0.05) == seldom
+    quorum = share("torchft-diloco,period=50", link, model, 0.05)  # it is looked for every tenth of a second
+    assert 1 / quorum == pytest.approx(1 / seldom + 0.1 / (50 * 0.05), rel=0.01)
     assert share("bsp,period=50", link, model, 0.05) < seldom  # an attached step costs a little more
+
+
+def test_an_exchange_on_a_slow_link_takes_no_more_of_a_core_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a run allows at most, where it could take more; nobody waits for the last one."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    predicted = importlib.import_module("two_hosts_predicted")
+    found = [
+        predicted.share_of_never_talking(f"adpsgd+share={share}", predicted.Link(rate), 809_000, 0.05)
+        for share, rate in ((0.02, "1mbit"), (0.02, "10gbit"), (0.04, "10gbit"))
+    ]
+    attached = 0.05 * (1 - predicted.SPEAKING) / (0.05 + predicted.ATTACHED[0] + 809_000 * predicted.ATTACHED[1])
+    assert found == pytest.approx([attached, 0.98 * attached, 0.96 * attached], rel=0.002)

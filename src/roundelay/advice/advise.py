@@ -30,6 +30,7 @@ class AdviceTask:
     frames      of a learner's minibatch
     momentum    of the local optimizer
     rate        learning rate that one learner bears well; None: none is said
+    epoch       examples of an epoch, at whose end learners wait for exchanges under way; None: there is no such end
     """
 
     parameters: float
@@ -37,6 +38,7 @@ class AdviceTask:
     frames: int = 256
     momentum: float = 0.9
     rate: float | None = None
+    epoch: float | None = None
 
     def __post_init__(self) -> None:
         if not self.examples >= self.frames:
@@ -166,13 +168,14 @@ def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, al
     fast = speed(candidate, cluster, task.work)
     trained = Trained(learners, rounds, task.momentum, steps_an_exchange=fast.steps_an_exchange)
     found = efficiency(strategy, trained, fit)
+    examples = task.examples * found.factor
     return Ranked(
         candidate=candidate,
         throughput=fast.examples_per_second,
         of_never_talking=fast.examples_per_second / alone,
         bears=bears(strategy, learners, task.momentum) / (2 * (1 + task.momentum)),
         factor=found.factor,
-        seconds=task.examples * found.factor / fast.examples_per_second,
+        seconds=examples / fast.examples_per_second + (fast.end * examples / task.epoch if task.epoch else 0.0),
         error=hypot(found.error, fit.throughput_error),
         outside=found.outside,
     )

@@ -36,6 +36,8 @@ EVERYWHERE = (
     "adpsgd:random-ring",
 )
 """Considered for every cluster of two learners or more, those of one host where there is one machine."""
+WITH_A_QUORUM = ("bsp,period=20,quorum=0.75", "bmuf,period=20,quorum=0.75", "diloco,period=50,quorum=0.75")
+"""Considered where some learners may be slower than others, and a quarter of them is one at least."""
 FRAGMENTS = (1, 8, 16)
 """Considered where exchanges between nodes are as the run says."""
 
@@ -75,6 +77,8 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
     machines = cluster.machines()
     nodes = {machine.learners for machine in machines}
     texts = list(EVERYWHERE)
+    if cluster.learners >= 4 and _unequal(cluster):
+        texts += WITH_A_QUORUM
     if len(machines) > 1 and len(nodes) == 1 and nodes != {1}:
         texts.append(f"hadpsgd,node_size={nodes.pop()}")
     for text in texts:
@@ -90,3 +94,9 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
                 for wire in ("fp32", "bf16"):
                     if (fragments, wire) != (1, "fp32"):
                         yield Candidate(text, wire, fragments)
+
+
+def _unequal(cluster: VirtualCluster) -> bool:
+    """True if learners are not, or not always, equally fast."""
+    compute, kinds = cluster.compute, {(one.speed, one.cores, one.learners) for one in cluster.machines()}
+    return bool(cluster.stragglers or compute.sigma or compute.trace) or len(kinds) > 1

@@ -30,6 +30,7 @@ from roundelay.stability import Precision, StabilitySetting, largest_stable, the
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
+from roundelay.strategies.quorate import Quorate
 
 COLUMNS = ("lag", "late", "apart", "apart^2", "reset", "seldom")
 SELDOM = 100.0
@@ -117,6 +118,8 @@ def efficiency(strategy: Strategy, trained: Trained, fit: EfficiencyFit) -> Effi
     ]
     if strategy.name not in fit.strategies:
         outside.append(f"no run of {strategy.name} is in the fit")
+    elif isinstance(strategy, Quorate) and strategy.gathers:
+        outside.append("no run with a quorum is in the fit")
     error = hypot(fit.leave_source_out, loss * fit.exponent_error / fit.exponent) / fit.exponent
     alone = trained.learners == 1 or strategy.name == "ssgd"
     return Efficiency(exp(loss / fit.exponent), 0.0 if alone else error, tuple(outside))

@@ -49,6 +49,7 @@ class Trainings:
     parameters: float
     frames: int
     examples: float
+    epoch: float
     rows: tuple[TrainedRow, ...]
 
 
@@ -57,7 +58,8 @@ class Trainings:
 class MeasuredTable:
     """Rows of one setting (measured.yaml explains the keys).
 
-    slow  the last learner takes so many times as long as the others
+    slow   the last learner takes so many times as long as the others
+    share  of busy cores that exchanges were allowed (`exchange_share`); None: the default
     """
 
     source: str
@@ -67,6 +69,7 @@ class MeasuredTable:
     learners: int = 1
     cores: float | None = None
     slow: float = 1.0
+    share: float | None = None
 
     def cluster(self, rate: str) -> VirtualCluster:
         """The two hosts, with links of this rate."""
@@ -129,7 +132,8 @@ def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
     for table in tables:
         for row in table.rows:
             cluster, work = table.cluster(row.rate), StepWork(table.parameters)
-            ratio = speed(candidate_of(row.mode), cluster, work).examples_per_second / never_talking(cluster, work)
+            fast = speed(candidate_of(row.mode), cluster, work, table.share)
+            ratio = fast.examples_per_second / never_talking(cluster, work)
             found.append(ThroughputCompared(table.source, row, ratio))
     return found
 

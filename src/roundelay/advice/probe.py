@@ -43,5 +43,6 @@ def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
         frames=max(1, job.minibatch.frames(learners, learner.examples, learner.sequences) // learners),
         momentum=getattr(recipe.optimizer, "momentum", 0.9),
         rate=recipe.schedule.learning_rate,
+        epoch=float(learner.examples),
     )
     return task, learner

@@ -9,14 +9,20 @@ from roundelay.core.effects import Draw, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.sim.cluster import VirtualCluster
+from roundelay.runtime.sim.cluster import Allreduce, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.simulation.timing import Timed, time_strategy
 from roundelay.strategies.base import Strategy, Traits
 
 MINIBATCHES = 3_000
 """Simulated for a candidate, over all learners, where its period does not ask for more."""
-RESTART = 1.3
+RESTART = 1.1
 """`VirtualLink.restart` between nodes, where a cluster does not say (docs/advice.md)."""
+INSIDE = VirtualLink(latency=1.3e-3, bandwidth=2.7e9)
+"""Link inside a node whose learners keep its cores busy, by what their means take of these: 3 ms, and 0.4 ns a byte of
+each learner's vector (docs/advice.md)."""
+CARRYING = 1.1e-9
+"""Seconds of a core that exchanges take for each byte a link carries meanwhile: 0.13 of a core where 1 Gbit/s is full
+(docs/exchanges.md)."""
 PERIODS = 2
 """Periods simulated at least."""
 
@@ -61,30 +67,43 @@ class Speed:
     examples_per_second  of all learners together
     steps_an_exchange    steps of a learner for each exchange of a whole row that it has begun; 1 where the strategy
                          has none, or says itself how often
+    end                  seconds in which learners wait at the end of an epoch for exchanges that are under way
     """
 
     examples_per_second: float
     steps_an_exchange: float = 1.0
+    end: float = 0.0
 
 
-def speed(candidate: Candidate, cluster: VirtualCluster, work: StepWork) -> Speed:
-    """The speed of a candidate on a cluster."""
+def speed(
+    candidate: Candidate, cluster: VirtualCluster, work: StepWork, share: float | None = None, ours: bool = True
+) -> Speed:
+    """The speed of a candidate on a cluster.
+
+    Args:
+        share: the run's `exchange_share`; None: the default.
+        ours: learners of Roundelay; else of other software, of which no more is known than what it sends.
+    """
     strategy = candidate.made
     if strategy.name == "sgd":
         return Speed(_alone(cluster, work))
     strategy.check(cluster.learners)
     sent = CODECS[candidate.wire].bytes_of(round(work.parameters)) / candidate.fragments
-    busy = as_hosts_do(cluster) if strategy.traits.synchronous else _with_carriers(cluster)
+    busy = cluster
+    if ours:
+        share = HostOptions().exchange_share if share is None else share
+        busy = _with_busy_cores(cluster)
+        busy = as_hosts_do(busy) if strategy.traits.synchronous else _with_carriers(busy, share)
     found = _timed(strategy, replace(busy, model_bytes=sent), work)
     counts, steps = found.outcome.counts, 1.0
     if strategy.traits.paced_by_links and counts.exchanges.any():
         steps = float(counts.steps.sum() / counts.exchanges.sum()) * candidate.fragments
-    return Speed(found.frames_per_second, steps)
+    return Speed(found.frames_per_training_second, steps, found.seconds - found.drained)
 
 
 def never_talking(cluster: VirtualCluster, work: StepWork) -> float:
     """Examples a second of all learners together, if none of them ever sends or waits."""
-    return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_second
+    return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_training_second
 
 
 def _timed(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> Timed:
@@ -109,20 +128,23 @@ def _alone(cluster: VirtualCluster, work: StepWork) -> float:
 
 
 def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
-    """The cluster whose connections between nodes begin slowly after a pause, unless it says how slowly itself."""
+    """The cluster whose means go along the chain of hosts, and whose connections between nodes begin slowly after a
+    pause, unless it says otherwise itself."""
+    if len(cluster.machines()) > 1 and cluster.allreduce == Allreduce():
+        cluster = replace(cluster, allreduce=Allreduce("chain"))
     links = cluster.links
     if links.between.restart != 1:
         return cluster
     return replace(cluster, links=replace(links, between=replace(links.between, restart=RESTART)))
 
 
-def _with_carriers(cluster: VirtualCluster) -> VirtualCluster:
+def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
     """The cluster as learners have it while others carry rows: where learners keep all cores of their node busy, what
-    carries rows to other nodes has its share of these cores (`exchange_share`)."""
+    carries rows to other nodes takes of these cores what a full link asks for, its `share` at most."""
     machines = cluster.machines()
     if len(machines) == 1:
         return cluster
-    share = HostOptions().exchange_share
+    share = min(share, CARRYING * cluster.links.between.bandwidth)
 
     def left(speed: float, full: bool) -> float:
         return speed * (1 - share) if full else speed
@@ -132,3 +154,13 @@ def _with_carriers(cluster: VirtualCluster) -> VirtualCluster:
         for node in cluster.nodes
     )
     return replace(cluster, nodes=nodes)
+
+
+def _with_busy_cores(cluster: VirtualCluster) -> VirtualCluster:
+    """The cluster whose links inside a node are as fast as its busy cores copy and add, unless it says otherwise."""
+    full = [one.learners / one.cores for one in cluster.machines() if one.cores and one.learners >= max(2.0, one.cores)]
+    if not full or cluster.links.inside != VirtualLinks().inside:
+        return cluster
+    return replace(
+        cluster, links=replace(cluster.links, inside=replace(INSIDE, bandwidth=INSIDE.bandwidth / max(full)))
+    )

@@ -17,14 +17,18 @@ LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
 
 
-def chain_piece(places: int) -> int:
-    """Elements of one message of a mean along a chain of so many places.
+def chain_piece(places: int, elements: int) -> int:
+    """Elements of one message of a mean of vectors of so many `elements` along a chain of so many places.
 
     The first message passes every link twice before the mean can be complete. So that this takes no longer in a long
-    chain, from 8 places on it is half as large, from 16 on a quarter, and so on. Whole blocks of every codec, and so
-    the same bits: sums are of elements.
+    chain, from 8 places on it is half as large, from 16 on a quarter, and so on; and a short vector is cut into eight
+    at least, as long as a message is not below a chunk. Whole blocks of every codec, and so the same bits: sums are of
+    elements.
     """
-    return max(LEAST_MEAN_PIECE, MEAN_PIECE >> max(0, places.bit_length() - 3))
+    piece = max(LEAST_MEAN_PIECE, MEAN_PIECE >> max(0, places.bit_length() - 3))
+    while piece > CHUNK and 8 * piece > elements:
+        piece //= 2
+    return piece
 
 
 def pair_average_(mine: Tensor, theirs: Tensor) -> None:

@@ -2,37 +2,70 @@
 
 A rule is a function of this package, or a frozen dataclass of it that is called like one; a function may be given
 numbers by functools.partial. On the wire it is a name and its numbers, and nothing else is ever looked up.
+
+A *report* is a rule of a learner's exchange with the centre that knows of the learner's row and of its one private
+vector their difference alone, and leaves both as copies of the centre, or as they were. So it travels as one vector,
+whatever lies beside the centre stays there, and what comes back is the centre, or nothing.
 """
 
 import dataclasses
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.continuous_momentum import Meeting
 from roundelay.algorithms.delayed_nesterov import OuterReport
 from roundelay.algorithms.elastic import Pull, set_centre_
 from roundelay.algorithms.parameter_server import GatheredReport, Report
+from roundelay.algorithms.quorum import give_
 from roundelay.core.effects import Rule
 
 EXACT = 1 << 53
 """The largest whole number up to which all are exact as a float, which is what vectors are multiplied by."""
 RULES: dict[str, Callable[..., Any]] = {}
 """Functions, and dataclasses that make one of their numbers."""
+REPORTS: dict[str, bool] = {}
+"""Names of reports; True: they leave row and private vector as copies of the centre."""
 _USES: set[tuple[Callable[..., Any], tuple[str, ...], int, bool]] = set()
 """Rules, names of their numbers, private vectors, and whether there is an age: those that are known to fit."""
 
 
-def register(rule: Callable[..., Any]) -> None:
-    """Let hosts exchange under `rule`, a function or a frozen dataclass. All hosts must do so, before they train."""
+@dataclass(frozen=True)
+class StrategyRule(ABC):
+    """A rule of a strategy, which all hosts of a run have; its other fields are the numbers that travel."""
+
+    opens: ClassVar[bool] = False
+    """A learner begins a segment by it, and may come to gatherings from then on."""
+    strategy: Any
+
+    @classmethod
+    @abstractmethod
+    def is_of(cls, strategy: Any) -> bool:
+        """Does this strategy have such a rule?"""
+
+
+def register(rule: Callable[..., Any], report: bool = False, returns: bool = True) -> None:
+    """Let hosts exchange under `rule`, a function or a frozen dataclass. All hosts must do so, before they train.
+
+    Args:
+        report: it is a report.
+        returns: that leaves row and private vector as copies of the centre.
+    """
     RULES[rule.__qualname__] = rule
+    if report:
+        REPORTS[rule.__qualname__] = returns
 
 
-for _rule in (pair_average_, set_centre_, Pull, Report, GatheredReport, Meeting, OuterReport):
+for _rule in (pair_average_, set_centre_, Pull, Meeting):
     register(_rule)
+for _report in (Report, GatheredReport, OuterReport):
+    register(_report, report=True)
+register(give_, report=True, returns=False)
 
 
 def describe(rule: Rule) -> dict[str, Any]:
@@ -49,6 +82,8 @@ def describe(rule: Rule) -> dict[str, Any]:
             raise ValueError(f"{rule} is given numbers without names")
     elif dataclasses.is_dataclass(made) and not isinstance(made, type):
         made, numbers = type(rule), {field.name: getattr(rule, field.name) for field in dataclasses.fields(made)}
+        if isinstance(made, type) and issubclass(made, StrategyRule):
+            del numbers["strategy"]
     name = getattr(made, "__qualname__", "")
     if RULES.get(name) is not made or (made is rule and isinstance(made, type)):
         raise ValueError(
@@ -61,8 +96,11 @@ def describe(rule: Rule) -> dict[str, Any]:
     return {"name": name, "numbers": numbers}
 
 
-def find(description: Any, private: int, aged: bool) -> Rule:
-    """The inverse of `describe`, for a rule that is given so many private vectors, and an age or not.
+def find(description: Any, private: int, aged: bool, strategy: Any = None) -> Rule:
+    """The inverse of `describe`, for a rule that is given so many vectors besides the two rows, and an age or not.
+
+    Args:
+        strategy: of the run, for its own rules.
 
     Raises:
         ValueError: there is none.
@@ -73,8 +111,13 @@ def find(description: Any, private: int, aged: bool) -> Rule:
     made = RULES.get(name) if isinstance(name, str) else None
     if made is None or not isinstance(numbers, Mapping) or not all(map(_is_number, numbers.values())):
         raise ValueError("no rule of ours")
+    own: dict[str, Any] = {}
+    if isinstance(made, type) and issubclass(made, StrategyRule):
+        if "strategy" in numbers or not made.is_of(strategy):
+            raise ValueError(f"{name} is no rule of this strategy")
+        own["strategy"] = strategy
     try:
-        rule: Rule = made(**numbers) if isinstance(made, type) else partial(made, **numbers) if numbers else made
+        rule: Rule = made(**own, **numbers) if isinstance(made, type) else partial(made, **numbers) if numbers else made
         use = made, tuple(numbers), private, aged
         if use not in _USES:
             inspect.signature(rule).bind(*[None] * (2 + private), **({"age": 0} if aged else {}))

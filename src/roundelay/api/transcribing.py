@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.core.extras import need
+from roundelay.core.extras import load, need
 from roundelay.core.progress import Progress
 from roundelay.packed.model import Model, load_model
 from roundelay.terminal import Bar
@@ -70,6 +70,7 @@ def serve(
         UserError: no such model; the address cannot be listened on.
     """
     need("speech", "serve")
+    load("wsproto", "speech", "serve")
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: there are ports up to 65535.")
     loaded = model if isinstance(model, Model) else load_model(Path(model))

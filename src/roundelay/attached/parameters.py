@@ -93,16 +93,16 @@ class Parameters:
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        found = dict[int, Tensor]()
-        self.alike = self._exact
-        for number in which:
-            gradient = self.all[number].grad
+        found, parameters, strided, alike = dict[int, Tensor](), self.all, torch.strided, self._exact
+        for number in which:  # in every step: what is looked up once costs nothing here
+            gradient = parameters[number].grad
             if gradient is None:
                 continue
-            if gradient.layout != torch.strided:
+            if gradient.layout is not strided:
                 raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
-            self.alike = self.alike and gradient.is_contiguous()
+            alike = alike and gradient.is_contiguous()
             found[number] = gradient
+        self.alike = alike
         return found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
@@ -116,7 +116,7 @@ class Parameters:
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
         """Numbers of these among the trainable parameters; others are left out."""
-        return [number for p in parameters if (number := self._number.get(id(p))) is not None]
+        return [number for number in map(self._number.get, map(id, parameters)) if number is not None]
 
     @contextmanager
     def updated(self, rows: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:

@@ -31,7 +31,7 @@ from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World, live_folder, read_world
 from roundelay.strategies import make_strategy, parse_strategy
@@ -67,10 +67,9 @@ def attach(
         seed: of the strategy's own random choices (whom to exchange with); the same on all learners.
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
-            `encrypt`, `exchange_share`, `means`, `trusted_network`), and `listen`, where this host listens.
+            `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
-            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other.
+        options: of the strategy, as `period=20`; of "auto" (docs/advice.md); `on_death`, "stop" or "go-on" (docs/faults.md).
 
     Raises:
         UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
@@ -95,7 +94,8 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    terms = AttachTerms(chosen, seed, patience, hosts=build(HostOptions, between, "hosts"), live=live, on_death=deaths)
+    hosts_are = build(SessionHostOptions, between, "hosts")
+    terms = AttachTerms(chosen, seed, patience, hosts=hosts_are, live=live, on_death=deaths)
     return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 

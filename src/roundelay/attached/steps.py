@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from roundelay.attached.forward import fingerprint, hook_into, other_session
+from roundelay.attached.forward import ForwardHooks, fingerprint, other_session
 from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters
 from roundelay.attached.places import Away, Here, VectorPlace
@@ -92,6 +92,7 @@ class Steps:
         self.open, self.evaluating = True, False
         self.failure: BaseException | None = None
         self._given: set[int] = set()  # parameters by number whose gradients the step under way has
+        self._all_given = (True,) * len(parameters.all)
         self._asked: set[int] = set()  # optimizers by number that have been asked for it
         self._waiting: dict[int, Tensor] | None = None  # gradients by number that nobody has asked for yet
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
@@ -99,7 +100,7 @@ class Steps:
         self._stepped, self._kind = False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
-        self._hooks = hook_into(module, self)
+        self._hooks = ForwardHooks(module, self)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
         termination.listen()
 
@@ -136,10 +137,11 @@ class Steps:
             point = self.learner.begin_step()
         self._handed_in_by = ""
         if point.data_ptr() == self._home[0].data_ptr():
-            if self.learner.me.snapshot_version != before or not self._watch.shows(self._place.snapshot):
+            if self.learner.me.snapshot_version != before or not self._watch.showed(self._place.snapshot):
                 self.show_home()
         else:
             self._watch.show(point, self.parameters.views(point))
+        self._hooks.rest()
 
     @property
     def wants_to_begin(self) -> bool:
@@ -169,6 +171,7 @@ class Steps:
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
             self.begin_step()
+            self._hooks.wake()
         found, factor = self.parameters.gradients(which), stepper.unscaling
         self._asked.add(number)
         self._given.update(found)
@@ -184,9 +187,10 @@ class Steps:
     def _complete(self, examples: float | None = None) -> None:
         """Takes the step: no other optimizer will be asked."""
         try:
-            self._watch.check()
             self._note_late_changes()
-            given = tuple(n in self._given for n in range(len(self.parameters.all)))
+            given = self._all_given
+            if len(self._given) < len(given):
+                given = tuple(n in self._given for n in range(len(given)))
             lay_out = None if self._waiting is None else self._lay_out
             if lay_out is None:
                 self._clear_missing()
@@ -226,7 +230,7 @@ class Steps:
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
         """The strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
         late, self._late = self._late, None
-        alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.shows(self._place.snapshot)
+        alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
         if alike and self._updates.in_place(self._asked):
             self._waiting = None
             return True
@@ -274,7 +278,6 @@ class Steps:
 
     def _take_over(self) -> None:
         """Put into the row what was changed by hand since the module was shown its parameters."""
-        self._watch.check()
         changes = self._watch.changes()
         if changes is not None:
             self._fingerprint = changes.fingerprint
@@ -295,6 +298,7 @@ class Steps:
 
     def settle(self) -> None:
         """Before a meeting: nothing is half done, and what was changed by hand is in the row."""
+        self._hooks.wake()
         if self._asked:
             self._complete()
         self._watch.check_all()
@@ -350,14 +354,13 @@ class Steps:
         learner left."""
         self.open = False
         termination.ignore()
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.remove()
         for stepper in self._steppers:
             stepper.remove()
         vector = self._place.snapshot.clone() if parameters is None else self._there(parameters)
         self.parameters.show(self.parameters.views(vector))
         self.learner.leave(manner)
-        self._hooks, self._steppers, self._late = [], [], None
+        self._steppers, self._late = [], None
         del self._place, self._home, self._gradient, self._watch, self._updates
 
     def _there(self, vector: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ class Watch:
         self._at: list[Tensor] = []  # (T) what the module looks at
         self._addresses: list[int] = []  # (T) of these
         self._vector, self._shown, self._close = vector, 0, True  # what it looks at, where it is not rounded
+        self._there = False  # did it, at the last look?
         self._always = any(rounded is not None for rounded in parameters.rounded)
         self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
         self._sampled = torch.empty(0)
@@ -63,9 +64,10 @@ class Watch:
 
     def show(self, vector: Tensor, views: Sequence[Tensor]) -> None:
         """Make the module look at `vector` (P,), cut into `views`, and remember what it shows."""
-        self._parameters.show(views)
-        self._at, self._vector = self._parameters.shown(views), vector
-        self._addresses = [at.data_ptr() for at in self._at]
+        if not self.shows(vector):  # to assign `.data` anew is most of the work
+            self._parameters.show(views)
+            self._at, self._vector = self._parameters.shown(views), vector
+            self._addresses, self._there = [at.data_ptr() for at in self._at], True
         self._shown += 1
         self._close = self._always or self._said or self._shown <= CLOSE
         if self._close:
@@ -76,7 +78,12 @@ class Watch:
 
     def shows(self, vector: Tensor) -> bool:
         """True if the module looks at `vector`, as it was made to, and nothing there is rounded."""
-        return self._vector is vector and not self._always and self._looks_there()
+        self._looks_there()
+        return self.showed(vector)
+
+    def showed(self, vector: Tensor) -> bool:
+        """The same at the last look, if nobody but us has had a chance to change it since."""
+        return self._vector is vector and not self._always and self._there
 
     def check(self) -> None:
         """Checks that the parameters are those that were attached.
@@ -84,6 +91,7 @@ class Watch:
         Raises:
             UserError: one was replaced, moved, cast or unfrozen; names it.
         """
+        self._looks_there()
         for name, there, key, p in self._places:
             if there.get(key) is not p:
                 raise UserError(
@@ -97,7 +105,7 @@ class Watch:
                     f"rank {self._rank}: parameter {name} requires a gradient now, and did not when the module was "
                     f"attached: the other learners would not hear of it. {ATTACH_AGAIN}"
                 )
-        if self._looks_there():
+        if self._there:
             return
         for name, p, at in zip(self._parameters.names, self._parameters.all, self._at, strict=True):
             if p.data_ptr() != at.data_ptr() and (p.shape, p.dtype, p.device) != (at.shape, at.dtype, at.device):
@@ -121,7 +129,12 @@ class Watch:
             )
 
     def changes(self) -> "Changes | None":
-        """Changes since `show`, to be taken over; None: there are none."""
+        """Checks as `check` does; changes since `show`, to be taken over; None: there are none.
+
+        Raises:
+            UserError: as `check`.
+        """
+        self.check()
         found = self._differences()
         if not found:
             return None
@@ -137,6 +150,7 @@ class Watch:
 
     def drop(self) -> None:
         """Warn of changes since `show`, which are not taken over."""
+        self._looks_there()
         found = self._differences(counters=False)  # a change that was taken back leaves a counter higher
         if found:
             log.warning(
@@ -148,7 +162,7 @@ class Watch:
 
     def _differences(self, counters: bool = True) -> "Differences":
         values = self._at
-        if not self._looks_there():
+        if not self._there:
             values = [
                 at if p.data_ptr() == at.data_ptr() else p.detach()
                 for p, at in zip(self._parameters.all, self._at, strict=True)
@@ -159,9 +173,9 @@ class Watch:
         pairs = enumerate(zip(values, before, strict=True))
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
 
-    def _looks_there(self) -> bool:
-        """True if every parameter looks at what it was shown."""
-        return [p.data_ptr() for p in self._parameters.all] == self._addresses
+    def _looks_there(self) -> None:
+        """Note whether every parameter looks at what it was shown."""
+        self._there = list(map(Tensor.data_ptr, self._parameters.all)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
         """Parameters that look elsewhere, were written to by name, or differ where they are sampled."""

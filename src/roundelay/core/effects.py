@@ -117,9 +117,10 @@ class Exchange(Reach):
     """Apply `rule` to (my row, row `peer`).
 
     `private` are vectors (P,) of mine that the rule reads or writes along with the rows, and `theirs` names of vectors
-    that the peer's learner keeps, which come behind mine: they are guarded by its row's lock, and a strategy that asks
-    for them runs on one host. With `since`, a version of the peer's row, the rule is also told how many mutations that
-    row has seen after it. With a `fragment` it meets that part of both rows alone, and of all vectors that come along.
+    that the peer's learner keeps, or that lie beside the centre, which come behind mine: they are guarded by its row's
+    lock; between hosts they are for reports to the centre (algorithms/rules.py), or the names of `private`. With
+    `since`, a version of the peer's row, the rule is also told how many mutations that row has seen after it. With a
+    `fragment` it meets that part of both rows alone, and of all vectors that come along.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still

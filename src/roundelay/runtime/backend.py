@@ -97,7 +97,7 @@ class RemoteRows(Protocol):
         """True for rows of other hosts."""
         ...
 
-    def ask(self, effect: Reach) -> None:
+    def ask(self, effect: Reach | Gather) -> None:
         """Make a request."""
         ...
 
@@ -107,7 +107,8 @@ class RemoteRows(Protocol):
         ...
 
     def wait(self, peer: int) -> int | None:
-        """The answer to the last request: the version of row `peer`, or None: nobody is there."""
+        """The answer to the last request: the version of row `peer`; negative: what came to a gathering does not
+        count; or None: nobody is there."""
         ...
 
 
@@ -119,7 +120,7 @@ class NoRemoteRows:
     def takes(self, row: int) -> bool:
         return False
 
-    def ask(self, effect: Reach) -> None:
+    def ask(self, effect: Reach | Gather) -> None:
         raise AssertionError("there are no other hosts")
 
     def wait(self, peer: int) -> int | None:

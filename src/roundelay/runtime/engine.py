@@ -17,7 +17,8 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
     Begin(Exchange) with a living learner of this host
                     deferred: done with the next step (`deferred.py`), at the latest in the wait. One at a time
     Begin(anything else)        done at once
-    Gather          give, unless the contribution is left out, and wait; whoever is to close it closes it
+    Gather          give, unless the contribution is left out, and wait; whoever is to close it closes it. Where the
+                    centre is on another host, all of this is done there
     Wait            the reply if it is there, else what is left to do
 
 A primitive may answer LATER: the coroutine is left where it is, `pending` says at which effect, and the effect is asked
@@ -231,6 +232,8 @@ class Engine:
     def _gather(self, gather: Gather) -> bool:
         """Come to a gathering, and go on when it is closed."""
         backend, trace = self._backend, self._trace
+        if self._remote.takes(gather.close.peer):
+            return self._gather_elsewhere(gather)
         counts = backend.admits(gather)
         trace.note(Kind.COME, value=float(counts))
         if counts and gather.give is not None:
@@ -241,6 +244,17 @@ class Engine:
             self._reach(gather.close)
             backend.closed(gather)
         return counts
+
+    def _gather_elsewhere(self, gather: Gather) -> bool:
+        """The same at the host that has the centre, as one request."""
+        self.finish_asked()
+        self._remote.ask(gather)
+        version = self._remote.wait(gather.close.peer)
+        if version is None or version < 0:
+            return False
+        if gather.give is not None:
+            self._me.count_exchange(gather.give, version)
+        return True
 
     # Begin and Wait ---------------------------------------------------------------------------------------------------
 

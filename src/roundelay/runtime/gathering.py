@@ -44,6 +44,7 @@ class GatheringTable:
     counted: NDArray[np.int64]  # (L,) contributions that counted
     late: NDArray[np.int64]  # (L,) times a learner was late
     left_out: NDArray[np.int64]  # (L,) contributions that were left out by the guard
+    outside: NDArray[np.int64]  # (L,) 1: a learner that lives, and has not begun this part of a segment
 
     @classmethod
     def shapes(cls, learners: int) -> dict[str, tuple[tuple[int, ...], type[Any]]]:
@@ -51,7 +52,7 @@ class GatheringTable:
         one, each = (1,), (learners,)
         shapes: dict[str, tuple[int, ...]] = {"spans": (PAST,), "usual": (2, 2)}
         shapes |= dict.fromkeys(("closed", "closer", "opened_at", "spans_seen", "usual_seen"), one)
-        shapes |= dict.fromkeys(("held", "took_at", "came", "came_at", "counted", "late", "left_out"), each)
+        shapes |= dict.fromkeys(("held", "took_at", "came", "came_at", "counted", "late", "left_out", "outside"), each)
         real = ("opened_at", "took_at", "came_at", "spans", "usual")
         names = list(cls.__dataclass_fields__)
         return {name: (shapes[name], np.float64 if name in real else np.int64) for name in names}
@@ -92,7 +93,7 @@ class Gatherings:
     def begin_part(self, now: float) -> None:
         """All learners begin together."""
         table = self.table
-        table.held[:], table.came[:], table.took_at[:] = table.closed[0], 0, now
+        table.held[:], table.came[:], table.took_at[:], table.outside[:] = table.closed[0], 0, now, 0
         table.opened_at[0], table.closer[0] = now, -1
 
     def join(self, rank: int, now: float) -> None:
@@ -100,7 +101,12 @@ class Gatherings:
         another closes that."""
         table = self.table
         table.held[rank], table.came[rank], table.took_at[rank] = table.closed[0], 0, now
-        table.closer[table.closer == rank] = -1
+        table.outside[rank] = 0
+        self.give_up_closing(rank)
+
+    def leave(self, ranks: Sequence[int]) -> None:
+        """Nobody waits for these learners before they `join`, whether they live or not."""
+        self.table.outside[list(ranks)] = 1
 
     def told(self) -> Gathered | None:
         """The gatherings of this segment; None: there were none."""
@@ -190,6 +196,10 @@ class Gatherings:
             return False
         closer[0] = rank
         return True
+
+    def give_up_closing(self, rank: int) -> None:
+        """Learner `rank`, if it was to close the gathering, has not."""
+        self.table.closer[self.table.closer == rank] = -1
 
     def close(self, living: Sequence[int], now: float) -> None:
         """The exchange that `begin_closing` asked for is done. Those who wait may go on: for a segment's end all."""

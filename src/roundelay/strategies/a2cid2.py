@@ -19,7 +19,7 @@ Sent: one model each way (8 P bytes) an exchange: each end knows by its own row 
 Where we differ: x and x~ of a learner mix when it begins an exchange of its own, with the gradients it has taken since
 as the time; there they also mix when a peer comes, by the time of a common clock. A learner begins an exchange with
 every gradient, so that it meets twice a unit of time on average, and the constants are of that; there meetings come by
-chance at a rate of choice. All learners are on one host, for a peer's x~ does not travel.
+chance at a rate of choice. Between hosts x~ travels with the row: two models each way (16 P bytes).
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class A2CiD2(Asynchronous):
     name: ClassVar[str] = "a2cid2"
     memory: ClassVar[tuple[str, ...]] = (AHEAD,)
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", one_host=True, rows="own"
+        synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
     )
 
     def __post_init__(self) -> None:

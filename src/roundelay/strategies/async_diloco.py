@@ -17,8 +17,7 @@ them). A segment ends with a report, of fewer steps if need be. Their grace peri
 left out.
 
 Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
-Staleness counts reports of others between reading the centre and reporting back. The centre is the model. All learners
-are on one host, for the momentum beside the centre does not travel.
+Staleness counts reports of others between reading the centre and reporting back. The centre is the model.
 """
 
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ class AsyncDiLoCo(Strategy):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         ages="centre",
-        one_host=True,
         alone_is_sgd=False,
     )
 

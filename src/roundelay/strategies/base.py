@@ -30,8 +30,8 @@ class Traits:
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
     one_host: bool = False
-    """Its exchanges are of fragments, or meet what the peer's learner remembers: neither travels, so all learners are
-    on one host."""
+    """Its exchanges are of fragments, or meet what the peer's learner alone remembers: neither travels, so all learners
+    are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
     rows: Literal["one model", "own"] = "one model"
@@ -40,6 +40,10 @@ class Traits:
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
+
+
+HostOption = Literal["wire", "fragments", "exchange_share", "means"]
+"""Option of a run on several hosts that means something to some strategies only (runtime/hosts/options.py)."""
 
 
 class Strategy(ABC):
@@ -97,6 +101,13 @@ class Strategy(ABC):
         where each has its own. A strategy that goes another distance overrides this, and says why on its page.
         """
         return 1 / minibatches_a_round
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        """Options by which what this strategy sends goes from host to host; the others have no effect on it."""
+        if self.traits.paced_by_links:
+            return frozenset(("wire", "fragments", "exchange_share"))
+        return frozenset(("means",)) if self.traits.synchronous else frozenset()
 
     @property
     def node_learners(self) -> int:

@@ -47,7 +47,7 @@ from roundelay.core.effects import Begin, Draw, Effect, Grad, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, at_least, positive, share
+from roundelay.strategies.base import HostOption, Traits, at_least, positive, share
 from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
 from roundelay.strategies.quorate import Quorate
 
@@ -140,6 +140,11 @@ class DiLoCo(Quorate):
         codec = f" {self.codec}" * (not self.form.exact)
         streaming = f" fragments {self.fragments} delay {self.delay} mix {self.mix:g}"
         return super().label + codec + streaming * (self.streams or self.delay > 0)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        whole = self.form.exact or self.local_momentum == "average"  # what is coded goes to each learner by itself
+        return super().host_options if whole else frozenset()
 
     @property
     def form(self) -> Codec:

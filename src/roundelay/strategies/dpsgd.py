@@ -48,7 +48,7 @@ from roundelay.core.topology import (
     sparse_row,
     without,
 )
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
 Order = Literal["atc", "consensus", "cta"]
@@ -127,6 +127,10 @@ class DPsgd(Gossip):
     @property
     def label(self) -> str:
         return f"{super().label} {self.order}" + f" mixing {self.mixing:g}" * (self.mixing < 1)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # mixes of neighbours go as they are
 
     def mix(self, me: Me, round_: int) -> Mix:
         whole = super().mix(me, round_)

@@ -25,7 +25,7 @@ from roundelay.algorithms.elastic import Pull, elastic_mean_, elastic_row, set_c
 from roundelay.core.effects import Begin, Draw, Exchange, Fetch, Grad, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits, at_least
+from roundelay.strategies.base import HostOption, Strategy, Traits, at_least
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class Easgd(_Elastic):
         alone_is_sgd=False,
         rows="own",
     )
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset(("wire", "fragments"))  # a learner waits for its pull, so nothing paces them
 
     async def learn(self, me: Me) -> None:
         pull, steps = Pull(self.beta / me.learners), me.steps

@@ -29,7 +29,7 @@ from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
-from roundelay.strategies.base import Traits, at_least, positive, share
+from roundelay.strategies.base import HostOption, Traits, at_least, positive, share
 from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
 
 
@@ -65,6 +65,10 @@ class GossipDiLoCo(Blocks):
     @property
     def label(self) -> str:
         return f"{super().label} partners {'all' if self.partners is None else self.partners}"
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # groups mix as neighbours do
 
     def settled(self, me: Setting) -> tuple[float, float]:
         """Momentum and rate of the outer step."""

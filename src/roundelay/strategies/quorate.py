@@ -18,15 +18,16 @@ late counts in full in the next mean; a gathering has all of the model.
 """
 
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from roundelay.algorithms.quorum import gathered_mean, give_
+from roundelay.algorithms.rules import StrategyRule, register
 from roundelay.core.effects import Draw, Effect, Exchange, Fetch, Gather, Grad, Quorum
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -60,7 +61,6 @@ class Quorate(Periodic):
                 conserves=False,
                 staleness_bound=0,
                 model="centre",
-                one_host=True,
                 waits="those who come for a quorum, every period",
             )
             object.__setattr__(self, "traits", traits)
@@ -126,7 +126,7 @@ class Quorate(Periodic):
 
     async def _gather_blocks(self, me: Me) -> None:
         """The loop, with gatherings in the place of means."""
-        opening = partial(_open, _AtCentre(self, me))
+        opening = GatheringOpened(self, *self._setting(me))
         await Exchange(me.centre, opening, (me.memory[BASE],), theirs=self.centre_memory)
         steps, frames, loss = 0, 0.0, 0.0
         while batch := await Draw():
@@ -141,7 +141,7 @@ class Quorate(Periodic):
     async def _gather(self, me: Me, frames: float, loss: float, last: bool = False) -> None:
         base, sums = me.memory[BASE], SUMS
         give = Exchange(me.centre, partial(give_, weight=frames), (base,), theirs=sums) if frames else None
-        close = Exchange(me.centre, partial(_close, _AtCentre(self, me), last), theirs=self.centre_memory)
+        close = Exchange(me.centre, GatheringClosed(self, *self._setting(me), last), theirs=self.centre_memory)
         norm = float(vector_norm(me.x - base)) if self.guard is not None else 0.0
         await Gather(self.terms(me.learners), give, close, last, norm, loss / frames if frames else 0.0)
         await Fetch(me.centre, base)
@@ -149,44 +149,83 @@ class Quorate(Periodic):
         if me.learners > 1 and self.local_momentum == "reset":
             me.reset_momentum()
 
+    def _setting(self, me: Me) -> tuple[int, int, float, float]:
+        """Numbers of a learner that outer steps follow from, as rules beside the centre take them."""
+        share = me.share_after_reset(self.period) if self.local_momentum == "reset" else 1.0
+        return me.learners, me.minibatches_a_round, me.learning_rate, share
+
 
 class _AtCentre:
-    """A learner as a strategy's blocks see it, where its row is the centre, and its memory beside that: a chunk of
-    them, (C,) each. Outer steps are elementwise, so they may be taken chunk by chunk."""
+    """A learner as a strategy's blocks see it, where its row is a chunk of the centre, and its memory beside that, (C,)
+    each. Outer steps are elementwise, so they may be taken chunk by chunk."""
 
-    def __init__(self, strategy: Quorate, me: Me) -> None:
-        self.strategy, self._me = strategy, me
-        self.rank, self.learners, self.minibatches_a_round = me.rank, me.learners, me.minibatches_a_round
-        self.learning_rate, self.share_after_reset = me.learning_rate, me.share_after_reset
-
-    def at(self, centre: Tensor, memory: tuple[Tensor, ...]) -> Any:
-        """This chunk, from now on."""
-        self.x, self.memory = centre, dict(zip(self.strategy.block_memory, memory, strict=True))
+    def __init__(self, rule: "_BesideCentre", centre: Tensor, memory: Sequence[Tensor]) -> None:
+        self.learners, self.minibatches_a_round = rule.learners, rule.minibatches_a_round
+        self.learning_rate, self._share = rule.learning_rate, rule.share
+        self.x, self.memory = centre, dict(zip(rule.strategy.block_memory, memory, strict=True))
         self.steps = 1 if memory and bool(memory[0].any()) else 0  # vectors beside the centre are zero at the start
-        return self
+
+    def share_after_reset(self, steps: int) -> float:
+        """Of a block, which is all that is asked for."""
+        return self._share
 
     def replace(self, vector: Tensor) -> None:
         """Go on from `vector` (C,)."""
         self.x.copy_(vector)
 
 
-def _open(at: _AtCentre, mine: Tensor, theirs: Tensor, base: Tensor, *beside: Tensor) -> None:
+@dataclass(frozen=True)
+class _BesideCentre(StrategyRule):
+    """A rule of what lies at the centre and beside it; numbers are those of the learner that asks for it."""
+
+    strategy: Quorate
+    learners: int
+    minibatches_a_round: int
+    learning_rate: float
+    share: float
+    """Of a block's distance that is left after a reset of local momentum."""
+
+    @classmethod
+    def is_of(cls, strategy: Any) -> bool:
+        return isinstance(strategy, Quorate) and strategy.gathers
+
+    def _at(self, centre: Tensor, memory: Sequence[Tensor]) -> Any:
+        return _AtCentre(self, centre, memory)
+
+
+@dataclass(frozen=True)
+class GatheringOpened(_BesideCentre):
     """A segment begins: `mine` and `base` are the model to go on from, and so is the centre, `theirs`. Every learner
     does so, and the first time and the last are the same."""
-    at.strategy.start(at.at(theirs, beside[len(SUMS) :]))
-    base.copy_(theirs)
-    mine.copy_(theirs)
+
+    opens: ClassVar[bool] = True
+
+    def __call__(self, mine: Tensor, theirs: Tensor, base: Tensor, *beside: Tensor) -> None:
+        """Change `mine`, `theirs`, `base` and what is `beside` the centre (C,) in place."""
+        self.strategy.start(self._at(theirs, beside[len(SUMS) :]))
+        base.copy_(theirs)
+        mine.copy_(theirs)
 
 
-def _close(at: _AtCentre, last: bool, mine: Tensor, theirs: Tensor, *beside: Tensor) -> None:
+@dataclass(frozen=True)
+class GatheringClosed(_BesideCentre):
     """A gathering closes: the strategy's outer step on the mean of those who came. With nothing given nothing is
     done. After the `last` of a segment the centre is the model to evaluate."""
-    gathered, weights, *memory = beside
-    here = at.at(theirs, tuple(memory))
-    mean = gathered_mean(theirs, gathered, weights)
-    if mean is not None:
-        if not here.steps:
-            at.strategy.start(here)
-        at.strategy.end_block(here, mean)
-    if last:
-        at.strategy.finish(here)
+
+    last: bool
+
+    def __call__(self, mine: Tensor, theirs: Tensor, *beside: Tensor) -> None:
+        """Change `theirs` and what is `beside` it (C,) in place; `mine` takes no part."""
+        gathered, weights, *memory = beside
+        here = self._at(theirs, memory)
+        mean = gathered_mean(theirs, gathered, weights)
+        if mean is not None:
+            if not here.steps:
+                self.strategy.start(here)
+            self.strategy.end_block(here, mean)
+        if self.last:
+            self.strategy.finish(here)
+
+
+register(GatheringOpened, report=True)
+register(GatheringClosed)

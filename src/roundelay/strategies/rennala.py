@@ -15,7 +15,7 @@ in the paper, too, a worker goes on with what it has begun.
 
 Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
 Staleness counts updates of the centre between reading it and reporting back, dropped reports too. The centre is the
-model. All learners are on one host, for what the centre gathers does not travel.
+model.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,6 @@ class Rennala(Strategy):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         ages="centre",
-        one_host=True,
     )
 
     def __post_init__(self) -> None:

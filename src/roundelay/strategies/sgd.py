@@ -11,7 +11,7 @@ from typing import ClassVar
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class SerialSgd(Strategy):
 
     name: ClassVar[str] = "sgd"
     traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="nobody")
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():

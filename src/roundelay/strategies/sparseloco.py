@@ -29,7 +29,7 @@ from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.effects import Mean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, positive
+from roundelay.strategies.base import HostOption, Traits, positive
 from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting
 
 
@@ -65,6 +65,10 @@ class SparseLoCo(Periodic):
     @property
     def label(self) -> str:
         return f"{super().label} density {self.density:g}"
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return super().host_options if self.local_momentum == "average" else frozenset()  # momenta go as they are
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         return self.shortfall(PlainSetting(learners, minibatches_a_round)) * self.rate

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from roundelay.core.effects import Draw, GradMean
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class Ssgd(Strategy):
     traits: ClassVar[Traits] = Traits(
         synchronous=True, conserves=True, staleness_bound=0, waits="everybody for the slowest, every step"
     )
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset(("wire", "means"))
 
     async def learn(self, me: Me) -> None:
         while batch := await Draw():

@@ -15,8 +15,10 @@ from roundelay.core.flat import chunks
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
 
-FIRST_HOST_LOST, PROCESS_FAILED = 1, 2
+FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS = 1, 2, 3
 """Reasons why a session is over."""
+SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
+"""A host leads a session since it began, or since another that led is lost."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class BetweenHosts(View):
     """Number of the last meeting that the first host has conducted: the model to evaluate is here, and all that
     learners show."""
     over: Integers = table(1)  # 0, or the reason why learners of other hosts will not be heard of again
-    leads: Integers = table(1)  # 1: this host leads the session
+    leads: Integers = table(1)  # 0: this host does not lead the session, or else since when it does
     key: Integers = table(L, 3)  # The pass that a learner wants to draw from
     pieces: Integers = table(L)  # Number of minibatches in it
     asked: Integers = table(L)  # Number of a learner's last request for a minibatch

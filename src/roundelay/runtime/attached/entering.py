@@ -17,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
-from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_may_join
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
@@ -54,7 +54,7 @@ class AttachTerms:
     signature: str = ""  # of the module: names, shapes and types
     frozen: int = 0  # a fingerprint of the parameters that are not trained
     tensors: int = 0  # trainable parameters of the module are in so many
-    hosts: HostOptions = HostOptions()  # between hosts, where there are several
+    hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
 
@@ -180,13 +180,16 @@ class Entrance:
         if self._place is None:
             return
         on_gpus = self._device is not None and self._device.type == "cuda"
-        means = self._terms.hosts.library(on_gpus) or "chain"
+        between = {
+            "means over hosts": self._terms.hosts.library(on_gpus) or "chain",
+            "silence": self._terms.hosts.silence,
+        }
         request = SessionRequest(
             self._session,
             self._place,
             self.strategy,
             self._terms.hosts,
-            {**self.facts, "session": self._session, "means over hosts": means},
+            {**self.facts, "session": self._session, **between},
             self._terms.patience_seconds,
             self._initial.numel(),
             self._shown.numel(),

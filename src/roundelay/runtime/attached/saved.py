@@ -58,10 +58,11 @@ class SavedState:
         }
 
     def centre(self) -> dict[str, Any]:
-        """A copy of the centre, if there is one, and of the vectors beside it, in a meeting with a model."""
+        """A copy of the centre, if there is one, in a meeting with a model, and of the vectors beside it, where it
+        is."""
         if not self._centre:
             return {}
-        return {"centre": _copy(self._around.centre()), **self._beside_centre()}
+        return {"centre": _copy(self._around.centre()), **(self._beside_centre() if self._around.has_centre else {})}
 
     def _beside_centre(self) -> dict[str, Tensor]:
         return {f"centre.{name}": _copy(vector) for name, vector in self._around.centre_row().memory.items()}

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent
-from roundelay.runtime.attached.between_hosts import PROCESS_FAILED, BetweenHosts, model_to_evaluate, take_mean
+from roundelay.runtime.attached.between_hosts import (
+    FIRST_HOST_LOST,
+    PROCESS_FAILED,
+    SINCE_IT_BEGAN,
+    TOO_FEW_HOSTS,
+    BetweenHosts,
+    model_to_evaluate,
+    take_mean,
+)
 from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import LearnerDied
@@ -28,6 +36,13 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
+
+OVER = {
+    FIRST_HOST_LOST: "its host, which leads the others, is lost",
+    PROCESS_FAILED: "the process that speaks for this host to the others has failed, and says why itself",
+    TOO_FEW_HOSTS: "too few of the hosts that lived can be reached from here, so another may lead them by now",
+}
+"""Reasons why learners of other hosts will not be heard of again, in words."""
 
 
 class Surroundings(ABC):
@@ -211,8 +226,7 @@ class SeveralHosts(Surroundings):
 
     def check(self) -> None:
         if over := int(self._between.over[0]):
-            failed = "the process that speaks for this host to the others has failed, and says why itself"
-            raise LearnerDied(0, failed if over == PROCESS_FAILED else "its host, which leads the others, is lost")
+            raise LearnerDied(0, OVER[over])
 
     def conduct(self, number: int) -> None:
         self._patience.until(
@@ -240,7 +254,7 @@ class SeveralHosts(Surroundings):
         return bool(self._between.leads[0]) and self._rank == lowest
 
     def draw(self, key: passes.Key, pieces: int) -> int | None:
-        if 0 in self._here:  # passes are in this arena
+        if self._between.leads[0] == SINCE_IT_BEGAN:  # passes are in this arena
             segment = int(self._arena.view(Attendance).met[self._rank])
             return passes.draw(self._arena, self._rank, key, pieces, segment)
         between, rank = self._between, self._rank

@@ -13,8 +13,10 @@ there are four slots, used in turn.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
@@ -48,12 +50,19 @@ class VoteTables(View):
 def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
     """Say it, before taking part in the mean."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
-    packed = np.packbits(np.asarray(vote.given, dtype=bool))
-    words = tables.given[slot, rank].view(np.uint8)
-    words[:] = 0
-    words[: len(packed)] = packed
+    words = tables.given[slot, rank]
+    words[:] = _packed(vote.given, len(words))
     tables.skip[slot, rank], tables.changed[slot, rank] = vote.skip, vote.changed
     publish(tables.cast, rank, round_)
+
+
+@lru_cache(maxsize=64)  # most steps give the same
+def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
+    """A bit each, in so many words."""
+    found = np.zeros(words, np.int64)
+    packed = np.packbits(np.asarray(given, dtype=bool))
+    found.view(np.uint8)[: len(packed)] = packed
+    return found
 
 
 def missing(arena: Arena, ranks: Sequence[int], round_: int) -> list[int]:

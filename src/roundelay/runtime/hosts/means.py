@@ -25,7 +25,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTransport
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
-from roundelay.runtime.hosts.mean_transports.forms import as_bytes, decode, encoded
+from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode, encoded
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
 from roundelay.runtime.hosts.mean_transports.living_chain import LivingChainTransport, OpenChain
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
@@ -156,6 +156,7 @@ class HostMeans:
                     number = int(forwarded[rank]) + 1
                     self._forward_contribution(rank, number)
                     publish(forwarded, rank, number)
+                    self._bell.ring()
             now = {rank: int(acked[rank]) for rank in self._here}
             read = [[rank, number] for rank, number in now.items() if number > told[rank]]
             if read:
@@ -213,9 +214,10 @@ class HostMeans:
                 for rank, number in message.header["read"]:
                     if rank in there:
                         publish(sequences.acked_seq, rank, number)
+                self._bell.ring()
             elif message.kind == "mix" and message.header["rank"] in there:
                 rank, number = int(message.header["rank"]), int(message.header["number"])
-                parity, codec = number % 2, _form(message.header, link)
+                parity, codec = number % 2, codec_from(message.header, link)
                 elements = _at_most(self._parameters, message.header.get("elements"), link)
                 vector = arena.vector(Means.SOURCES[1 + parity], rank)[:elements]
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
@@ -224,16 +226,9 @@ class HostMeans:
                 sequences.source[parity, rank] = 1 + parity
                 sequences.weights[parity, rank] = float(message.header["weight"])
                 publish(sequences.sent_seq, rank, number)
+                self._bell.ring()
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
-
-
-def _form(header: Mapping[str, Any], link: Link) -> Codec:
-    numbers = header.get("numbers")
-    try:
-        return codec_of(header.get("codec"), numbers if isinstance(numbers, list) else [])
-    except ValueError as error:
-        raise LinkError(f"{link.peer} sends vectors in a form that cannot be read: {error}") from error
 
 
 def _at_most(parameters: int, elements: Any, link: Link) -> int:

@@ -1,7 +1,7 @@
 """Options of a run on several hosts, as recipes and the exchange take them."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.core.configure import one_of
@@ -30,7 +30,7 @@ class HostOptions:
     wire: str = one_of(CODECS, "fp32")
     fragments: int = 1
     encrypt: bool = True
-    exchange_share: float = 0.04
+    exchange_share: float = 0.02
     means: Literal["auto", "chain", "gloo", "nccl"] = "auto"
     trusted_network: bool = False
 
@@ -66,3 +66,16 @@ class HostOptions:
         if self.means == "auto":
             return "nccl" if on_gpus and self.trusted_network and self.wire == "fp32" else None
         return None if self.means == "chain" else self.means
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SessionHostOptions(HostOptions):
+    """The same of a session of attached learners.
+
+    Args:
+        silence: of a host that nobody can ask whether it lives: a majority decides whether to go on without it, or it
+            counts as dead, which is for those to say who know that their network is not cut in two.
+    """
+
+    silence: Literal["majority", "dead"] = "majority"

@@ -14,7 +14,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.procs.processes import OnDeath
-from roundelay.strategies.base import Strategy
+from roundelay.strategies import STRATEGIES
+from roundelay.strategies.base import HostOption, Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
 """Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
@@ -80,8 +81,35 @@ def check_may_travel(strategy: Strategy) -> None:
     if strategy.traits.one_host:
         raise UserError(
             f"{strategy.label} is for learners of one host: its exchanges are of fragments, or meet what the other "
-            "learner or the centre remembers, and that does not travel. Choose another strategy, or put all learners "
+            "learner alone remembers, and that does not travel. Choose another strategy, or put all learners "
             "on one host."
+        )
+
+
+SENDS: Mapping[HostOption, str] = {
+    "wire": "no rows or gradients whose codec a run chooses",
+    "fragments": "no rows in fragments that a run chooses",
+    "exchange_share": "no exchanges that links pace",
+    "means": "no means of all learners in full precision",
+}
+"""Things that a strategy does not send between hosts if an option is not for it."""
+
+
+def check_options(strategy: Strategy, options: HostOptions) -> None:
+    """Do the options between hosts that are given have an effect?
+
+    Raises:
+        UserError: one has none under this strategy; says under which it has.
+    """
+    usual = HostOptions()
+    for option, what in SENDS.items():
+        value = getattr(options, option)
+        if option in strategy.host_options or value in (getattr(usual, option), "chain"):
+            continue
+        names = ", ".join(name for name, cls in STRATEGIES.items() if option in cls().host_options)
+        raise UserError(
+            f"training.{option} is {value}, but {strategy.label} sends {what} between hosts, so that would have no "
+            f"effect. Leave it out, or choose another strategy ({names})."
         )
 
 

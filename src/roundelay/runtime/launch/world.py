@@ -8,11 +8,11 @@ Nothing here imports torch: the launcher must start at once.
 
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.launch.addresses import PEERS, Address, listening, own_address, port_among, read_peers
 
 OURS = "ROUNDELAY_"
 """Stands before our names of the variables."""
@@ -239,6 +239,7 @@ class HostPlace:
     secret: bytes = field(default=b"", repr=False)
     job: bytes = field(default=b"", repr=False)  # the key of `roundelay launch`, if that has started this process
     begin: int = 0  # so many of the learners begin, others may join later; 0: all begin
+    peers: tuple[Address, ...] = ()  # hosts that may lead when the first is lost
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -300,10 +301,11 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
     port, hosted = given.number("MASTER_PORT"), given.hosted
     if local_rank:
         return HostPlace(ranks, learners, local_rank, address, port, begin=begin)
-    secret = _read_secret(environment, rank)
-    default_port = port if rank == 0 and not hosted else 0
-    at = _listening(listen, default_port) if listen else (_own_address(address, rank), default_port)
-    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret, begin=begin)
+    secret, peers = _read_secret(environment, rank), read_peers(environment.get(PEERS, ""), port, hosted)
+    own = "" if listen else own_address([address, *(host for host, _ in peers)], rank)
+    default_port = port if rank == 0 and not hosted else port_among(peers, own)
+    at = listening(listen, default_port) if listen else (own, default_port)
+    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret, begin=begin, peers=peers)
 
 
 def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
@@ -330,14 +332,6 @@ def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
     return secret
 
 
-def _listening(text: str, port: int) -> tuple[str, int]:
-    """`10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`."""
-    host, colon, number = text.rpartition(":") if "]:" in text or text.count(":") == 1 else (text, "", "")
-    if colon and not number.isdigit():
-        raise UserError(f"--listen {text!r}: write ADDRESS or ADDRESS:PORT.")
-    return host.strip("[]"), int(number) if colon else port
-
-
 def has_secret(environment: Mapping[str, str] = os.environ) -> bool:
     """Does the environment say a secret, or where one is?"""
     return bool(environment.get(SECRET_FILE) or environment.get(SECRET, "").strip())
@@ -356,13 +350,13 @@ def read_by_hand(
     Raises:
         UserError: no secret, or no addresses.
     """
-    secret, there = _read_secret(environment, 0), [_listening(text, 0) for text in others]
+    secret, there = _read_secret(environment, 0), [listening(text, 0) for text in others]
     for text, (_, port) in zip(others, there, strict=True):
         if not port:
             raise UserError(f"{text!r}: write ADDRESS:PORT, as the one who listens there says it.")
     if listen is None and not there:
         raise UserError("say by --listen ADDRESS where to listen.")
-    return _listening(listen, 0) if listen is not None else (_own_address(there[0][0], 0), 0), there, secret
+    return listening(listen, 0) if listen is not None else (own_address([there[0][0]], 0), 0), there, secret
 
 
 def live_folder(environment: Mapping[str, str] = os.environ) -> str:
@@ -373,17 +367,3 @@ def live_folder(environment: Mapping[str, str] = os.environ) -> str:
 def launched(environment: Mapping[str, str] = os.environ) -> bool:
     """Has `torchrun`, or anything else that sets its variables, started this process?"""
     return _Variables(environment).text("WORLD_SIZE") is not None
-
-
-def _own_address(master: str, rank: int) -> str:
-    """The address this host has on its way to `master`. Nothing is sent."""
-    try:
-        family, _, _, _, where = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(where)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise UserError(
-            f"rank {rank}: MASTER_ADDR is {master!r}, which cannot be reached from here ({error.strerror}). Mend it, "
-            "or say by --listen ADDRESS which address of this host the others are to use."
-        ) from error

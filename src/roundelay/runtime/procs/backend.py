@@ -18,9 +18,9 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend, Later
 from roundelay.runtime.coding import arrived
-from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
+from roundelay.runtime.procs.coordination.gatherings import Attendee, Next
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.vectors import Vectors
@@ -57,7 +57,7 @@ class ArenaBackend(Backend):
         self._vectors, self._means, self._work = vectors, means, work
         self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
         self._centre, self._patience = access.arena.layout.learners, access.patience
-        self._gatherings = Gatherings(access.arena.gatherings)
+        self._attendee = Attendee(access.arena, access.rank)
 
     def now(self) -> float:
         return time.monotonic()
@@ -116,47 +116,29 @@ class ArenaBackend(Backend):
         elements = len(effect.vector) if isinstance(effect, Mean) else None
         return self._vectors.reply(self._means.collect(effect.group), elements)
 
-    # Gatherings: their numbers are written under the queue lock -------------------------------------------------------
+    # Gatherings -------------------------------------------------------------------------------------------------------
 
     def begin_segment(self, opens: bool = False) -> None:
         """The learner begins at the model of the last gathering. It `opens` one, where there is no parent to do so."""
-        with self._arena.queue_lock:
-            self._gatherings.join(self._rank, self.now())
-            if opens:
-                self._arena.gatherings.opened_at[0] = self.now()
+        self._attendee.begin(opens)
 
     def admits(self, effect: Gather) -> bool:
-        with self._arena.queue_lock:
-            return self._gatherings.admits(self._rank, effect)
+        return self._attendee.admits(effect)
 
     def closes(self, effect: Gather) -> bool:
-        rules, lock, rank = self._gatherings, self._arena.queue_lock, self._rank
-        with lock:
-            waits = rules.arrive(rank, effect.last, self.now())
-        found = False
+        here, found = self._attendee, Next.WAIT
 
         def over() -> bool:
             nonlocal found
-            with lock:
-                if not rules.goes_on(rank, self.now()):
-                    found = rules.begin_closing(rank, effect.terms, self._living(), self.now())
-                    return found
-            return True
+            found = here.next(effect)
+            return found is not Next.WAIT
 
-        if waits:
-            self._patience.until(over, "others to come to a gathering", missing=self._absent)
-        return found
+        if here.arrives(effect):
+            self._patience.until(over, "others to come to a gathering", missing=here.absent)
+        return found is Next.CLOSE
 
     def closed(self, effect: Gather) -> None:
-        with self._arena.queue_lock:
-            self._gatherings.close(self._living(), self.now())
-            self._gatherings.goes_on(self._rank, self.now())
-
-    def _living(self) -> list[int]:
-        return self._alive.nonzero()[0].tolist()
-
-    def _absent(self) -> list[int]:
-        return [rank for rank in self._living() if not self._arena.gatherings.came[rank]]
+        self._attendee.closed()
 
     # Rows -------------------------------------------------------------------------------------------------------------
 

@@ -192,6 +192,10 @@ class ProcsRuntime(Runtime):
         self._gatherings.begin_segment()
         self.processes.begin_segment()
 
+    def begin_gatherings(self) -> None:
+        """A part of a segment begins for all learners; where there are several hosts, before any of them does."""
+        self._gatherings.begin_part(wall_clock())
+
     def part(
         self,
         plan: SegmentPlan,
@@ -210,7 +214,8 @@ class ProcsRuntime(Runtime):
         """
         self.arena.sequences.begin_part()
         self.arena.queue.assigned[:] = NONE
-        self._gatherings.begin_part(wall_clock())
+        if self.alone:
+            self.begin_gatherings()
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
         self._parts += 1

@@ -333,7 +333,7 @@ class Prices:
         the others follow it as fast as the slowest link lets them. Inside links may be a bus for all of them."""
         members, links = self._by_node(group), self.cluster.links
         within, across = len(group) - len(members), len(members) - 1
-        part = min(size, 4 * chain_piece(len(members)))
+        part = min(size, 4 * chain_piece(len(members), round(self.bytes / 4)))
         crowd = 2 * (max(map(len, members)) - 1) if links.inside.shared else 1
         rate = max(crowd / links.inside.bandwidth if within else 0.0, 1 / links.between.bandwidth if across else 0.0)
         return 2 * (within * links.inside.seconds(part) + across * links.between.seconds(part)) + (size - part) * rate

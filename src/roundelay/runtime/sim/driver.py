@@ -150,6 +150,11 @@ class SimRuntime(Runtime):
         """Virtual seconds."""
         return self._effects.clock.now_ns / 1e9
 
+    @property
+    def drained(self) -> float:
+        """Virtual seconds at which the last learner found nothing more to draw: what comes then ends the segment."""
+        return self._effects.drained_ns / 1e9
+
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:

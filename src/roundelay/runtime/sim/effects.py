@@ -44,7 +44,8 @@ class VirtualEffects:
         rows: by rank, then the centre; none where learners have no vectors.
         goes_on: means and mixes are taken without those who have died.
 
-    `events` counts effects answered and ticks of the clock that apply one.
+    `events` counts effects answered and ticks of the clock that apply one; `drained_ns` is the last time at which a
+    learner found nothing to draw.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class VirtualEffects:
 
     def restart(self, now_ns: int) -> None:
         """Nothing is under way at this time."""
-        self.clock = Clock(now_ns)
+        self.clock, self.drained_ns = Clock(now_ns), now_ns
         self._busy_until = [now_ns] * self._prices.resources
         self._carried: dict[tuple[int, ...], int] = {}  # by group, the time at which its last mean of models was there
         self.lives = Lives(self._virtual, self._prices, now_ns)
@@ -89,8 +90,7 @@ class VirtualEffects:
     def begin(self, roles: Sequence[LearnerCoroutine]) -> None:
         """All begin together."""
         gone = [rank for rank, there in enumerate(self.lives.alive) if self._goes_on and not there]
-        self._means: VirtualMeans[Meeting] = VirtualMeans(gone)
-        self._mixes: VirtualMixes[To] = VirtualMixes(self._learners, gone)
+        self._means, self._mixes = VirtualMeans[Meeting](gone), VirtualMixes[To](self._learners, gone)
         self.gatherings.begin(self._seconds)
         self.roles: dict[int, LearnerCoroutine] = {}
         self.outside: set[int] = set()
@@ -218,6 +218,8 @@ class VirtualEffects:
         if batch is not None:
             role.claims.append(batch)
             role.me.drawn(batch)
+        else:
+            self.drained_ns = self.clock.now_ns
         return batch
 
     def _gradient(self, role: LearnerCoroutine, to: To, effect: Grad | GradMean) -> object:
@@ -262,8 +264,7 @@ class VirtualEffects:
         fragment: VectorFragment = WHOLE,
     ) -> None:
         group, codec = effect.group, effect.codec
-        all_come = self._goes_on or (self.lives.all_there and not self.outside)
-        if not all_come and not all(self._comes(member) for member in group):
+        if not (self._goes_on or (self.lives.all_there and not self.outside)) and not all(map(self._comes, group)):
             self.end(role)
             return
         given = arrived(codec, vector, weight, role.me.memory, fragment)

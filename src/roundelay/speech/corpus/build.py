@@ -6,7 +6,7 @@ Nothing is written before all input has been checked; features that are there al
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -75,7 +75,12 @@ class ReadUtterances:
 
 
 def prepare_kaldi(
-    source: Path, lexicon: Path | None, splits: Mapping[str, str], preparation: Preparation, progress: Progress
+    source: Path,
+    lexicon: Path | None,
+    splits: Mapping[str, str],
+    preparation: Preparation,
+    progress: Progress,
+    gender_of: Callable[[str], str | None] = lambda _: None,
 ) -> Corpus:
     """Prepare a corpus of Kaldi data directories.
 
@@ -85,6 +90,7 @@ def prepare_kaldi(
         splits: name of the split -> data directory, relative to `source`; one is named "train", unless the corpus is
             to be recognised alone.
         progress: told of the long steps.
+        gender_of: f or m for a speaker, where a corpus says it by its speakers' names; `spk2gender` goes before.
 
     Raises:
         UserError: anything wrong with the input, all problems of a kind together.
@@ -119,7 +125,7 @@ def prepare_kaldi(
     if given and len(given) < len(read):
         odd = [split for split, one in read.items() if one.matrices is None]
         raise UserError(f"{source}: features are given (feats.scp), but not for {', '.join(odd)}; give all or none.")
-    utterances = {split: one.utterances for split, one in read.items()}
+    utterances = {split: _with_genders(one.utterances, gender_of) for split, one in read.items()}
     found = ReadUtterances(
         utterances,
         left_out={split: one.left_out for split, one in read.items()},
@@ -127,6 +133,10 @@ def prepare_kaldi(
         given=functools.reduce(operator.or_, given) if given else None,
     )
     return prepare_utterances(found, _read_lexicon(lexicon, options, utterances), preparation, progress)
+
+
+def _with_genders(utterances: Sequence[Utterance], gender_of: Callable[[str], str | None]) -> list[Utterance]:
+    return [dataclasses.replace(u, gender=u.gender or gender_of(u.speaker)) for u in utterances]
 
 
 def prepare_recordings(

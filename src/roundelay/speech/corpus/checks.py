@@ -190,7 +190,8 @@ def cleaned(
     """Transcripts in the dictionary's own words, and a remark on how many words that changed.
 
     A word the dictionary lacks becomes the one it has that differs by case or by punctuation at its ends alone; if
-    there is none, it loses that punctuation; what is punctuation only goes.
+    there is none, it loses that punctuation; what is punctuation only goes. Where the dictionary has both `Y` and `Y.`,
+    the text's `y.` is the latter, also at the end of a sentence: whose full stop it is, the text does not say.
     """
     near = NearWords(lexicon)
     changed: Counter[tuple[str, str]] = Counter()

@@ -1,27 +1,22 @@
-"""As much of the WebSocket protocol (RFC 6455) as live speech needs: messages of bounded size, without extensions."""
+"""Messages both ways over one connection: the WebSocket protocol (RFC 6455), whose frames wsproto reads and writes.
+Messages are of bounded size, without extensions."""
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import final
+from typing import Any, final
 from urllib.parse import urlsplit
 
-import numpy as np
-
+from roundelay.core.extras import Binding
 from roundelay.transcription.serving.http import Refused, Request
 
+wsproto = Binding("wsproto", "speech")
 MESSAGE_BYTES = 1 << 20
 """Of a message."""
 NORMAL, GOING_AWAY, BROKEN, NOT_TEXT, AGAINST_THE_RULES, TOO_LARGE = 1000, 1001, 1002, 1007, 1008, 1009
 """Codes of closing."""
-_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_MORE, _TEXT, _BYTES, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-_LAST, _MASKED, _SHORT, _LONG = 0x80, 0x80, 126, 127
-_CONTROL_BYTES = 125
+_READ_BYTES = 1 << 16
 
 
 def accepted(request: Request) -> Mapping[str, str]:
@@ -39,8 +34,8 @@ def accepted(request: Request) -> Mapping[str, str]:
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         raise Refused(HTTPStatus.FORBIDDEN, "This page is not from here.")
-    digest = base64.b64encode(hashlib.sha1((key + _GUID).encode("latin-1", "replace")).digest()).decode()
-    return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": digest}
+    token = wsproto.utilities.generate_accept_token(key.encode("latin-1", "replace"))
+    return {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": token.decode()}
 
 
 class Closing(Exception):
@@ -61,78 +56,64 @@ class WebSocket:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
         self._reader, self._writer, self._seconds = reader, writer, seconds
+        self._frames = wsproto.connection.Connection(wsproto.ConnectionType.SERVER)
+        self._events: Iterator[Any] = iter(())  # of what has come
 
     async def receive(self) -> bytes | str | None:
         """The next message; None once the other end closes.
 
         Raises:
             Closing: it breaks the rules, sends too much at once, or nothing for too long.
-            ConnectionError, asyncio.IncompleteReadError: it is gone.
+            ConnectionError: it is gone.
         """
-        kind, message = _MORE, bytearray()
+        parts, size = list[Any](), 0
         while True:
-            code, last, payload = await self._frame(MESSAGE_BYTES - len(message))
-            if code == _CLOSE:
+            event = await self._event()
+            if isinstance(event, wsproto.events.CloseConnection):
+                if self._open:  # it has not asked for it: this is what its frames come to
+                    why = "A message is not UTF-8." if event.code == NOT_TEXT else f"A frame is broken: {event.reason}."
+                    raise Closing(int(event.code), why)
                 return None
-            if code == _PING:
-                await self._send(_PONG, payload)
-            if code in (_PING, _PONG):
-                continue
-            if (code == _MORE) == (kind == _MORE):
-                raise Closing(BROKEN, "A message begins inside another, or goes on without a beginning.")
-            kind = kind or code
-            message += payload
-            if last:
-                break
-        if kind == _BYTES:
-            return bytes(message)
-        try:
-            return message.decode()
-        except UnicodeDecodeError:
-            raise Closing(NOT_TEXT, "A message is not UTF-8.") from None
+            if isinstance(event, wsproto.events.Ping):
+                await self._send(event.response())
+            elif isinstance(event, wsproto.events.Message):
+                size += len(event.data)
+                if size > MESSAGE_BYTES:
+                    raise Closing(TOO_LARGE, f"A message is larger than {MESSAGE_BYTES:,} bytes.")
+                parts.append(event.data)
+                if event.message_finished:
+                    return ("" if isinstance(event, wsproto.events.TextMessage) else b"").join(parts)
 
     async def send(self, text: str) -> None:
-        """Send a message.
+        """Send a message; nothing, to somebody who has closed.
 
         Raises:
             ConnectionError, TimeoutError: nobody takes it.
         """
-        await self._send(_TEXT, text.encode())
+        if self._open:
+            await self._send(wsproto.events.TextMessage(text))
 
     async def close(self, code: int, why: str = "") -> None:
         """Say that nothing follows."""
         with contextlib.suppress(ConnectionError, TimeoutError):
-            await self._send(_CLOSE, struct.pack(">H", code) + why.encode()[: _CONTROL_BYTES - 2])
+            await self._send(wsproto.events.CloseConnection(code, why))
 
-    async def _send(self, code: int, payload: bytes) -> None:
-        head = bytes([_LAST | code])
-        if len(payload) < _SHORT:
-            head += bytes([len(payload)])
-        elif len(payload) < 1 << 16:
-            head += struct.pack(">BH", _SHORT, len(payload))
-        else:
-            head += struct.pack(">BQ", _LONG, len(payload))
-        self._writer.write(head + payload)
+    @property
+    def _open(self) -> bool:
+        return bool(self._frames.state is wsproto.connection.ConnectionState.OPEN)
+
+    async def _send(self, event: Any) -> None:
+        self._writer.write(self._frames.send(event))
         await asyncio.wait_for(self._writer.drain(), self._seconds)
 
-    async def _frame(self, most: int) -> tuple[int, bool, bytes]:
-        """Kind of the next frame, whether it is the last of its message, and what is in it."""
-        first, second = await self._exactly(2)
-        code, last, length = first & 0x0F, bool(first & _LAST), second & 0x7F
-        control = code >= _CLOSE
-        known = code in (_MORE, _TEXT, _BYTES, _CLOSE, _PING, _PONG)
-        if first & 0x70 or not known or not second & _MASKED or (control and (not last or length > _CONTROL_BYTES)):
-            raise Closing(BROKEN, "A frame is broken.")
-        if length >= _SHORT:
-            length = int.from_bytes(await self._exactly(2 if length == _SHORT else 8), "big")
-        if not control and length > most:
-            raise Closing(TOO_LARGE, f"A message is larger than {MESSAGE_BYTES:,} bytes.")
-        mask = np.frombuffer(await self._exactly(4), np.uint8)
-        masked = np.frombuffer(await self._exactly(length), np.uint8)
-        return code, last, (masked ^ np.resize(mask, length)).tobytes()
-
-    async def _exactly(self, count: int) -> bytes:
-        try:
-            return await asyncio.wait_for(self._reader.readexactly(count), self._seconds)
-        except TimeoutError:
-            raise Closing(AGAINST_THE_RULES, f"Nothing has come for {self._seconds:g} s.") from None
+    async def _event(self) -> Any:
+        while (event := next(self._events, None)) is None:
+            try:
+                data = await asyncio.wait_for(self._reader.read(_READ_BYTES), self._seconds)
+            except TimeoutError:
+                raise Closing(AGAINST_THE_RULES, f"Nothing has come for {self._seconds:g} s.") from None
+            if not data:
+                raise ConnectionError
+            self._frames.receive_data(data)
+            self._events = self._frames.events()
+        return event

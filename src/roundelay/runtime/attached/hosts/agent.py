@@ -10,12 +10,15 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
+from roundelay.runtime.attached.hosts.finding import Search, boot_clock, say_who_leads
+from roundelay.runtime.attached.hosts.lease import Promise, Voter, may_win, read_views, views_to_plain
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.succession import (
     KnownHosts,
+    PeerState,
     Recent,
     enter_replica,
-    has_ended,
+    inquire,
     may_be_led_by_another,
 )
 from roundelay.runtime.base import wall_clock
@@ -27,6 +30,8 @@ from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.memory.publish import publish
 
+SHORTEST_SECONDS = 0.1
+"""Seconds for the last attempt to find it."""
 AGAIN_SECONDS = 0.1
 """Pause before the first host is looked for again, which was just ending another session."""
 
@@ -47,6 +52,9 @@ class SessionAgent:
         self._generation = -1
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
         self.hosts, self.recent = KnownHosts(), Recent()
+        self.promise = Promise(host.terms.host_patience)
+        self.ended: frozenset[str] = frozenset()
+        """Lives of processes that led and have surely ended."""
         self.succeeds = False
         """True after `run` where this host is the next that leads."""
         self._monitored: MonitoredLink | None = None
@@ -78,20 +86,34 @@ class SessionAgent:
         host = self._host
         if self._monitored is not None:
             self._monitored.close()
+        seconds, other = max(SHORTEST_SECONDS, seconds), None
+        if host.place.peers:
+            listener = self._router.listener
+            search = Search(host.place, host.terms, host.request.number, str(listener.hello["life"]))
+            found = search.wait(seconds)
+            if found is None:
+                raise self._nobody(host.terms.patience_seconds, "no host says who leads")
+            other, seconds = (found.address, found.rank), min(seconds, host.terms.host_patience)
         try:
             self._monitored = find_coordinator(
-                host.place, host.terms, self._router.listener.address, max(0.1, seconds), host.request.number
+                host.place, host.terms, self._router.listener, seconds, host.request.number, other
             )
-        except LinkTimeout as error:
+        except (LinkTimeout, UserError) as error:
+            if other is not None and seconds > SHORTEST_SECONDS:  # lost meanwhile: others may know who leads by now
+                self._lost = str(error)
+                return
+            if isinstance(error, UserError):
+                raise
             raise self._nobody(host.terms.patience_seconds, str(error)) from error
-        self._begin_with(self._monitored, 0)
+        self._begin_with(self._monitored)
         initial = fingerprint(host.arena.vector("row", host.here[0]))
         self._send("built", initial=initial, parameters=host.parameters, shards=[])
 
-    def _begin_with(self, link: MonitoredLink, leader: int) -> None:
-        """Hear host number `leader`, which leads."""
+    def _begin_with(self, link: MonitoredLink) -> None:
+        """Hear the host that leads."""
         self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
-        self.hosts = replace(self.hosts, leader=leader, life=str(link.link.hello.get("life", "")))
+        hello = link.link.hello
+        self.hosts = replace(self.hosts, first=checks.whole(hello["first"]), life=checks.text(hello["life"]))
         self._monitored = link
         link.beat()
         link.listen(self._heard, self._gone)
@@ -101,28 +123,47 @@ class SessionAgent:
         for this host."""
         host, hosts = self._host, self.hosts
         self.close()
-        if not self._begun or not may_be_led_by_another(host.strategy) or not has_ended(hosts, host):
+        if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
             return False
         host.lose(hosts.ranks[hosts.leader])
         for number in hosts.after():
             if number == hosts.own:
                 self.succeeds = True
                 return True
-            other, listens = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener.address
+            other, listener = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener
             try:
                 link = find_coordinator(
-                    host.place, host.terms, listens, host.terms.host_patience, host.request.number, other, stays=True
+                    host.place, host.terms, listener, host.terms.host_patience, host.request.number, other, stays=True
                 )
             except (LinkTimeout, UserError):
                 host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
                 continue
-            self._begin_with(link, number)
+            self.hosts = replace(self.hosts, leader=number)
+            self._begin_with(link)
             together = host.strategy.traits.synchronous
             self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
-            self._send("stays", conducted=int(host.between.conducted[0]), given=self.recent.to_plain())
+            said = {"given": self.recent.to_plain(), "views": views_to_plain(self.promise.views)}
+            self._send("stays", conducted=int(host.between.conducted[0]), **said)
             return True
         return False
+
+    def _may_leave(self) -> bool:
+        """May this host follow another than the one that led? Once that has ended; or, where nobody can say, once this
+        host has promised it nothing any more, if others may come to more than half of all."""
+        host, views = self._host, self.promise.views
+        leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
+        state = PeerState.LIVES if leader is None else inquire(leader, host)
+        if leader is None or state is PeerState.LIVES:
+            return False
+        if state is PeerState.ENDED or host.request.options.silence == "dead":
+            self.ended |= {leader.life}
+            return True
+        if not may_win(views, {leader.life, *self.ended}):
+            return False
+        while boot_clock() < self.promise.until:
+            time.sleep(COLUMN_SECONDS)
+        return True
 
     def _nobody(self, seconds: float, why: str) -> UserError:
         place = self._host.place
@@ -171,6 +212,11 @@ class SessionAgent:
             case "passes":
                 with host.gate:
                     enter_replica(host.arena, message)
+            case "beat":
+                views, sent = read_views(header["views"]), checks.seconds(header["sent"])
+                self.promise.heard(views, boot_clock())
+                self._send("beat", sent=sent, seen=self.promise.views[-1].number)
+                self._say_who_leads()
             case "end":
                 self._ended = True
             case "refused":
@@ -178,6 +224,14 @@ class SessionAgent:
             case _:
                 self._orders.put(message)
                 self._host.bell.ring()
+
+    def _say_who_leads(self) -> None:
+        """To hosts that start, and ask."""
+        hosts, views = self.hosts, self.promise.views
+        if hosts.addresses:
+            leads = Voter(hosts.first, hosts.life, hosts.addresses[hosts.leader])
+            term = views[-1].number[0] if views else 0
+            say_who_leads(self._router.listener, self._host.request.number, leads, term)
 
     def _take_drawn(self, header: dict[str, Any]) -> None:
         between, rank = self._host.between, checks.whole(header["rank"])
@@ -197,7 +251,9 @@ class SessionAgent:
         self._generation = generation
         addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
         hosts = [checks.wholes(ranks, stop=self._host.place.learners) for ranks in checks.listed(header["hosts"])]
-        self.hosts = replace(self.hosts, ranks=hosts, addresses=addresses)
+        leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == [self.hosts.first]), 0)
+        self.hosts = replace(self.hosts, ranks=hosts, addresses=addresses, leader=leader)
+        self._say_who_leads()
         self._host.links.endpoint.peers(addresses, hosts)  # who lives is in the columns, with what they did before
         self._host.bell.ring()
 
@@ -286,7 +342,7 @@ class SessionAgent:
                 host.lose(host.elsewhere)
                 host.end(FIRST_HOST_LOST)
                 self.close()
-                time.sleep(COLUMN_SECONDS)
+                host.bell.wait(heard, COLUMN_SECONDS)
                 continue
             if self._generation >= 0:  # the leader knows that this host takes part
                 self._sender.look()

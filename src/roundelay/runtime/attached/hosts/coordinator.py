@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import final
 
+from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.between_hosts import take_mean
+from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
+from roundelay.runtime.attached.hosts.leading import Leading
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.succession import PassReplica, Request, TakingOver, may_be_led_by_another
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
@@ -54,15 +56,18 @@ class SessionCoordinator:
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
-        events = HostEvents(self._heard, self._left, host.links.endpoint.peers, self._admission.came)
+        events = HostEvents(self._heard, self._left, host.links.endpoint.peers, self._came)
         self._hosts = HostMembership(host, router, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._replica = PassReplica(host.arena)
         self._taking_over: TakingOver | None = None
-        if before is not None:
+        if before is None:
+            self._leading = Leading(host, router.listener)
+        else:
+            self._leading = Leading(host, router.listener, before.promise.views, before.ended)
             self._hosts.take_over(before.hosts.own, before.hosts.ranks)
             self._taking_over = TakingOver(host, before.hosts, before.recent)
-        publish(host.between.leads, 0, 1)
+        publish(host.between.leads, 0, SINCE_IT_BEGAN if before is None else SINCE_ANOTHER)
         self._senders: dict[int, tuple[RemoteHost, ColumnSender]] = {}
         self._why, self._hands_over = "", False
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
@@ -87,6 +92,7 @@ class SessionCoordinator:
         hosts, host = self._hosts, self._host
         try:
             hosts.gather()
+            self._leading.begin(hosts)
             host.links.settle(OWN_HOST, hosts.hosts, host.parameters)
             if host.strategy.traits.synchronous:
                 hosts.ask("meet", "that it has met the others", addresses=hosts.addresses())
@@ -116,6 +122,7 @@ class SessionCoordinator:
                 self._serve_here()
                 if time.monotonic() > self._next_look:
                     self._next_look = time.monotonic() + ATTEND_SECONDS
+                    self._check()
                     self._hosts.attend()
                     host.notice_deaths()
                     host.links.check()
@@ -127,6 +134,23 @@ class SessionCoordinator:
             self._send_columns()
         except BaseException as error:
             self._why = str(error) or type(error).__name__
+            raise
+
+    def _check(self) -> None:
+        """Does this host lead?
+
+        Raises:
+            UserError: another may.
+        """
+        try:
+            self._leading.check()
+            if self._taking_over is not None and self._taking_over.overdue and not self._leading.holds():
+                raise UserError(
+                    f"the host of learner {self._host.here[0]} cannot lead the session in the place of the one that is "
+                    "lost: too few of the others have come, and those may follow another. Start all again, and resume."
+                )
+        except UserError:
+            self._host.end(TOO_FEW_HOSTS)
             raise
 
     def close(self) -> None:
@@ -164,12 +188,15 @@ class SessionCoordinator:
         with host.gate:
             if message.kind == "stays" and self._taking_over is not None:
                 self._taking_over.heard(remote, message.header)
+                self._leading.stays(message.header)
                 return
             if remote.standing != "in":
                 return
             match message.kind:
                 case "columns":
                     self._take_columns(remote, message)
+                case "beat":
+                    self._leading.heard(remote, message.header)
                 case "shown":
                     host.take_shown(message, remote.ranks)
                 case "back":
@@ -213,8 +240,15 @@ class SessionCoordinator:
                     between.drawn[rank] = self._draw(Request(rank, 0, key, int(between.pieces[rank])))
                 publish(between.answered, rank, int(between.asked[rank]))
 
+    def _came(self, remote: RemoteHost) -> None:
+        """A host takes part from now on."""
+        self._admission.came(remote)
+        self._leading.came(remote, self._hosts)
+
     def _left(self, remote: RemoteHost) -> tuple[int, int]:
         """A host is lost: its learners are dead, and others draw what they had drawn last."""
+        emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
+        self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)
         self._host.give_back(remote.ranks)
         return 0, 0
@@ -222,8 +256,9 @@ class SessionCoordinator:
     def _take_over(self) -> None:
         """Begin to lead in the place of another, once all who live have come."""
         taking, host = self._taking_over, self._host
-        if taking is None or not taking.complete(self._hosts.inside()):
+        if taking is None or not taking.complete(self._hosts.inside()) or not self._leading.holds():
             return
+        self._leading.begin(self._hosts)
         with host.gate:
             taking.settle()
             self._taking_over = None
@@ -264,6 +299,7 @@ class SessionCoordinator:
                 host.model.copy_(rows[-1].vector)
             else:
                 take_mean(host.model, [rows[rank].vector for rank in holders])
+        host.begin_gatherings()
         for remote in hosts.inside():
             self._tell_meeting(remote, number, present, kind in WITH_MODEL)
         host.turn(number, present)

@@ -19,6 +19,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
+from roundelay.runtime.attached.hosts.finding import Search, say_who_leads
 from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.base import LearnerDied
@@ -128,7 +129,9 @@ class SessionServer:
             self._watch(request.processes)
             router, arrivals = self._listen(request)
             host = SessionHost(request, descriptors[0], router)
-            part = SessionCoordinator(host, router, arrivals) if request.place.conducts else SessionAgent(host, router)
+            part = (
+                SessionCoordinator(host, router, arrivals) if _begins(request, router) else SessionAgent(host, router)
+            )
             part.open()
             self._say({"wakes": host.wakes, "late": part.late})
             answered = True
@@ -136,7 +139,7 @@ class SessionServer:
             if isinstance(part, SessionAgent) and part.succeeds:
                 where = ":".join(map(str, router.listener.address))
                 ranks = ", ".join(map(str, host.here))
-                sys.stderr.write(f"roundelay: the host that led has ended; that of learners {ranks} leads at {where}\n")
+                sys.stderr.write(f"roundelay: the host that led is lost; that of learners {ranks} leads at {where}\n")
                 part = SessionCoordinator(host, router, arrivals, part)
                 part.run(partial(self._given_up, host))
         except Exception as error:
@@ -150,6 +153,8 @@ class SessionServer:
                 host.end(PROCESS_FAILED)
             if part is not None:
                 part.close()
+            if self._router is not None:
+                say_who_leads(self._router.listener, 0, None, 0)
             if host is not None:
                 host.close()
             close_all(descriptors)
@@ -163,6 +168,14 @@ class SessionServer:
             self._router, self._listens = open_router(request.place, request.terms), wanted
             self._arrivals = PendingJoins(self._router, request.terms.host_patience)
         return self._router, self._arrivals
+
+
+def _begins(request: SessionRequest, router: Router) -> bool:
+    """Is a session to be led by this host, the first, which nobody leads yet?"""
+    if not request.place.conducts:
+        return False
+    own = str(router.listener.hello["life"])
+    return not request.place.peers or not Search(request.place, request.terms, request.number, own).another_leads()
 
 
 def main() -> None:

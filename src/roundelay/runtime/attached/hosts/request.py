@@ -16,8 +16,13 @@ from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.options import HostOptions
-from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel
+from roundelay.runtime.hosts.options import SessionHostOptions
+from roundelay.runtime.hosts.terms import (
+    HostTerms,
+    check_may_go_on_between_hosts,
+    check_may_travel,
+    check_options,
+)
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.bell_table import BellTable
@@ -51,7 +56,7 @@ class SessionRequest:
     number: int
     place: HostPlace
     strategy: Strategy
-    options: HostOptions
+    options: SessionHostOptions
     agreement: Mapping[str, Any]
     patience_seconds: float
     parameters: int
@@ -73,6 +78,7 @@ class SessionRequest:
             views=HOSTS_VIEWS,
             shown_bytes=self.shown_bytes,
             tensors=self.tensors,
+            centre_memory=self.strategy.centre_memory,
         )
 
     @property
@@ -90,11 +96,13 @@ class SessionRequest:
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
-            UserError: the strategy is none of those that hosts know by name, or for one host.
+            UserError: the strategy is none of those that hosts know by name, or for one host, or an option has no
+                effect under it.
         """
         check_may_travel(self.strategy)
         if self.goes_on:
             check_may_go_on_between_hosts(self.strategy)
+        check_options(self.strategy, self.options)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
@@ -119,10 +127,11 @@ class SessionRequest:
         place = said["place"]
         place |= {"ranks": tuple(place["ranks"]), "listen": tuple(place["listen"])}
         place |= {"secret": bytes.fromhex(place["secret"]), "job": b""}
+        place |= {"peers": tuple((host, port) for host, port in place["peers"])}
         return cls(
             place=HostPlace(**place),
             strategy=make_strategy(*said["strategy"]),
-            options=HostOptions(**said["options"]),
+            options=SessionHostOptions(**said["options"]),
             agreement=said["agreement"],
             processes=tuple(said["processes"]),
             **{field: said[field] for field in PLAIN},

@@ -31,6 +31,7 @@ from roundelay.runtime.attached.membership import (
     life_lock,
 )
 from roundelay.runtime.base import Cluster
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import EVERYONE, ROW_PIECE
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.means import HostMeans
@@ -84,7 +85,7 @@ class SessionHost:
         """Of all learners, (P,), after a meeting."""
         self._means: HostMeans | None = None
         self._next_look = 0.0
-        self.links = HostLinks(self.place, self.terms, router, self.strategy.traits.synchronous)
+        self.links = HostLinks(self.place, self.terms, router, self.strategy)
         self.wakes = self.links.endpoint.open(path, layout)
         """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
 
@@ -164,6 +165,10 @@ class SessionHost:
         if self._means is not None:
             self._means.stop()
             self._means = None
+
+    def begin_gatherings(self) -> None:
+        """A segment begins, for all learners, and none of them has begun it."""
+        Gatherings(self.arena.gatherings).begin_part(time.monotonic())
 
     def turn(self, meeting: int, present: Sequence[int]) -> None:
         """Meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present` may begin

@@ -1,9 +1,10 @@
-"""Succession: when the first host's process has ended, the next host leads the session from then on.
+"""Succession: when the first host is lost, the next host leads the session from then on.
 
-Every other process notices that its link is closed, and asks the leader's address who listens there. Nobody, or
-another process: the leader has ended, and the lowest host that lives is the next one; the others come to it as they
-are, and go on. The same process: only the link was cut, and this host is lost. No answer at all: nobody can say whether
-it lives, and so nobody may take its place, for two leaders would be two sessions.
+Every other process notices that its link is gone, and asks the leader's address who listens there. Nobody, or another
+process: the leader has ended, and the lowest host that lives is the next one; the others come to it as they are, and go
+on. The same process: only the link was cut, and this host is lost. No answer at all: nobody can say whether it lives,
+and two leaders would be two sessions; so the next one leads only if more than half of the hosts come to it, and not
+before the leader has given up (lease.py).
 
 The leader tells the next one how far passes over data have come. What it could no longer tell, the others know: each
 keeps the last minibatches that its learners were given. Strategies with a centre have it on the first host, and those
@@ -16,33 +17,25 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, final
 
 import numpy as np
 
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.finding import ask, ask_all
+from roundelay.runtime.attached.hosts.lease import Voter
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.terms import CONTROL, identity
 from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import (
-    Address,
-    Link,
-    LinkError,
-    LinkOptions,
-    LinkTimeout,
-    Message,
-    UnknownPeer,
-)
+from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout, Message, UnknownPeer
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.strategies.base import Strategy
 
-NO_SESSION = -1
-"""Of a link that only asks who is there."""
 LOOKS, PAUSE_SECONDS = 8, 0.25
-"""Number of times that a leader is asked for which has just closed its link, for it may be about to end."""
+"""Number of times that a process is asked for which has just closed its link, for it may be about to end."""
 RECENT = 1024
 """Minibatches that a host remembers its learners were given."""
 
@@ -63,6 +56,7 @@ class KnownHosts:
     Attributes:
         own: number of this host.
         leader: number of the one that leads.
+        first: its lowest rank.
         ranks: of each host.
         addresses: at which they listen; ("", 0) where one is lost.
         life: of the leader's process.
@@ -70,6 +64,7 @@ class KnownHosts:
 
     own: int = -1
     leader: int = 0
+    first: int = 0
     ranks: Sequence[Sequence[int]] = ()
     addresses: Sequence[Address] = ()
     life: str = ""
@@ -79,30 +74,35 @@ class KnownHosts:
         return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
 
 
-def has_ended(hosts: KnownHosts, host: SessionHost) -> bool:
-    """Has the process of the leader ended? False where it lives, or nobody can say."""
-    if not hosts.life:
-        return False
+@final
+class PeerState(Enum):
+    """State of a process whose link is gone, as far as this host knows."""
+
+    ENDED = 0
+    LIVES = 1
+    SILENT = 2
+
+
+def inquire(voter: Voter, host: SessionHost) -> PeerState:
+    """Ask the address of a process of another host who listens there."""
+    found = PeerState.SILENT
     for _ in range(LOOKS):
         try:
-            Link.connect(
-                hosts.addresses[hosts.leader],
-                host.place.secret,
-                {"what": CONTROL, "session": NO_SESSION},
-                host.terms.host_patience,
-                options=LinkOptions(host.terms.encrypt),
-                within=PAUSE_SECONDS,
-                expected={**identity(hosts.ranks[hosts.leader][0]), "life": hosts.life},
-            ).close()
+            ask(voter.address, host.place, host.terms, PAUSE_SECONDS, first=voter.rank, life=voter.life)
+            found = PeerState.LIVES
         except UnknownPeer:  # it was started again
-            return True
+            return PeerState.ENDED
         except LinkTimeout as error:
             if isinstance(error.__cause__, ConnectionRefusedError):
-                return True
+                return PeerState.ENDED
         except LinkError:
-            return False
+            return PeerState.LIVES
         time.sleep(PAUSE_SECONDS)
-    return False
+    if found is PeerState.SILENT and host.place.peers:  # it may have been started again at another address
+        hellos = ask_all(host.place, host.terms, "")
+        if any(hello.get("first") == voter.rank and hello.get("life") != voter.life for hello in hellos):
+            return PeerState.ENDED
+    return found
 
 
 @final
@@ -251,7 +251,12 @@ class TakingOver:
     def complete(self, inside: Sequence[RemoteHost]) -> bool:
         """Are all there, or those who are not lost?"""
         there = {remote.ranks for remote in inside} & self.conducted.keys()
-        return self._awaited <= there or time.monotonic() > self._deadline
+        return self._awaited <= there or self.overdue
+
+    @property
+    def overdue(self) -> bool:
+        """Nobody comes any more."""
+        return time.monotonic() > self._deadline
 
     def settle(self) -> None:
         """Others are lost, and what they held is drawn again."""

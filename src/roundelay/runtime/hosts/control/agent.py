@@ -19,6 +19,7 @@ from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
+from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, Message
 from roundelay.runtime.launch.rendezvous import Rendezvous
@@ -120,7 +121,7 @@ class _HostAgent:
             UserError: it does not answer, or does not accept us.
         """
         try:
-            return find_coordinator(self._place, self._terms, self._local.router.listener.address, seconds)
+            return find_coordinator(self._place, self._terms, self._local.router.listener, seconds)
         except LinkTimeout as error:
             raise UserError(
                 f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
@@ -307,7 +308,7 @@ class _HostAgent:
 def find_coordinator(
     place: HostPlace,
     terms: HostTerms,
-    listens: Address,
+    listener: Listener,
     seconds: float,
     session: int = 0,
     other: tuple[Address, int] | None = None,
@@ -316,7 +317,7 @@ def find_coordinator(
     """A link to the first host, sought for so many seconds, on which this host has said what it is.
 
     Args:
-        listens: the address at which this host does.
+        listener: this host's.
         session: that it comes to; see `PendingJoins`.
         other: address and lowest rank of another host that leads in its place.
         stays: it has taken part already.
@@ -331,7 +332,8 @@ def find_coordinator(
         "ranks": [place.ranks[0], len(place.ranks)],
         "learners": place.learners,
         "agreement": terms.agreement,
-        "address": listens,
+        "address": listener.address,
+        "life": listener.hello.get("life", ""),
         "session": session,
         "stays": stays,
     }

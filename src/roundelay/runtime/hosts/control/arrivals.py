@@ -35,6 +35,10 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
     return Router(listener, ROLES, terms.patience_seconds)
 
 
+NO_SESSION = -1
+"""Number in the place of a session's, of a link that only asks who is there."""
+
+
 class PendingJoins:
     """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
 
@@ -48,6 +52,9 @@ class PendingJoins:
         router.give(CONTROL, self._take)
 
     def _take(self, link: Link) -> None:
+        if link.hello.get("session") == NO_SESSION:
+            link.close()
+            return
         monitored = MonitoredLink(link, self._patience)
         monitored.beat()
         self._monitored.put(monitored)

@@ -33,6 +33,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
@@ -147,6 +148,7 @@ class MultiHostRuntime(Runtime):
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:
         """Let all learners of all hosts run until there is nothing more to draw."""
         look = self._look(watch)
+        self.local_runtime.begin_gatherings()
         self._parts += 1  # before anybody is ordered into it, as who has just come is by a look
         look(self.local_runtime.glance())
         living = self._wanted()
@@ -241,6 +243,7 @@ class MultiHostRuntime(Runtime):
 
     def _came(self, remote: RemoteHost) -> None:
         """A host takes part."""
+        Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.strategies.base import Strategy
 
 
 @final
@@ -27,12 +28,13 @@ class HostLinks:
         UserError: means are to be taken by a library that is not here.
     """
 
-    def __init__(self, place: HostPlace, terms: HostTerms, router: Router, synchronous: bool) -> None:
+    def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
+        synchronous = strategy.traits.synchronous
         library = terms.library(terms.on_gpus)
         if synchronous and library is not None:
             check_library(library, place.ranks[0])
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
-        self.endpoint = ExchangeEndpoint(place, terms, router)
+        self.endpoint = ExchangeEndpoint(place, terms, router, strategy)
         self._peers: PeerLinks | None = None
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
 

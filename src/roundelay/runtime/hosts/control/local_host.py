@@ -37,7 +37,7 @@ class LocalHost:
         prepare_publishing()
         self._cluster, self._place, self._terms, self._ask = cluster, place, terms, ask
         self.router = open_router(place, terms)
-        self._links = HostLinks(place, terms, self.router, cluster.strategy.traits.synchronous)
+        self._links = HostLinks(place, terms, self.router, cluster.strategy)
         self.prefetch: PrefetchedLeases | None = None
         """The leases of the part that runs, or ran last."""
         self.runtime: ProcsRuntime

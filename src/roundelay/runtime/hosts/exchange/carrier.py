@@ -9,7 +9,8 @@ Legend: P parameters.
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -18,7 +19,15 @@ from torch import Tensor
 
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, largest
-from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, Scratch, apply_reply, encode
+from roundelay.runtime.hosts.exchange.row_format import (
+    Buffer,
+    Fragment,
+    Scratch,
+    apply_reply,
+    encode,
+    encode_change,
+    take_centre,
+)
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
@@ -27,6 +36,15 @@ from roundelay.runtime.procs.memory.patience import Patience
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An exchange that has been made: versions of both rows afterwards, and the header of the reply."""
+
+    version: int
+    theirs: int
+    header: Mapping[str, Any]
 
 
 @final
@@ -48,7 +66,8 @@ class RowCarrier:
         self.alive = self.arena.liveness.alive
         self._row = self.arena.row(rank, self.arena.vector("row", rank))
         self.links = LearnerLinks(network, rank, False, largest(layout))
-        self._sent, self._found, self._scratch = Buffer(layout.parameters), Buffer(layout.parameters), Scratch()
+        self._sent, self._found = Buffer(layout.parameters), Buffer(layout.parameters, 1 + len(layout.memory))
+        self._scratch = Scratch()
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
         self._state, self._number = ExchangeState(Role.CLIENT), 0
         self._gate = threading.RLock()
@@ -60,16 +79,31 @@ class RowCarrier:
         Raises:
             LinkError, TimeoutError: no reply; nothing is copied.
         """
-        parameters, state = self._layout.parameters, ExchangeState(Role.READER)
+        parameters = self._layout.parameters
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):  # for the links and the room
-            state.take(Event.ASK)
-            reply = self._talk(state, peer, {"peer": peer}, (), 4 * parameters)
-            if state.state is not State.COMMITTED:
+            reply = self._read(peer, {}, 4 * parameters)
+            if reply is None:
                 return None
             version = integer(reply, "version")
             for out, x in zip(Fragment.whole(parameters).parts(into), self._found.vectors(parameters), strict=True):
                 out.copy_(x)
             return version
+
+    def ask(self, peer: int, header: dict[str, Any]) -> Mapping[str, Any] | None:
+        """The reply of the host of row `peer` to a question, which changes no row; None: nobody is there.
+
+        Raises:
+            LinkError, TimeoutError: no reply.
+        """
+        with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):
+            reply = self._read(peer, header, 0)
+            return None if reply is None else reply.header
+
+    def _read(self, peer: int, header: dict[str, Any], expected: int) -> Message | None:
+        state = ExchangeState(Role.READER)
+        state.take(Event.ASK)
+        reply = self._talk(state, peer, {"peer": peer, **header}, (), expected)
+        return reply if state.state is State.COMMITTED else None
 
     def exchange(
         self,
@@ -77,42 +111,52 @@ class RowCarrier:
         private: Sequence[Tensor],
         wanted: Callable[[], bool],
         look: Callable[[], None] = lambda: None,
-    ) -> tuple[int, int] | None:
-        """Carry the row to `terms.peer` and apply what comes back; the versions of this row and of the peer's
-        afterwards. None: nothing has come of it. From any thread: one at a time.
+        header: Mapping[str, Any] | None = None,
+    ) -> Carried | None:
+        """Carry the row to `terms.peer` and apply what comes back. None: nothing has come of it. From any thread: one
+        at a time.
 
         Args:
             private: vectors (P,) of the learner that the rule takes.
             wanted: asked under the row's lock; may the row still be sent, or changed?
             look: called while this waits for the row; whatever it raises ends the wait.
+            header: goes with the message.
 
         Raises:
             LinkError, TimeoutError: nothing has come of it either.
         """
         patience = TO_CHECK_OUT * self._network.patience
         deadline = time.monotonic() + patience
+        private = [*private, *(self.arena.vector(name, self._rank) for name in terms.along)]
         with self._leases.held(self._rank, patience, look) as lease:
             self.look_at(terms.peer)
             self._until = deadline
             try:
-                seen = self._check_out(lease, terms, wanted)
+                seen = self._check_out(lease, terms, private, wanted)
                 if seen is None:
                     return None
-                payload = [self._sent.filled(terms.fragment.size, terms.codec), *map(_bytes, private)]
-                reply = self._talk(self._state, terms.peer, terms.header, payload, terms.vector_bytes)
+                payload = [self._sent.filled(terms.fragment.size, terms.codec)]
+                payload += [] if terms.report else map(_bytes, private)
+                expected = terms.vector_bytes if terms.returns else 0
+                reply = self._talk(self._state, terms.peer, {**terms.header, **(header or {})}, payload, expected)
                 if self._state.state is not State.REPLIED:
                     return None
                 return self._apply(lease, terms, private, wanted, reply, seen)
             finally:
                 self._check_in(lease)
 
-    def _check_out(self, lease: int, terms: ExchangeTerms, wanted: Callable[[], bool]) -> int | None:
+    def _check_out(
+        self, lease: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
+    ) -> int | None:
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
         with row.lock:
             if not wanted():
                 return None
-            encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
+            if terms.report:
+                encode_change(row, private[0], self._sent)
+            else:
+                encode(row, terms.fragment, terms.codec, self._sent, error, self._scratch)
             with self._gate:
                 self._in_flight = terms.peer, lease
                 row.check_out(lease)
@@ -132,21 +176,24 @@ class RowCarrier:
         wanted: Callable[[], bool],
         reply: Message,
         seen: int,
-    ) -> tuple[int, int] | None:
+    ) -> Carried | None:
         row, theirs = self._row, integer(reply, "version")
-        rule = terms.applied(None if terms.since is None else integer(reply, "age"))
+        age = None if terms.since is None else integer(reply, "age")
         self._until = time.monotonic() + self._network.patience
         with row.lock:
             if not self._is_back(lease) or not wanted():
                 return None
             row.begin()
             untouched = row.version == seen
-            apply_reply(
-                row, terms.fragment, terms.codec, self._sent, self._found, self._scratch, rule, private, untouched
-            )
+            if not terms.report:
+                vectors = self._scratch, terms.applied(age), private
+                along = len(terms.along)
+                apply_reply(row, terms.fragment, terms.codec, self._sent, self._found, *vectors, untouched, along)
+            elif terms.returns:
+                take_centre(row, private[0], self._sent, self._found, untouched)
             row.end()
             self._state.take(Event.APPLY)
-            return row.version, theirs
+            return Carried(row.version, theirs, reply.header)
 
     def _is_back(self, lease: int) -> bool:
         """The row is not in flight under `lease` any more; False if it was over before. Giving up needs no lock

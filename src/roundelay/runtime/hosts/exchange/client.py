@@ -43,7 +43,7 @@ from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
-from roundelay.runtime.procs.coordination.outbox import read_text
+from roundelay.runtime.procs.coordination.outbox import LEFT_OUT, read_text
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
@@ -174,7 +174,8 @@ class LearnerChannel:
                 return None
             traffic = self._counts.setdefault(self._network.home(request["peer"]), traffic)
             traffic.exchanges += 1
-            version = self._fetch(request) if "into" in request else self._exchange(number, request)
+            perform = self._gather if "gather" in request else self._fetch if "into" in request else self._exchange
+            version = perform(number, request)
         except (LinkError, TimeoutError):
             pass
         except Exception:
@@ -183,26 +184,54 @@ class LearnerChannel:
         traffic.lost += version is None
         return version
 
-    def _fetch(self, request: dict[str, Any]) -> int | None:
+    def _fetch(self, number: int, request: dict[str, Any]) -> int | None:
         return self.carrier.fetch(request["peer"], self._arena.vector(request["into"], self._rank))
 
-    def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
-        row_format, whole = self._client.row_format, Fragment.whole(self._client.layout.parameters)
+    def _terms(self, request: dict[str, Any]) -> tuple[ExchangeTerms, list[Tensor]]:
+        """The terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
         private = [self._arena.vector(name, self._rank) for name in request["private"]]
-        terms = ExchangeTerms(request["peer"], request["rule"], whole, FP32, len(private), request["since"])
-        if not terms.simple:
+        whole, report = Fragment.whole(self._client.layout.parameters), "report" in request
+        peer, rule, since = request["peer"], request["rule"], request["since"]
+        beside, along = tuple(request.get("report", ())), tuple(request.get("along", ()))
+        terms = ExchangeTerms(peer, rule, whole, FP32, len(private), since, report=report, beside=beside, along=along)
+        return terms, private
+
+    def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
+        row_format, (terms, private) = self._client.row_format, self._terms(request)
+        if not terms.mutual:
             return self._carry(number, terms, private)
-        by_run = "codec" not in request
-        codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
-        terms = terms.carried(row_format.fragment(whole.parameters, self._turn), codec, by_run)
+        if terms.simple:
+            by_run = "codec" not in request
+            codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
+            terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)
         version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
         self._turn += version is not None
         return version
 
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
         """Exchange with a row of higher rank, or with the centre."""
-        versions = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
-        return None if versions is None else versions[1]
+        carried = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
+        return None if carried is None else carried.theirs
+
+    def _gather(self, number: int, request: dict[str, Any]) -> int | None:
+        """Come to a gathering of the host that has the centre, and wait there until it is closed."""
+        about: dict[str, Any] = {"gather": request["gather"]}
+        version, wanted = LEFT_OUT, partial(self._is_wanted, number)
+        said: Mapping[str, Any] | None
+        if "rule" in request:
+            terms, private = self._terms(request)
+            carried = self.carrier.exchange(terms, private, wanted, header=about)
+            if carried is None:
+                return None
+            said = carried.header
+            version = carried.theirs if said.get("counts") else LEFT_OUT
+        else:
+            said = self.carrier.ask(request["peer"], {**about, "comes": True})
+        while said is not None and said.get("waits"):
+            if not wanted():
+                return None
+            said = self.carrier.ask(request["peer"], about)
+        return None if said is None else version
 
     def _ask_lower(self, number: int, terms: ExchangeTerms) -> int | None:
         """Have the client of a lower rank exchange with this learner's row."""

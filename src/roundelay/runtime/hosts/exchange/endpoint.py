@@ -17,6 +17,7 @@ from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.strategies.base import Strategy
 
 HERE, SOMEWHERE = 0, 1
 """Numbers of hosts until all have come and have numbers."""
@@ -27,8 +28,8 @@ NOWHERE = -1
 class ExchangeEndpoint:
     """Opened before learners start, closed after they have ended."""
 
-    def __init__(self, place: HostPlace, terms: HostTerms, router: Router) -> None:
-        self._place, self._terms, self._router = place, terms, router
+    def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
+        self._place, self._terms, self._router, self._strategy = place, terms, router, strategy
         self._client: ExchangeClient | None = None
         self._server: ExchangeServer | None = None
 
@@ -43,7 +44,7 @@ class ExchangeEndpoint:
         )
         row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
         self._client = client = ExchangeClient(arena, layout, network, RowLeases(), row_format, cpu_budget)
-        self._server = ExchangeServer(client, terms.patience_seconds / 4)
+        self._server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
         self._router.give(EXCHANGE, self._server.serve)
         client.start()
         return client.wake

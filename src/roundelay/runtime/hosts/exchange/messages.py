@@ -3,7 +3,8 @@
 Legend: P parameters.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, final
@@ -11,9 +12,9 @@ from typing import Any, Self, final
 from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
-from roundelay.algorithms.rules import find
-from roundelay.core.codec import Codec
-from roundelay.core.effects import Rule
+from roundelay.algorithms.rules import REPORTS, find
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.effects import Exchange, Gather, Quorum, Rule
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
 from roundelay.runtime.procs.memory.arena import Arena, Layout
@@ -40,6 +41,10 @@ class ExchangeTerms:
         since: the version of the peer's row from which the rule's age counts; None: it takes none.
         asked: the number of the request by which the owner of the visited row has asked for this exchange; None: the
             owner of the row that travels has asked.
+        report: it is one (algorithms/rules.py): what the row has changed travels alone.
+        beside: names of vectors beside the centre that the rule of a report takes behind the private one.
+        along: names of vectors that both learners keep, and that take part as their rows do: the rule takes those of
+            the one and then those of the other.
         by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
             and the codec's memory is a vector of its own.
     """
@@ -52,12 +57,24 @@ class ExchangeTerms:
     since: int | None = None
     asked: int | None = None
     by_run: bool = True
+    report: bool = False
+    beside: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+
+    @property
+    def mutual(self) -> bool:
+        """True if the rule takes of both ends the same: only then may it be asked of a lower rank."""
+        return not self.private and self.since is None
 
     @property
     def simple(self) -> bool:
-        """True if the rule takes nothing but the two rows: only then may it be asked of a lower rank, or travel in
-        fragments or coded."""
-        return not self.private and self.since is None
+        """True if the rule takes nothing but the two rows: only then may they travel in fragments or coded."""
+        return self.mutual and not self.along
+
+    @property
+    def returns(self) -> bool:
+        """Does a vector come back?"""
+        return not self.report or REPORTS[self.rule["name"]]
 
     def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
         """The same, of `fragment` and by `codec`."""
@@ -79,12 +96,14 @@ class ExchangeTerms:
             "chunks": [self.fragment.first, self.fragment.stop],
             **({} if self.asked is None else {"asked": self.asked}),
             **({} if self.by_run else {"memory": self.codec.memory}),
+            **({"report": list(self.beside)} if self.report else {}),
+            **({"along": list(self.along)} if self.along else {}),
         }
 
     @property
     def vector_bytes(self) -> int:
-        """Of the part that travels, each way."""
-        return self.codec.bytes_of(self.fragment.size)
+        """Of the part that travels, each way, with what goes along."""
+        return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
         """The vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is lost, or
@@ -100,20 +119,24 @@ class ExchangeTerms:
         centre = arena.layout.learners
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
-    def applied(self, age: int | None = None) -> Rule:
+    def applied(self, age: int | None = None, strategy: Any = None) -> Rule:
         """The rule for the row that travels and the row that is visited, in this order.
+
+        Args:
+            strategy: of the run, whose rule it may be.
 
         Raises:
             ValueError: there is no such rule.
         """
-        rule = find(self.rule, self.private, self.since is not None)
+        others = self.private + len(self.beside) + 2 * len(self.along)
+        rule = find(self.rule, others, self.since is not None, strategy)
         if age is not None:
             rule = partial(rule, age=age)
         return rule if self.asked is None else swapped(rule)
 
     @classmethod
-    def read(cls, message: Message, layout: Layout) -> Self:
-        """The terms that a message says, all of them checked.
+    def read(cls, message: Message, layout: Layout, strategy: Any = None) -> Self:
+        """The terms that a message says, all of them checked; `strategy` is the run's.
 
         Raises:
             Senseless: no client of ours says that.
@@ -143,17 +166,72 @@ class ExchangeTerms:
             since,
             asked,
             by_run,
+            "report" in header,
+            names_among(header.get("report", []), layout.centre_memory),
+            names_among(header.get("along", []), layout.memory),
         )
-        if not terms.simple and (not terms.codec.exact or asked is not None):
+        if terms.report:
+            terms.check_report(layout)
+        if terms.along and (not terms.mutual or terms.peer == layout.learners):
+            raise Senseless("vectors of both learners, where there is but one")
+        if (not terms.simple and not terms.codec.exact) or (not terms.mutual and asked is not None):
             raise Senseless("private vectors or an age where only two rows are allowed")
-        payload = terms.vector_bytes + 4 * fragment.size * private if message.kind == "exchange" else 0
+        vectors = 0 if terms.report else private
+        payload = terms.vector_bytes + 4 * fragment.size * vectors if message.kind == "exchange" else 0
         if len(message.payload) != payload:
             raise Senseless(f"{len(message.payload)} bytes, where {payload} are due")
         try:
-            terms.applied()
+            terms.applied(strategy=strategy)
         except ValueError as error:
             raise Senseless(str(error)) from error
         return terms
+
+    def check_report(self, layout: Layout) -> None:
+        """
+        Raises:
+            Senseless: this is no report to the centre.
+        """
+        named = self.rule.get("name") if isinstance(self.rule, Mapping) else None
+        if self.peer != layout.learners or self.private != 1 or not isinstance(named, str) or named not in REPORTS:
+            raise Senseless("what lies beside the centre is for reports to it")
+
+
+def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None, strategy: Any) -> Gather:
+    """The gathering to which a learner elsewhere comes, or waits in, by what a message says of it.
+
+    Args:
+        give: what it gives, if anything.
+
+    Raises:
+        Senseless: no client of ours says that.
+    """
+    said = header["gather"]
+    if not isinstance(said, Mapping):
+        raise Senseless("no gathering")
+    try:
+        quorum, beside = Quorum(**said["quorum"]), names_among(said["beside"], layout.centre_memory)
+        close = Exchange(layout.learners, find(said["close"], len(beside), False, strategy), theirs=beside)
+        norm, loss = (math.nan if said[name] is None else float(said[name]) for name in ("norm", "loss"))
+        gather = Gather(quorum, give, close, said["last"] is True, norm, loss)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Senseless(f"no gathering: {error!r}") from error
+    numbers = (quorum.needed, quorum.spread, quorum.grace or 0, quorum.guard or 0)
+    if not all(isinstance(number, int | float) and 0 <= number < LARGEST_NUMBER for number in numbers):
+        raise Senseless("a gathering on terms that are none")
+    return gather
+
+
+def names_among(names: Any, known: Sequence[str]) -> tuple[str, ...]:
+    """Names of vectors, as a message says them.
+
+    Raises:
+        Senseless: they are not among those that are `known`.
+    """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Senseless("no names")
+    if not set(names) <= set(known):
+        raise Senseless("vectors that nobody keeps here")
+    return tuple(names)
 
 
 def whole_number(header: dict[str, Any], name: str, stop: int) -> int:

@@ -16,6 +16,10 @@ exchange, whether it travels or is visited (`swapped`).
 A fragment is a run of whole chunks; the fragments of a row take turns. Both are for rules of nothing but the two rows:
 private vectors and ages belong to whole rows in full precision.
 
+Of a report (algorithms/rules.py) the difference d of the row and its private vector travels. The rule is applied at the
+centre alone, to d in the place of the row and zeros in the place of the vector, with what lies beside the centre; where
+it leaves both as copies of the centre, that comes back.
+
 Legend: P parameters, C elements of a chunk.
 """
 
@@ -126,10 +130,12 @@ class Scratch:
 
 
 def swapped(rule: Rule) -> Rule:
-    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places."""
+    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places, and so do
+    the vectors that both learners bring."""
 
-    def applied(theirs: Tensor, mine: Tensor) -> None:
-        rule(mine, theirs)
+    def applied(theirs: Tensor, mine: Tensor, *along: Tensor) -> None:
+        each = len(along) // 2
+        rule(mine, theirs, *along[each:], *along[:each])
 
     return applied
 
@@ -142,6 +148,35 @@ def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tens
     errors = fragment.parts(error) if error is not None else repeat(None)
     for x, e, coded in zip(fragment.parts(row.vector), errors, hold.parts(fragment.size, codec), strict=False):
         codec.remember(x, e, coded, scratch.take(len(x))[0])
+
+
+def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
+    """Under the lock: write the row less its `private` vector (P,) to `hold`."""
+    parameters = len(private)
+    for x, p, out in zip(row.parts, torch.split(private, CHUNK), hold.vectors(parameters), strict=True):
+        torch.sub(x, p, out=out)
+
+
+def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
+    """Under the lock, a mutation begun: the centre's half. `hold` has the change that came, and then what the rule
+    leaves of the other row; `beside` are vectors (P,)."""
+    vectors = [torch.split(vector, CHUNK) for vector in beside]
+    for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
+        nothing, _, _ = scratch.take(len(centre))
+        rule(change, centre, nothing.zero_(), *(vector[number] for vector in vectors))
+
+
+def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
+    """Under the lock, a mutation begun: the reporting row and its `private` vector (P,) become what was `found`; the
+    row with what it has moved since its change was `sent`."""
+    parameters = len(private)
+    changes, centres = sent.vectors(parameters), found.vectors(parameters)
+    for x, p, change, centre in zip(row.parts, torch.split(private, CHUNK), changes, centres, strict=True):
+        if untouched:
+            x.copy_(centre)
+        else:
+            x.sub_(p).sub_(change).add_(centre)
+        p.copy_(centre)
 
 
 def apply_remote(
@@ -174,6 +209,20 @@ def apply_remote(
         t.add_(after.sub_(theirs))
 
 
+def apply_along(row: Row, along: Sequence[Tensor], hold: Buffer, rule: Rule) -> None:
+    """Under the lock, a mutation begun: the server's half, where vectors `along` (P,) of its learner take part. `hold`
+    has the other row and the same of its learner, whose places these take."""
+    parameters = len(row.vector)
+    came = [hold.vectors(parameters, number * parameters) for number in range(1 + len(along))]
+    own = [row.parts, *(torch.split(vector, CHUNK) for vector in along)]
+    for number in range(len(row.parts)):
+        theirs, mine = [chunks[number] for chunks in came], [chunks[number] for chunks in own]
+        before = [chunk.clone() for chunk in mine]
+        rule(theirs[0], mine[0], *theirs[1:], *mine[1:])
+        for place, chunk in zip(theirs, before, strict=True):
+            place.copy_(chunk)
+
+
 def apply_reply(
     row: Row,
     fragment: Fragment,
@@ -184,10 +233,13 @@ def apply_reply(
     rule: Rule,
     private: Sequence[Tensor],
     untouched: bool,
+    along: int = 0,
 ) -> None:
-    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^; `private` are (P,). If the row is
-    `untouched` since it was sent, it takes the rule's result as it is."""
-    vectors, rows = [fragment.parts(vector) for vector in private], fragment.parts(row.vector)
+    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^ and so many vectors `along` of the
+    other learner; `private` are (P,), those of this learner that went along as well. If the row is `untouched` since it
+    was sent, it takes the rule's result as it is."""
+    vectors, rows, size = [fragment.parts(vector) for vector in private], fragment.parts(row.vector), fragment.size
+    vectors += [found.vectors(size, (1 + number) * size) for number in range(along)]
     coded = zip(sent.parts(fragment.size, codec), found.parts(fragment.size, codec), strict=True)
     for number, (m, t) in enumerate(coded):
         own, x = [vector[number] for vector in vectors], rows[number]

@@ -13,24 +13,43 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.rules import StrategyRule
 from roundelay.core.codec import FP32
+from roundelay.core.effects import Exchange, Gather
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
+from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
-from roundelay.runtime.hosts.exchange.messages import LARGEST_NUMBER, ExchangeTerms, Senseless, largest, whole_number
-from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, Scratch, apply_remote, encode
+from roundelay.runtime.hosts.exchange.messages import (
+    LARGEST_NUMBER,
+    ExchangeTerms,
+    Senseless,
+    largest,
+    read_gather,
+    whole_number,
+)
+from roundelay.runtime.hosts.exchange.row_format import (
+    Buffer,
+    Fragment,
+    Scratch,
+    apply_along,
+    apply_remote,
+    apply_report,
+    encode,
+)
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Row
+from roundelay.strategies.base import Strategy
 
 SERVER = -2
 """The rank of the one who waits, in what is said of a wait for a lock."""
@@ -57,12 +76,13 @@ class ExchangeServer:
             0 is here, are what others may exchange with.
         patience: seconds, for a row's lease and lock together; less than the askers'. A row whose learner stands still
             in the middle of a step counts as dead.
+        strategy: of the run, for rules of its own.
 
     As for the client, torch should use one thread here.
     """
 
-    def __init__(self, client: ExchangeClient, patience: float = 20.0) -> None:
-        self.client, self.patience = client, patience
+    def __init__(self, client: ExchangeClient, patience: float = 20.0, strategy: Strategy | None = None) -> None:
+        self.client, self.patience, self.strategy = client, patience, strategy
         self._gate = threading.Lock()
         self._sessions: dict[tuple[int, bool], PeerSession] = {}
         self._errors: dict[int, Tensor] = {}
@@ -123,6 +143,8 @@ class PeerSession:
         here = self._client.here
         self._rows = {row.rank: row for row in arena.rows() if is_here(row.rank, layout.learners, here)}
         self._alive = arena.liveness.alive
+        centre = self._rows.get(layout.learners)
+        self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
         self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
         self._until = 0.0
@@ -211,15 +233,37 @@ class PeerSession:
         if kind == "fetch":
             if len(message.payload):
                 raise Senseless("a fetch with a payload")
+            if "gather" in message.header:
+                return self._checked_question(message, number)
             return partial(self._fetch, row, number)
-        terms = ExchangeTerms.read(message, layout)
+        terms = ExchangeTerms.read(message, layout, self._server.strategy)
         if kind == "request":
-            if not terms.simple or terms.asked is not None or row.rank >= self._asker:
+            if not terms.mutual or terms.asked is not None or row.rank >= self._asker:
                 raise Senseless("a request that is not for a lower rank")
             return partial(self._carry, row, terms.turned_to(self._asker, number), number)
-        if terms.simple and row.rank <= self._asker:
+        if terms.mutual and row.rank <= self._asker:
             raise Senseless("a row that travels to a lower rank")
+        if "gather" in message.header:
+            if not terms.report:
+                raise Senseless("a gathering is for reports")
+            give = Exchange(row.rank, terms.applied(strategy=self._server.strategy), theirs=terms.beside)
+            return partial(self._come, row, terms, self._gather(message, give), number)
         return partial(self._visit, row, terms, number)
+
+    def _gather(self, message: Message, give: Exchange | None = None) -> Gather:
+        return read_gather(message.header, self._client.layout, give, self._server.strategy)
+
+    def _checked_question(self, message: Message, number: int) -> Callable[[], _Reply | None]:
+        """A learner that is at a gathering asks whether it may go on, or comes with nothing."""
+        place, gather, comes = self._place, self._gather(message), message.header.get("comes") is True
+        if place is None:
+            raise Senseless("the centre is not here")
+
+        def answer() -> _Reply:
+            waits = place.arrives(gather) if comes else not place.goes_on(gather)
+            return _Reply(number, "row", {"waits": int(waits)})
+
+        return answer
 
     def _lives(self, row: Row) -> bool:
         return row.rank == self._client.layout.learners or bool(self._alive[row.rank])
@@ -241,12 +285,33 @@ class PeerSession:
                 return None
             if terms.since is not None:
                 header["age"] = row.version - terms.since
-            rule = terms.applied(header.get("age"))
+            rule: Any = terms.applied(header.get("age"), self._server.strategy)
             row.begin()
-            apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
+            if terms.report:
+                beside = [row.memory[name] for name in terms.beside]
+                apply_report(row, self._hold, beside, self._scratch, rule)
+            elif terms.along:
+                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], self._hold, rule)
+            else:
+                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
             row.end()
             header["version"] = row.version
-        return _Reply(number, "row", header, (self._hold.filled(fragment.size, codec),))
+        if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
+            self._place.begin()
+        return _Reply(number, "row", header, (self._hold.view[: terms.vector_bytes],) if terms.returns else ())
+
+    def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
+        """A learner comes to a gathering, and gives what it brings, if that counts."""
+        place = self._place
+        assert place is not None  # the row is the centre
+        counts, reply = place.admits(gather), _Reply(number, "row", {"version": row.version})
+        if counts:
+            found = self._visit(row, terms, number)
+            if found is None:
+                return None
+            reply = found
+        waits = place.arrives(gather)
+        return replace(reply, header={**reply.header, "counts": int(counts), "waits": int(waits)})
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
         """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""
@@ -257,10 +322,10 @@ class PeerSession:
         """Let `row` travel to the asker's."""
         carrier = self._client.channels[row.rank].carrier
         try:
-            versions = carrier.exchange(terms, (), partial(self._lives, row), self._look)
+            carried = carrier.exchange(terms, (), partial(self._lives, row), self._look)
         except LinkError:  # of that client's, not of this session's
             return None
-        return None if versions is None else _Reply(number, "done", {"version": versions[0]})
+        return None if carried is None else _Reply(number, "done", {"version": carried.version})
 
     def _look(self) -> None:
         """Called while this waits for a row."""

@@ -165,6 +165,7 @@ class LocalShare:
         """Tell learners that mean `number` is in its place."""
         self._between.total[number % 2] = total
         publish(self._between.global_seq, 0, number)
+        self._part.bell.ring()
 
 
 class MeanTransport(ABC):

@@ -5,9 +5,10 @@
     down    the last host has the mean; each hands it to the host before it
 
 Both directions are under way at the same time, piece by piece, so each link carries one vector each way, as it would in
-a ring allreduce; pieces are smaller where there are many hosts (`chain_piece`). They go from the last to the first, as
-backward goes through the layers: a gradient's are sent while the rest of it is computed. The sum is taken in rank
-order, product and sum of each element rounded apart: L learners on many hosts end bit for bit as L learners on one.
+a ring allreduce; pieces are smaller where there are many hosts or few parameters (`chain_piece`). They go from the last
+to the first, as backward goes through the layers: a gradient's are sent while the rest of it is computed. The sum is
+taken in rank order, product and sum of each element rounded apart: L learners on many hosts end bit for bit as L
+learners on one.
 
 Gradients may travel in a form of the run's (a codec: core/codec.py). Each host codes the sum it hands on, the last one
 the mean, which it then takes as the others get it, so that all hosts have the same; what the codec leaves out is added
@@ -49,7 +50,7 @@ class ChainTransport(MeanTransport):
     ) -> None:
         self._part, self._before, self._after = part, before, after
         self._parameters, self._codec = parameters, codec
-        self._piece = min(chain_piece(hosts), parameters)  # elements of one
+        self._piece = min(chain_piece(hosts, parameters), parameters)  # elements of one
         self._sum = torch.empty(self._piece)
         self._mean: LocalMean  # under way
         self._pieces: list[slice] = []  # of it, from the last to the first
@@ -110,7 +111,7 @@ class ChainTransport(MeanTransport):
         before, after, part, weights = self._before, self._after, self._part, [*mine]
         if before is not None:
             header = part.receive(before, "weights").header
-            weights, codec = [*header["weights"], *mine], codec_from(header.get("codec"), before)
+            weights, codec = [*header["weights"], *mine], codec_from(header, before)
         self._form = codec
         if after is not None:
             after.send("weights", {"part": part.number, "weights": weights, "codec": codec.name})

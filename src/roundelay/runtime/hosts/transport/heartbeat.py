@@ -34,6 +34,8 @@ class MonitoredLink:
         self.link, self._patience = link, patience
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
+        self.says: Callable[[], dict[str, Any]] = dict
+        """The header of the next heartbeat. One that says something is given to whoever listens at the other end."""
         self.heard = time.monotonic()
         """The moment at which the other end last said anything, a heartbeat too."""
 
@@ -50,9 +52,9 @@ class MonitoredLink:
         self._start(self._beat)
 
     def listen(self, handle: Handle, gone: Gone) -> None:
-        """Call `handle` for every message that is not a heartbeat, and `gone` with the reason once the other end is, on
-        a thread of this line's own; not after `close`. A message that `handle` fails on, however it fails, is the other
-        end's last: it is counted, and the link is closed."""
+        """Call `handle` for every message that is not a mere heartbeat, and `gone` with the reason once the other end
+        is, on a thread of this line's own; not after `close`. A message that `handle` fails on, however it fails, is
+        the other end's last: it is counted, and the link is closed."""
         self._start(self._hear, handle, gone)
 
     def _start(self, work: Callable[..., None], *arguments: Callable[..., None]) -> None:
@@ -63,14 +65,14 @@ class MonitoredLink:
     def _beat(self) -> None:
         with suppress(LinkError):
             while not self._closed.wait(self._patience / BEATS):
-                self.send("beat", {})
+                self.send("beat", self.says())
 
     def _hear(self, handle: Handle, gone: Gone) -> None:
         try:
             while not self._closed.is_set():
                 message = self.link.receive(self._patience)
                 self.heard = time.monotonic()
-                if message.kind != "beat":
+                if message.kind != "beat" or message.header:
                     handle(message)
         except LinkTimeout:
             reason = f"no heartbeat for {self._patience:g} s"

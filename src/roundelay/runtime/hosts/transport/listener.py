@@ -46,13 +46,17 @@ class Listener:
         self._socket = socket.create_server(address, family=family, backlog=128)
         self.address: Address = self._socket.getsockname()[:2]
         self.rejected = options.rejected or RejectedConnections()
-        self._secret, self._hello, self._patience = secret, hello or {}, patience
+        self._secret, self.hello, self._patience = secret, hello or {}, patience
         self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, options.largest, options.encrypts
         self._gate, self._closed = threading.Lock(), False
         self._unadmitted: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
         self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.address[1]}")
         self._thread.start()
+
+    def say(self, **facts: Any) -> None:
+        """From now on this end says so, too, of itself."""
+        self.hello = {**self.hello, **facts}
 
     @property
     def closed(self) -> bool:
@@ -103,7 +107,7 @@ class Listener:
 
     def _examine(self, link: Link) -> None:
         try:
-            link.prove(partial(link.admit, self._secret, self._hello, self._encrypts), self._handshake_seconds)
+            link.prove(partial(link.admit, self._secret, self.hello, self._encrypts), self._handshake_seconds)
             link.patience = self._patience
         except BadFrame:  # from somebody who had proved himself; counted
             pass

@@ -55,6 +55,8 @@ from roundelay.runtime.procs.memory.views.view import Integers
 
 PAUSES = (20e-6, 500e-6)
 """Seconds between two looks of a learner that waits for others, at first and at most."""
+RUNG_PAUSES = (20e-3, 20e-3)
+"""The same where a bell ends the pause: all that is waited for is rung for, but for the death of another."""
 
 
 class MemberLost(Exception):
@@ -84,6 +86,7 @@ class Means:
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._forwards, self._goes_on = forwards, goes_on
         self._arena, self._rank, self._patience, self._bell = arena, rank, patience, bell_of_means(arena)
+        self._pauses = RUNG_PAUSES if self._bell.hung else PAUSES
         self._sequences, self._alive = arena.sequences, arena.liveness.alive
         self._sent, self._acked = arena.sequences.sent_seq, arena.sequences.acked_seq
         self._incoming = [arena.vector("contribution 0", rank), arena.vector("contribution 1", rank)]
@@ -215,7 +218,8 @@ class Means:
                         raise MemberLost(rank)
             return bool(complete[0] >= number)
 
-        self._patience.until(ready, f"mean {number} of learners {tuple(group)} on all hosts", PAUSES)
+        what = f"mean {number} of learners {tuple(group)} on all hosts"
+        self._patience.until(ready, what, self._pauses, bell=self._bell)
         self.total = float(self._between_hosts.total[number % 2])
         publish(self._acked, self._rank, int(self._sent[self._rank]))
         self._bell.ring()
@@ -276,9 +280,8 @@ class Means:
             return not missing
 
         if missing:
-            self._patience.until(
-                come, f"mean {number} to be {stage} by learners {tuple(group)}", PAUSES, lambda: missing
-            )
+            what = f"mean {number} to be {stage} by learners {tuple(group)}"
+            self._patience.until(come, what, self._pauses, lambda: missing, self._bell)
 
     def _do_without(self, rank: int, group: Sequence[int], instead: Callable[[int], None] | None) -> None:
         """A member that others wait for has died.

@@ -7,20 +7,25 @@ The reply is a version, and the same number: then row and private vectors are as
 """
 
 import json
+import math
 import os
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.algorithms.rules import describe
-from roundelay.core.effects import Exchange, Fetch, Reach
+from roundelay.algorithms.rules import REPORTS, describe
+from roundelay.core.effects import Exchange, Fetch, Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views.work_queue import NONE
+
+LEFT_OUT = -2
+"""The answer to a gathering for which what the learner came with does not count."""
 
 
 def is_here(row: int, learners: int, here: tuple[int, ...]) -> bool:
@@ -36,6 +41,18 @@ def read_text(arena: Arena, rank: int) -> Any:
 def _text(arena: Arena, rank: int) -> NDArray[np.uint8]:
     text: NDArray[np.uint8] = arena.requests.text[rank].view(np.uint8)
     return text
+
+
+def _gathering(effect: Gather) -> dict[str, Any]:
+    """A gathering without what is given to it, as JSON."""
+    measured = {"norm": effect.norm, "loss": effect.loss}
+    return {
+        "quorum": asdict(effect.terms),
+        "close": describe(effect.close.rule),
+        "beside": list(effect.close.theirs),
+        "last": effect.last,
+        **{name: value if math.isfinite(value) else None for name, value in measured.items()},
+    }
 
 
 class Outbox:
@@ -61,35 +78,45 @@ class Outbox:
         """Is `row` one of another host?"""
         return not is_here(row, self._arena.layout.learners, self._here)
 
-    def ask(self, effect: Reach) -> None:
+    def ask(self, effect: Reach | Gather) -> None:
         """Hand over a request.
 
         Raises:
             UserError: another host cannot do this; says why.
         """
-        text: dict[str, Any] = {"peer": effect.peer}
-        if isinstance(effect, Exchange):
-            if effect.theirs or effect.fragment != WHOLE:
+        peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
+        text: dict[str, Any] = {"peer": peer}
+        try:
+            if isinstance(effect, Exchange):
+                text |= self._exchange(effect)
+            elif isinstance(effect, Gather):
+                text |= {} if effect.give is None else self._exchange(effect.give)
+                text["gather"] = _gathering(effect)
+            elif isinstance(effect, Fetch):
+                text["into"] = self._name(effect.into.data_ptr())
+            else:
                 raise UserError(
-                    f"an exchange with row {effect.peer}, of another host, is of a fragment, or asks for what that "
-                    "row's learner remembers: neither travels. Run this strategy on one host."
+                    f"{type(effect).__name__} with row {peer}, of another host: only Exchange, Fetch and Gather reach "
+                    "rows of other hosts. Run this strategy on one host."
                 )
-            try:
-                text |= {"rule": describe(effect.rule), "since": effect.since}
-            except ValueError as error:
-                raise UserError(f"an exchange with learner {effect.peer} of another host: {error}.") from error
-            text["private"] = [self._name(vector.data_ptr()) for vector in effect.private]
-            if not effect.codec.exact:
-                text |= self._coded(effect)
-        elif isinstance(effect, Fetch):
-            text["into"] = self._name(effect.into.data_ptr())
-        else:
-            raise UserError(
-                f"{type(effect).__name__} with row {effect.peer}, of another host: only Exchange and Fetch reach rows "
-                "of other hosts. Run this strategy on one host."
-            )
-        self.wait(effect.peer)
+        except ValueError as error:
+            raise UserError(f"an exchange with learner {peer} of another host: {error}.") from error
+        self.wait(peer)
         self._send(text)
+
+    def _exchange(self, effect: Exchange) -> dict[str, Any]:
+        rule, private = describe(effect.rule), [self._name(vector.data_ptr()) for vector in effect.private]
+        to_centre = effect.peer == self._arena.layout.learners
+        reports = to_centre and len(private) == 1 and rule["name"] in REPORTS
+        along = bool(effect.theirs) and not to_centre and list(effect.theirs) == private
+        if (effect.theirs and not (reports or along)) or effect.fragment != WHOLE:
+            raise UserError(
+                f"an exchange with row {effect.peer}, of another host, is of a fragment, or asks for what that "
+                "row's learner remembers and this one does not bring: neither travels. Run this strategy on one host."
+            )
+        text = {"rule": rule, "since": effect.since, "private": [] if along else private}
+        text |= {"report": list(effect.theirs)} if reports else {"along": private} if along else {}
+        return text if effect.codec.exact else text | self._coded(effect)
 
     def _coded(self, effect: Exchange) -> dict[str, str]:
         codec = effect.codec
@@ -123,7 +150,7 @@ class Outbox:
         return bool(self._done[self._rank] == self._asked[self._rank])
 
     def wait(self, peer: int) -> int | None:
-        """The answer to the last request: the version of row `peer`, or None: nobody is there.
+        """The answer to the last request: the version of row `peer`, or LEFT_OUT, or None: nobody is there.
 
         Raises:
             TimeoutError: the client does not reply.

@@ -1,6 +1,6 @@
 """A bell in shared memory. Learners ring it after they have published something that their host's own process waits
-for, the one that speaks to other hosts: it wakes at once, and need not look a thousand times a second on a core that
-the learners want.
+for, the one that speaks to other hosts, and that process rings the bell of means for learners that wait in one: whoever
+waits wakes at once, and need not look a thousand times a second on a core that learners want.
 
 A wait is one on a word of memory (Linux: futex), so any number of threads may wait for one bell. Nothing depends on
 it but time: every wait has an end, after which the one who waits looks by itself.
@@ -36,6 +36,11 @@ class Bell:
         self._call.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_char_p]
         self._word = 0 if rings is None else rings.ctypes.data
 
+    @property
+    def hung(self) -> bool:
+        """False where ringing does nothing, and a wait is no more than a pause."""
+        return self._rings is not None
+
     def ring(self) -> None:
         """Wake everybody who waits, after what this thread has published before."""
         if self._rings is None:
@@ -62,7 +67,7 @@ class Bell:
 
 
 def bell_of_means(arena: Arena) -> Bell:
-    """The one that threads hear which take means with other hosts."""
+    """The one that threads hear which take means with other hosts, and learners that wait for these."""
     return Bell(arena.view(BellTable).means if BellTable in arena.layout.views else None)
 
 

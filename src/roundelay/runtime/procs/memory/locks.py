@@ -28,7 +28,8 @@ class ByteLock(Lock):
 
     def acquire(self) -> None:
         """As for every lock; one system call in a microsecond when it is free."""
-        self._patience.until(self.try_acquire, self._name, (20e-6, 1e-3))
+        if not self.try_acquire():
+            self._patience.until(self.try_acquire, self._name, (20e-6, 1e-3))
 
     def try_acquire(self) -> bool:
         try:

@@ -51,7 +51,13 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
         found = ReadUtterances(*_read_published(root, options.on_bad))
         return prepare_utterances(found, read_lexicon(root / "etc" / "an4.dic"), preparation, progress)
     splits = {"train": "train", "dev": "dev", "test": "test"}
-    return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress)
+    return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress, _gender)
+
+
+def _gender(speaker: str) -> str | None:
+    """A speaker's name begins with f or m, behind `an4-`."""
+    first = speaker.removeprefix("an4-")[:1]
+    return first if first in ("f", "m") else None
 
 
 def _read_published(root: Path, on_bad: BadPolicy) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:
@@ -104,7 +110,7 @@ def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Pa
         num_samples=samples,
         speaker=f"an4-{speaker}",
         text=" ".join(words),
-        gender=speaker[0] if speaker[0] in "fm" else None,
+        gender=_gender(speaker),
     )
 
 

@@ -12,5 +12,5 @@ class BellTable(View):
 
     PUBLISHED = ("means", "session")
 
-    means: Integers = table(1)  # Learners ring for the threads that take means with other hosts
+    means: Integers = table(1)  # Rung by learners, and by threads that take means with other hosts, for each other
     session: Integers = table(1)  # Attached learners ring for the process that speaks to other hosts

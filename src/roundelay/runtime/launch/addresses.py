@@ -1,0 +1,73 @@
+"""Addresses of hosts, as users write them and as this host has them."""
+
+import socket
+from collections.abc import Sequence
+
+from roundelay.core.errors import UserError
+
+Address = tuple[str, int]
+
+PEERS = "ROUNDELAY_PEERS"
+"""Names hosts that may lead when the first is lost: ADDRESS or ADDRESS:PORT, with commas between them."""
+
+
+def listening(text: str, port: int, option: str = "--listen") -> Address:
+    """`10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`.
+
+    Raises:
+        UserError: it is none of these; names the `option`.
+    """
+    host, colon, number = text.rpartition(":") if "]:" in text or text.count(":") == 1 else (text, "", "")
+    if colon and not number.isdigit():
+        raise UserError(f"{option} {text!r}: write ADDRESS or ADDRESS:PORT.")
+    return host.strip("[]"), int(number) if colon else port
+
+
+def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
+    """The hosts that PEERS names; `port` where it says none.
+
+    Raises:
+        UserError: an address is none, or `hosted`: under `torchrun`.
+    """
+    found = tuple(listening(one.strip(), port, PEERS) for one in text.split(",") if one.strip())
+    if found and hosted:
+        raise UserError(
+            f"{PEERS} is set under torchrun, whose own group ends with its first host: start each host by itself, as "
+            f"docs/attach.md does by hand, or unset {PEERS}."
+        )
+    return found
+
+
+def port_among(peers: Sequence[Address], own: str) -> int:
+    """The port at which this host, of address `own`, is to listen, where it is one of `peers`; 0 where it is none, or
+    several of them have that address."""
+    found = [port for host, port in peers if own in _resolved(host)]
+    return found[0] if len(found) == 1 else 0
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        return {str(one[4][0]) for one in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)}
+    except OSError:  # a name that is known only while its host runs
+        return set()
+
+
+def own_address(ways: Sequence[str], rank: int) -> str:
+    """The address this host has on its way to the first of `ways` whose name is known. Nothing is sent.
+
+    Raises:
+        UserError: there is no way to any.
+    """
+    for number, where in enumerate(ways, 1):
+        try:
+            family, _, _, _, there = socket.getaddrinfo(where, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(there)
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            if number == len(ways):
+                raise UserError(
+                    f"rank {rank}: MASTER_ADDR is {ways[0]!r}, which cannot be reached from here ({error.strerror}). "
+                    "Mend it, or say by --listen ADDRESS which address of this host the others are to use."
+                ) from error
+    raise ValueError("no way is given")

@@ -1,0 +1,70 @@
+"""A learner at the gatherings of an arena: the rules of runtime/gathering.py, under the lock of the work queue."""
+
+import time
+from enum import Enum
+from typing import final
+
+from roundelay.core.effects import Gather
+from roundelay.runtime.gathering import Gatherings
+from roundelay.runtime.procs.memory.arena import Arena
+
+
+class Next(Enum):
+    """The next thing that a learner does that has come to a gathering."""
+
+    WAIT = "wait"
+    CLOSE = "close"
+    GO_ON = "go on"
+
+
+@final
+class Attendee:
+    """Learner `rank` at the gatherings of `arena`, which it may have to itself: a lock knows no threads."""
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._arena, self._rank, self._rules = arena, rank, Gatherings(arena.gatherings)
+
+    def begin(self, opens: bool = False) -> None:
+        """The learner begins at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        with self._arena.queue_lock:
+            self._rules.join(self._rank, time.monotonic())
+            if opens:
+                self._arena.gatherings.opened_at[0] = time.monotonic()
+
+    def admits(self, effect: Gather) -> bool:
+        """Does what it comes with count?"""
+        with self._arena.queue_lock:
+            return self._rules.admits(self._rank, effect)
+
+    def arrives(self, effect: Gather) -> bool:
+        """It has given; must it wait?"""
+        with self._arena.queue_lock:
+            return self._rules.arrive(self._rank, effect.last, time.monotonic())
+
+    def next(self, effect: Gather) -> Next:
+        """It waits still, is to close the gathering, or goes on."""
+        with self._arena.queue_lock:
+            now = time.monotonic()
+            if self._rules.goes_on(self._rank, now):
+                return Next.GO_ON
+            closes = self._rules.begin_closing(self._rank, effect.terms, self._taking_part(), now)
+            return Next.CLOSE if closes else Next.WAIT
+
+    def give_up_closing(self) -> None:
+        """It was to close a gathering, and something has come between."""
+        with self._arena.queue_lock:
+            self._rules.give_up_closing(self._rank)
+
+    def closed(self) -> None:
+        """The gathering that it was to close is closed, and it goes on."""
+        with self._arena.queue_lock:
+            self._rules.close(self._taking_part(), time.monotonic())
+            self._rules.goes_on(self._rank, time.monotonic())
+
+    def absent(self) -> list[int]:
+        """Ranks that live and have not come."""
+        return [rank for rank in self._taking_part() if not self._arena.gatherings.came[rank]]
+
+    def _taking_part(self) -> list[int]:
+        outside = self._arena.gatherings.outside
+        return [rank for rank in self._arena.liveness.alive.nonzero()[0].tolist() if not outside[rank]]

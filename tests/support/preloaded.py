@@ -1,0 +1,145 @@
+"""Python processes that have torch and this package loaded when they begin, which takes longer than most of what tests
+do with a process. They are forks of one process that has loaded both, and otherwise as if they had been started."""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from support.forking import LONGEST
+
+TESTS = Path(__file__).parents[1]
+_TEMPLATES: list["_Template"] = []
+
+
+class Preloaded:
+    """A process of its own session that runs a Python command: a part of what `subprocess.Popen` has.
+
+    Args:
+        command: a script and its arguments, or `-m`, a module and its arguments.
+        streams: descriptors of its standard output and error; else `communicate` has what it writes. It reads nothing.
+        where: its folder; else this process's.
+    """
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int] = (), where: Path | None = None
+    ) -> None:
+        if not _TEMPLATES:
+            _TEMPLATES.append(_Template())
+        self.args = [*command]
+        self.returncode: int | None = None
+        self._text = ""
+        self._written = None if streams else tempfile.TemporaryFile("w+")  # noqa: SIM115 closed once it is read
+        to = [self._written.fileno()] * 2 if self._written else streams
+        self._status = _TEMPLATES[0].fork(command, env, to, where)
+        self.pid = int(self._status.recv(LONGEST))
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status of the process, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after so many seconds.
+        """
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            said = self._status.recv(LONGEST)
+            self._status.close()
+            assert said, "the process of which others are forks has died"
+            self.returncode = int(said)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that it has written, once it has ended, and nothing beside it.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after so many seconds.
+        """
+        self.wait(timeout)
+        if self._written is not None:
+            with self._written as file:
+                file.seek(0)
+                self._text, self._written = file.read(), None
+        return self._text, ""
+
+    def end_group(self) -> None:
+        """Kill it with its process group, if it runs, and wait for it."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.communicate()
+
+
+def run_preloaded(command: Sequence[str], env: Mapping[str, str], timeout: float) -> "subprocess.CompletedProcess[str]":
+    """A process of this Python command, once it has ended.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not after so many seconds, and was killed.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        process = Preloaded(command, env, [out.fileno(), error.fileno()])
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.end_group()
+        out.seek(0)
+        error.seek(0)
+        return subprocess.CompletedProcess([*command], status, out.read(), error.read())
+
+
+class _Template:
+    """The process that others are forks of. It ends with this one."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+        paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.forking", str(theirs.fileno())],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                cwd=TESTS,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        atexit.register(self.close)
+
+    def fork(
+        self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int], where: Path | None
+    ) -> socket.socket:
+        """A socket that says the process's number, and later its exit status."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            facts = json.dumps([[*command], {**env}, str(where or Path.cwd())]).encode()
+            socket.send_fds(self._control, [facts], [theirs.fileno(), *streams])
+        return mine
+
+    def close(self) -> None:
+        """It ends, and what it has forked is killed."""
+        self._control.close()
+        self._process.wait()
