@@ -69,7 +69,7 @@ def attach(
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" (docs/advice.md); `on_death`, "stop" or "go-on" (docs/faults.md).
+        options: of the strategy, as `period=20`; of "auto" (docs/advice.md); `on_death`: "stop" or "go-on" at a death.
 
     Raises:
         UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
