@@ -69,11 +69,11 @@ def attach(
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" (docs/advice.md); `on_death`: "stop" or "go-on" at a death.
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
+            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other.
 
     Raises:
-        UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
-            which rank.
+        UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
     """
     several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
@@ -94,8 +94,8 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    hosts_are = build(SessionHostOptions, between, "hosts")
-    terms = AttachTerms(chosen, seed, patience, hosts=hosts_are, live=live, on_death=deaths)
+    given = build(SessionHostOptions, between, "hosts")
+    terms = AttachTerms(chosen, seed, patience, hosts=given, live=live, on_death=deaths)
     return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 

@@ -255,7 +255,7 @@ class Entrance:
         if not reach_each_other(torch.device(device) for device in devices):
             return None
         processes = tuple(int(one["process"]) for one in every)
-        wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes)
+        wanted = RowRequest(_shared(layout), layout.parameters, layout.centre, devices, processes, layout.centre_memory)
         try:
             self.row_host = RowHost(wanted, self._terms.patience_seconds)
         except RowsNotHosted as error:
@@ -265,11 +265,15 @@ class Entrance:
 
     def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
         if self.learners == 1 and self._device is not None:
-            return DeviceRows.allocate(_shared(layout), layout.parameters, layout.centre, [self._device])
+            return DeviceRows.allocate(
+                _shared(layout), layout.parameters, layout.centre, [self._device], layout.centre_memory
+            )
         if handles is None:
             return None
         try:
-            return mapped(handles, _shared(layout), layout.parameters, layout.centre, self.learners)
+            return mapped(
+                handles, _shared(layout), layout.parameters, layout.centre, self.learners, layout.centre_memory
+            )
         except (OSError, ValueError) as error:
             raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
 

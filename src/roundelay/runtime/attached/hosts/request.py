@@ -17,12 +17,7 @@ from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import SessionHostOptions
-from roundelay.runtime.hosts.terms import (
-    HostTerms,
-    check_may_go_on_between_hosts,
-    check_may_travel,
-    check_options,
-)
+from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.bell_table import BellTable
@@ -100,9 +95,15 @@ class SessionRequest:
                 effect under it.
         """
         check_may_travel(self.strategy)
+        check_options(self.strategy, self.options)
+        traits = self.strategy.traits
+        if self.options.silence != "majority" and (traits.synchronous or traits.model == "centre"):
+            raise UserError(
+                f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
+                "place of the first, so that would have no effect. Leave it out."
+            )
         if self.goes_on:
             check_may_go_on_between_hosts(self.strategy)
-        check_options(self.strategy, self.options)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
