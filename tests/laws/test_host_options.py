@@ -96,3 +96,7 @@ def test_attached_learners_are_refused_too() -> None:
     asked.to_json()
     with pytest.raises(UserError, match=r"training\.means is nccl, but hadpsgd"):
         replace(asked, options=SessionHostOptions(means="nccl", trusted_network=True)).to_json()
+    for strategy in ("bsp", "asgd"):
+        silent = replace(request(place(0, 0), strategy), options=SessionHostOptions(silence="dead"))
+        with pytest.raises(UserError, match=r"silence is 'dead', but under"):
+            silent.to_json()

@@ -279,6 +279,8 @@ def test_the_living_go_on_without_the_dead_and_train_every_example(name: str) ->
         ("bsp quorum=0", "bsp.quorum is 0"),
         ("bmuf grace=-1 quorum=2", "bmuf.grace is -1"),
         ("bmuf grace=1", "give bmuf.quorum as well"),
+        ("bsp spread=1", "bsp.spread is of a quorum whose grace adapts"),
+        ("bsp quorum=2 grace=1 spread=1", "no bsp.grace"),
         ("slowmo guard=0", "slowmo.guard is 0"),
         ("slowmo quorum=2 late=never", "late"),
         ("bsp quorum=2 local_momentum=average", "bsp.local_momentum is average"),

@@ -117,7 +117,7 @@ def test_half_a_save_is_none_and_the_one_before_counts(tmp_path: Path, caplog: p
 
 def test_a_state_has_what_gatherings_have_learnt_and_goes_on_with_it() -> None:
     """A guard does not begin to judge anew."""
-    states: list[dict[str, Any]] = []
+    states = list[dict[str, Tensor]]()
     for _ in range(2):
         model = nn.Linear(3, 2)
         with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "bsp,period=1,guard=3") as session:

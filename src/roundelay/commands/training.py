@@ -97,6 +97,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.recipes.recipe import load_recipe
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
+    from roundelay.runtime.hosts.control.next_place import LedByAnother
     from roundelay.runtime.hosts.terms import check_may_join
 
     if options.strategy == AUTO:
@@ -107,7 +108,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     if place is not None:
         check_may_join(cluster.strategy, place)
     if place is not None and not place.conducts:
-        interrupt = Interrupt()
+        interrupt, stopped, then = Interrupt(), "", None
 
         def asked() -> str:  # from the moment on that this host takes part
             interrupt.busy = True
@@ -119,6 +120,10 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
                 stopped = serve(cluster, place, terms, partial(console.print, markup=False), asked)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
+            except LedByAnother as led:
+                then = led.place
+        if then is not None:
+            return _without_first(options, then)
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
@@ -138,6 +143,14 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         markup=False,
     )
     return 0
+
+
+def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
+    """Go on with the run after its first host has ended: this host has another place now, perhaps the first."""
+    where = f"this host leads at {place.address}:{place.port}" if place.conducts else f"{place.address} leads"
+    console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}", markup=False)
+    options.learners, options.resume = place.learners, place.conducts
+    return _train_here(options, place)
 
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:

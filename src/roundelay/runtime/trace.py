@@ -212,6 +212,10 @@ def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
     return found
 
 
+ROWS_ON = "rows on"
+"""Among the start's facts: type of the device that learners had their rows on; none: they were in the arena."""
+
+
 class Recorder:
     """The parent's part of a trace: appended to, whatever is there already."""
 

@@ -111,7 +111,8 @@ class ClusterRows:
         if self._cluster.centre:
             vectors["centre"] = self.centre()[None]
             beside = self._rows[-1].memory
-            vectors |= {name: beside[own][None].clone() for own, name in self._cluster.centre_vectors.items()}
+            named = self._cluster.centre_vectors.items()
+            vectors |= {name: beside[own].to("cpu", copy=True)[None] for own, name in named}
             for rank in set(learners) - set(living):
                 vectors["row"][rank] = vectors["centre"][0]
         if self._scalars:

@@ -39,11 +39,12 @@ from roundelay.runtime.procs.members import Member, start_member
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.vectors import leaves_arena
 from roundelay.runtime.procs.memory.views.view import View
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.processes import REPLACE, Deaths, LearnerProcesses
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
-from roundelay.runtime.trace import Recorder
+from roundelay.runtime.trace import ROWS_ON, Recorder
 
 PARENT = -1
 LOOK_SECONDS = 0.2
@@ -126,8 +127,7 @@ class ProcsRuntime(Runtime):
         self._orders: dict[str, Any] = {}  # of the running segment
         self._parts = 0
         if trace:
-            facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
-            self._recorder = Recorder(trace, facts, self.state())
+            self._recorder = Recorder(trace, self._facts(device), self.state())
         try:
             self._outbox_wakes = {} if share is None else share.open_endpoint(self._path, self.layout)
             self.processes.start(self.here)
@@ -144,6 +144,13 @@ class ProcsRuntime(Runtime):
         if self._goes_on:
             return None
         return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
+
+    def _facts(self, device: torch.device | None) -> dict[str, Any]:
+        """Facts that a replay must know."""
+        known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
+        if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):
+            return known
+        return {**known, ROWS_ON: device.type}
 
     @property
     def _path(self) -> str:

@@ -13,10 +13,12 @@ from typing import Any, Self
 from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
+from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.division import task_in_common
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
+from roundelay.runtime.hosts.control.next_place import LedByAnother, place_without_first, refused
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
@@ -27,6 +29,8 @@ from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
+LEADS_AGAIN_SECONDS = 0.2
+"""Interval at which a host is asked again whether it leads."""
 Asked = Callable[[], str]
 """The name of the signal by which the user, or a scheduler, wants the run to stop; "" where nobody does."""
 
@@ -55,13 +59,17 @@ def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[s
 
     Raises:
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
+        LedByAnother: its process has ended, and the next host leads.
     """
-    seconds = terms.patience_seconds
+    seconds, then = terms.patience_seconds, None
     while True:
         try:
             with _HostAgent(cluster, place, terms, asked, seconds) as host:
                 say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
-                host.obey()
+                try:
+                    host.obey()
+                finally:
+                    then = host.place_without_first()
         except _Over as over:
             if str(over):
                 raise UserError(f"the run has ended on the first host: {over}") from None
@@ -69,6 +77,10 @@ def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[s
         except _CoordinatorLost as lost:
             say(f"{lost}; looking for it for {terms.host_patience:g} s")
             seconds = terms.host_patience
+        except UserError as error:
+            if then is None or not refused(error):
+                raise
+            raise LedByAnother(then) from None
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
@@ -86,6 +98,7 @@ class _HostAgent:
         self._over: _Over | None = None  # why the run is
         self._told = False  # the coordinator, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
+        self._addresses: list[Address] = []
         self._traffic = TrafficCounters(0, self._readings)
         self._local = LocalHost(cluster, place, terms, self._ask)
         try:
@@ -183,7 +196,12 @@ class _HostAgent:
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
                 self._arena.liveness.mark([rank], lives)
-        self._local.peers([(str(host), int(port)) for host, port in header["addresses"]], header["hosts"])
+        self._addresses = [(str(host), int(port)) for host, port in header["addresses"]]
+        self._local.peers(self._addresses, header["hosts"])
+
+    def place_without_first(self) -> HostPlace | None:
+        """The place of this host in a run that goes on without the first, if it may."""
+        return place_without_first(self._place, self._host, self._hosts, self._addresses)
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)
@@ -355,6 +373,9 @@ def find_coordinator(
                 continue
             raise
         except LinkError as error:
+            if place.peers and other is None and wall_clock() < deadline:  # it may be about to lead
+                pause(LEADS_AGAIN_SECONDS)
+                continue
             where = f"{address[0]}:{address[1]}"
             raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
         link.patience = terms.host_patience
