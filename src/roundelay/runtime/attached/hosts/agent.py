@@ -22,8 +22,8 @@ from roundelay.runtime.attached.hosts.succession import (
 )
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.agent import find_coordinator
 from roundelay.runtime.hosts.control.inquiry import PeerState
+from roundelay.runtime.hosts.control.joining import find_coordinator
 from roundelay.runtime.hosts.terms import fingerprint
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.transport.wire import Address, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 
 
@@ -15,11 +14,6 @@ class LedByAnother(Exception):
     def __init__(self, place: HostPlace) -> None:
         super().__init__(f"learners {', '.join(map(str, place.ranks))} of {place.learners}")
         self.place = place
-
-
-def refused(error: UserError) -> bool:
-    """Does nobody listen any more where the first host did? Where nothing answers, it may live."""
-    return isinstance(error.__cause__, LinkTimeout) and isinstance(error.__cause__.__cause__, ConnectionRefusedError)
 
 
 def place_without_first(
