@@ -50,13 +50,15 @@ class VirtualMeans(Generic[W]):
             self._recent, self._arrived = group, gathering
         arrived = self._arrived
         arrived[rank] = (vector.clone() if vector.numel() else vector, weight, who)  # its value now
+        if len(arrived) + len(self._gone) < len(group):  # of ten thousand learners nearly always
+            return None
         return self._complete(group)
 
     def _complete(self, group: Group) -> tuple[Tensor, list[W]] | None:
         """As of `arrive`, of the group that somebody has come to last."""
         arrived, members = self._arrived, group
         if len(arrived) < len(group):
-            if not self._gone or any(member not in arrived and member not in self._gone for member in group):
+            if any(member not in arrived and member not in self._gone for member in group):
                 return None
             members = tuple(member for member in group if member in arrived)
         del self._gatherings[group]
