@@ -27,7 +27,7 @@ from roundelay.algorithms.local_update import Sgd
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.pinned import pinned, unpin
 
-SECONDS = 60
+SECONDS = 45
 
 
 def versions(device: torch.device) -> dict[str, Any]:
@@ -120,8 +120,9 @@ def two_ranks(device: torch.device) -> str:
         processes = [context.Process(target=meet, args=(rank, folder, device.type)) for rank in range(2)]
         for process in processes:
             process.start()
+        until = time.monotonic() + SECONDS
         for process in processes:
-            process.join(SECONDS)
+            process.join(max(0.0, until - time.monotonic()))
         late = [process for process in processes if process.is_alive()]
         for process in late:
             process.kill()

@@ -61,7 +61,7 @@ def _script(name: str, file: str, seconds: float, options: str, small: str) -> S
 
 TOY = "--workload toy-dnn --steps 4 --rounds 1"
 STEPS = (
-    _script("about", "gpu_about.py", 120, "--device {device} --out {out}/about.json", ""),
+    _script("about", "gpu_about.py", 180, "--device {device} --out {out}/about.json", ""),
     _tests("tests-rows", 300, "tests/gpu/test_gpu.py"),
     _script("rows", "gpu_rows.py", 120, "--device {device} --out {out}/rows.json", "--parameters 100000 --rounds 2"),
     _script("speed-blstm", "gpu.py", 240, "--device {device} --out {out}/speed-blstm.json", TOY),
@@ -206,6 +206,7 @@ def main() -> None:
         for step in STEPS:
             print(f"{step.name:16} {step.seconds:6.0f} s   {' '.join(step.command)}")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the step under way ends, too
     state = go_through(STEPS, options)
     print("\n".join(f"{name:16} {one['ended']}" for name, one in state.items()))
     if any(one["ended"] != "done" for one in state.values()):

@@ -149,9 +149,13 @@ def profiled(step: Step, device: torch.device, steps: int, trace: Path) -> dict[
     with raw.open("rb") as plain, gzip.open(trace, "wb") as packed:
         shutil.copyfileobj(plain, packed)
     raw.unlink()
-    on_device = [event for event in found.events() if event.device_type != torch.autograd.DeviceType.CPU]
+    on_device = [
+        event
+        for event in found.events()
+        if event.device_type != torch.autograd.DeviceType.CPU and not getattr(event, "is_user_annotation", False)
+    ]
     copies = [event for event in on_device if event.name.startswith(("Memcpy", "Memset"))]
-    kernels = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset", "ProfilerStep"))]
+    kernels = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset", "ProfilerStep", "Opt"))]
     launches = sum(row.count for row in found.key_averages() if "Launch" in row.key)
     longest: dict[str, float] = {}
     for event in kernels:

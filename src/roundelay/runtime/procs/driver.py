@@ -100,7 +100,7 @@ class ProcsRuntime(Runtime):
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.shards, self.common = learner.shards, learner.common
+        self.shards, self.common, self._device = learner.shards, learner.common, learner.device
         self.layout = Layout(
             cluster.learners,
             self.parameters,
@@ -139,18 +139,18 @@ class ProcsRuntime(Runtime):
             self.close()
             raise
 
-    def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
-        """The library that takes means outside of the arena. Its means end with the process of a member."""
-        if self._goes_on:
-            return None
-        return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
-
     def _facts(self, device: torch.device | None) -> dict[str, Any]:
         """Facts that a replay must know."""
         known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
         if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):
             return known
         return {**known, ROWS_ON: device.type}
+
+    def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
+        """The library that takes means outside of the arena. Its means end with the process of a member."""
+        if self._goes_on:
+            return None
+        return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
 
     @property
     def _path(self) -> str:
@@ -169,6 +169,7 @@ class ProcsRuntime(Runtime):
                 self._trace,
                 here=None if self.alone else self.here,
                 outbox_wake=self._outbox_wakes.get(rank, ""),
+                device=self._device,
                 on_devices=self._on_devices,
                 collectives=self._collectives,
                 goes_on=self._goes_on,
