@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from roundelay.runtime.hosts.control import copies
-from roundelay.runtime.hosts.control.copies import CopyKeeper, CopySender
+from roundelay.runtime.hosts.control.copies import CopyReceiver, CopySender
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.wire import Message
 from support.until import until
 
 
-def keeper(exp: Path, host: int, said: list[str], standing: str = "in") -> Any:
+def receiver(exp: Path, host: int, said: list[str], standing: str = "in") -> Any:
     """Another host, which keeps what it is sent."""
-    kept = CopyKeeper(exp, said.append)
+    kept = CopyReceiver(exp, said.append)
 
     def send(kind: str, header: dict[str, Any], payload: list[bytes]) -> None:
         assert kind == "file"
@@ -43,7 +43,7 @@ def test_the_next_host_has_the_newest_checkpoint_and_no_other(tmp_path: Path, mo
     said = list[str]()
     first, next_, third = (tmp_path / name for name in ("first", "next", "third"))
     sender = CopySender(first)
-    for remote in (keeper(third, 2, said), keeper(next_, 1, said), keeper(tmp_path / "gone", 0, said, "gone")):
+    for remote in (receiver(third, 2, said), receiver(next_, 1, said), receiver(tmp_path / "gone", 0, said, "gone")):
         sender.wanted(remote)
     write(first, "epoch-0001", 5 * copies.PIECE // 2)
 
@@ -71,7 +71,7 @@ def test_the_next_host_has_the_newest_checkpoint_and_no_other(tmp_path: Path, mo
 )
 def test_nothing_but_files_of_a_run_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(checks.InvalidMessage):
-        CopyKeeper(tmp_path / "exp", print).take(
+        CopyReceiver(tmp_path / "exp", print).take(
             Message("file", {"name": name, "at": 0, "last": True}, memoryview(b"x"))
         )
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +79,7 @@ def test_nothing_but_files_of_a_run_is_written(tmp_path: Path, name: str) -> Non
 
 def test_a_piece_that_does_not_follow_is_refused_and_a_disk_that_is_full_ends_copies_only(tmp_path: Path) -> None:
     said = list[str]()
-    kept = CopyKeeper(tmp_path, said.append)
+    kept = CopyReceiver(tmp_path, said.append)
     kept.take(Message("file", {"name": "recipe.yaml", "at": 0, "last": False}, memoryview(b"xyz")))
     with pytest.raises(checks.InvalidMessage, match="a piece at 4 after 3 bytes"):
         kept.take(Message("file", {"name": "recipe.yaml", "at": 4, "last": True}, memoryview(b"x")))

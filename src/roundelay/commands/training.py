@@ -99,7 +99,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.run_directory import alone
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
-    from roundelay.runtime.hosts.control.copies import CopyKeeper
+    from roundelay.runtime.hosts.control.copies import CopyReceiver
     from roundelay.runtime.hosts.control.next_place import LedByAnother
     from roundelay.runtime.hosts.terms import check_may_join
 
@@ -118,7 +118,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             return interrupt.why
 
         say = partial(console.print, markup=False)
-        copies = CopyKeeper(options.exp, say) if options.keep_copies else None
+        copies = CopyReceiver(options.exp, say) if options.keep_copies else None
         with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
             terms = make_terms(recipe, cluster.strategy)
             try:

@@ -14,7 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.copies import CopyKeeper
+from roundelay.runtime.hosts.control.copies import CopyReceiver
 from roundelay.runtime.hosts.control.division import task_in_common
 from roundelay.runtime.hosts.control.inquiry import PeerState, inquire
 from roundelay.runtime.hosts.control.joining import find_coordinator
@@ -51,7 +51,7 @@ def serve(
     terms: HostTerms,
     say: Callable[[str], None],
     asked: Asked,
-    copies: CopyKeeper | None = None,
+    copies: CopyReceiver | None = None,
 ) -> str:
     """Lead the learners of this host in a run that the first host coordinates, until it ends.
 
@@ -105,7 +105,7 @@ class _HostAgent:
         terms: HostTerms,
         asked: Asked,
         seconds: float,
-        copies: CopyKeeper | None,
+        copies: CopyReceiver | None,
     ) -> None:
         self._place, self._terms, self._asked, self._copies = place, terms, asked, copies
         self._orders: SimpleQueue[Message] = SimpleQueue()

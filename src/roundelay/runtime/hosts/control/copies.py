@@ -81,7 +81,7 @@ def _send_file(to: RemoteHost, name: str, file: BinaryIO) -> None:
 
 
 @final
-class CopyKeeper:
+class CopyReceiver:
     """On another host, in its own directory `exp`.
 
     Args:
