@@ -28,7 +28,7 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu docs dist
+.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu gpu docs dist
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
@@ -55,11 +55,17 @@ bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it;
 	$(BIN)/python benchmarks/talk.py $(ARGS)
 	$(BIN)/python benchmarks/data_wait.py
 
-test-gpu: $(VENV)/.roundelay-dev ## the tests that need a GPU (VENV=path: an environment whose torch sees it)
-	$(BIN)/python -m pytest -m gpu --durations=5 $(ARGS)
+# All of these run on a processor too, small, with DEVICE=cpu: whether they do, nothing else.
+DEVICE ?= cuda
 
-bench-gpu: $(VENV)/.roundelay-bench ## what training through Roundelay costs on a GPU, against the bare loop
-	$(BIN)/python benchmarks/gpu.py $(ARGS)
+test-gpu: $(VENV)/.roundelay-dev ## the tests that need a GPU (VENV=path: an environment whose torch sees it)
+	ROUNDELAY_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest -m gpu --durations=5 $(ARGS)
+
+bench-gpu: $(VENV)/.roundelay-bench ## what training through Roundelay costs on a GPU, into gpu-results/
+	$(BIN)/python benchmarks/gpu_all.py --device $(DEVICE) --only about rows speed share profile data $(ARGS)
+
+gpu: $(VENV)/.roundelay-dev ## tests, speeds, profiles, trainings on a GPU, step by step, into gpu-results/; goes on
+	$(BIN)/python benchmarks/gpu_all.py --device $(DEVICE) $(ARGS)
 
 bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts made of network namespaces
 	$(BIN)/python benchmarks/two_hosts.py $(ARGS)

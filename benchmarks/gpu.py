@@ -1,136 +1,79 @@
-"""Cost of training through Roundelay on a GPU, against the bare loop; all measured in this one run.
+"""Speed of training through Roundelay on a GPU, as ratios of one run.
 
-    python benchmarks/gpu.py [--rounds 3] [--steps 40] [--learners 2 4]
-    python benchmarks/gpu.py --device cpu --small --steps 3        # the same program where there is no GPU: no figures
+    python benchmarks/gpu.py                                  # the deep BLSTM through train and attach
+    python benchmarks/gpu.py --workload dnn --modes train attach
+    python benchmarks/gpu.py --learners 2 --modes adpsgd ssgd delay-by-one ddp     # learners that share the GPU
+    python benchmarks/gpu.py --device cpu --workload toy-dnn --steps 3 --rounds 1  # does it run? no figures
 
-The deep bidirectional LSTM (6 layers of 512 cells a direction, bottleneck 256, softmax over 32,000 tied states; 43
-million parameters), 256 subsequences of 21 frames a learner and step, bfloat16 autocast, momentum 0.9. Printed are
+The deep bidirectional LSTM (6 layers of 1,024 cells, 512 a direction, bottleneck 256, 32,000 tied states; 43 million
+parameters) with 256 subsequences of 21 frames a learner and step, or a DNN of 12.5 million; bfloat16 autocast, momentum
+0.9. Modes:
 
-    sgd           steps a second through Roundelay over those of forward, backward and step of the same module alone
-    attach        the same of the bare loop with `session.step()` in the place of `optimizer.step()`, for one learner
-    adpsgd        steps a second of N learners that share the GPU, over N such learners that never talk
-    pair average  bandwidth of averaging two rows in device memory, over that of copying one to the other
+    train       steps a second through Roundelay over those of forward, backward and step of the same module alone
+    attach      the same of the bare loop in which `optimizer.step()` is a session's, for one learner
+    a strategy  steps a second of N learners that share the GPU, over N such learners that never talk
+    ddp         torch's DistributedDataParallel with N processes on the GPU, by NCCL if it takes two ranks on one GPU,
+                else by gloo, over the same
 
-Modes take turns round by round; medians and ranges of the rounds' ratios.
+Modes take turns round by round; medians and ranges of the rounds' ratios, and steps a second. --out FILE keeps all.
 """
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from gpu_workloads import (
+    MOMENTUM,
+    RATE,
+    WORKLOADS,
+    Repeated,
+    Speed,
+    checked_device,
+    described,
+    finish,
+)
 from talk import NeverTalk
-from torch import Tensor, nn
+from torch import nn
 
 from roundelay import attach
-from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.flat import slices
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.speech.models.blstm import Blstm, BlstmConfig
-from roundelay.strategies import make_strategy
+from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 
-FRAMES, WARM_UP, RATE, MOMENTUM = 21, 3, 0.01, 0.9
+WARM_UP, RIVAL_SECONDS = 5, 120
+BARE, SILENT = "bare loop", "never talking"
+ASKED = 0.95
 
 
 @dataclass(frozen=True)
-class Size:
-    """Of network and minibatch."""
+class Measured:
+    """A workload on a device, and so many steps after the first."""
 
-    config: BlstmConfig
-    features: int
-    states: int
-    sequences: int
-
-    @property
-    def minibatch(self) -> int:
-        """Frames."""
-        return self.sequences * FRAMES
-
-    def network(self) -> Blstm:
-        """The same parameters every time."""
-        torch.manual_seed(0)
-        return Blstm(self.config, self.features, self.states)
-
-
-LARGE = Size(BlstmConfig.large(), 260, 32_000, 256)
-SMALL = Size(BlstmConfig(layers=1, cells=16, dropout=0.0, chunk=21, context=0, deltas=0), 40, 50, 8)
-
-
-class RandomSequences:
-    """The same random minibatch for ever, where it is to be computed: the benchmark is not about reading data."""
-
-    def __init__(self, size: Size, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(1)
-        n, f = size.sequences, size.features
-        inputs = (
-            torch.randn(n, FRAMES, f, generator=generator),
-            torch.zeros(n, f),
-            torch.ones(n, f),
-            torch.full((n,), FRAMES),
-            torch.arange(n * FRAMES),
-        )
-        self._inputs = tuple(x.to(device) for x in inputs)
-        self._y = torch.randint(0, size.states, (n * FRAMES,), generator=generator).to(device)
-
-    def count(self, split: str) -> int:
-        return 10**9
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        return self._inputs, self._y
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        yield self._inputs, self._y
-
-
-class Noting(ModuleLearner):
-    """Notes when each gradient begins, in a file of this process's own."""
-
-    notes: Path
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
-        with open(self.notes / str(os.getpid()), "a") as file:
-            file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out, **how)
-
-
-@dataclass(frozen=True)
-class Speed(Task):
-    """The network on random sequences."""
-
-    size: Size
+    workload: str
     device: str
-    notes: Path
-
-    def build(self) -> Learner:
-        device = torch.device(self.device)
-        learner = Noting(self.size.network(), RandomSequences(self.size, device), autocast=True, device=device)
-        learner.notes = self.notes
-        return learner
+    steps: int
 
 
-def roundelay(strategy: Strategy, learners: int, size: Size, device: str, steps: int) -> float:
-    """Steps a second, summed over learners."""
+def trained(strategy: Strategy, learners: int, what: Measured) -> float:
+    """Steps a second through Roundelay, summed over learners."""
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)
-        cluster = Cluster(strategy, Speed(size, device, notes), Sgd(momentum=MOMENTUM), learners)
-        frames = size.minibatch * learners
-        plan = EpochPlan(0, frames * (WARM_UP + steps), frames, learners, 0)
+        cluster = Cluster(strategy, Speed(what.workload, what.device, notes), Sgd(momentum=MOMENTUM), learners)
+        examples = WORKLOADS[what.workload].examples * learners
+        plan = EpochPlan(0, examples * (WARM_UP + what.steps), examples, learners, 0)
         with ProcsRuntime(cluster) as runtime:
             runtime.segment(SegmentPlan(plan, RATE))
             processes = runtime.process_ids()
@@ -138,95 +81,150 @@ def roundelay(strategy: Strategy, learners: int, size: Size, device: str, steps:
     return sum((len(times) - 1) / float(times[-1] - times[0]) for times in begun if len(times) > 1)
 
 
-def bare(size: Size, device: str, steps: int, attached: bool = False) -> float:
+def looped(what: Measured, attached: bool = False) -> float:
     """Steps a second of a plain loop: forward, backward, step."""
-    where = torch.device(device)
-    network = size.network().to(where)
-    fused = where.type == "cuda"
-    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=fused)
-    examples = RandomSequences(size, where)
-    inputs, targets = examples.batch("train", np.arange(1))
+    where, workload = torch.device(what.device), WORKLOADS[what.workload]
+    network = workload.network().to(where)
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
+    batch = Repeated(workload, where)
     session = attach(network, optimizer, "adpsgd") if attached else None
-    step_ = optimizer.step if session is None else session.step
     started = 0.0
-    for step in range(-WARM_UP, steps):
+    for step in range(-WARM_UP, what.steps):
         if step == 0:
-            _finish(where)
+            finish(where)
             started = time.monotonic()
-        optimizer.zero_grad()
-        with torch.autocast(where.type, torch.bfloat16):
-            scores = network(*inputs)
-        nn.functional.cross_entropy(scores.float(), targets).backward()  # type: ignore[no-untyped-call]
-        step_()
-    _finish(where)
+        _step(network, optimizer, batch, where.type)
+    finish(where)
     seconds = time.monotonic() - started
     if session is not None:
         session.close()
-    return steps / seconds
+    return what.steps / seconds
 
 
-def pair_average(size: Size, device: str, rounds: int) -> float:
-    """Bandwidth of averaging two rows over that of copying one: two read and two written against one and one."""
-    where = torch.device(device)
-    parameters = sum(p.numel() for p in size.network().parameters())
-    mine, theirs = torch.randn(parameters, device=where), torch.randn(parameters, device=where)
-
-    def average() -> None:
-        for x, y in zip(slices(mine), slices(theirs), strict=True):
-            pair_average_(x, y)
-
-    ratios = [2 * _seconds(lambda: mine.copy_(theirs), where) / _seconds(average, where) for _ in range(rounds)]
-    return statistics.median(ratios)
+def _step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, kind: str) -> None:
+    optimizer.zero_grad()
+    with torch.autocast(kind, torch.bfloat16):
+        scores = network(*batch.inputs)
+    nn.functional.cross_entropy(scores.float(), batch.targets).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
-def _seconds(work: Callable[[], object], where: torch.device, repeats: int = 20) -> float:
-    for _ in range(3):
-        work()
-    _finish(where)
-    started = time.monotonic()
-    for _ in range(repeats):
-        work()
-    _finish(where)
-    return (time.monotonic() - started) / repeats
+# DistributedDataParallel ----------------------------------------------------------------------------------------------
 
 
-def _finish(where: torch.device) -> None:
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)
+def rival(what: Measured, learners: int) -> tuple[float, str]:
+    """Steps a second of DDP, summed over its processes, and by which library."""
+    libraries = ("nccl", "gloo") if what.device == "cuda" else ("gloo",)
+    for library in libraries:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, "--workload", what.workload, "--device", what.device]
+            command += ["--steps", str(what.steps), "--learners", str(learners), "--rival", library, folder]
+            processes = [
+                subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for rank in range(learners)
+            ]
+            try:
+                said = [process.communicate(timeout=RIVAL_SECONDS) for process in processes]
+            except subprocess.TimeoutExpired:
+                said = [("", f"longer than {RIVAL_SECONDS} s")] * learners
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+        if all(process.returncode == 0 for process in processes):
+            return sum(float(json.loads(out.splitlines()[-1])) for out, _ in said), library
+        print(f"ddp by {library}: {(said[0][1].strip().splitlines() or ['failed'])[-1]}", file=sys.stderr)
+    return float("nan"), "none"
 
 
-def _told(name: str, ratios: list[float], asked: float) -> str:
-    return f"{name:<34}{statistics.median(ratios):7.3f}  ({min(ratios):.3f} to {max(ratios):.3f})   asked: {asked}"
+def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: int) -> None:
+    """One process of DDP; prints its steps a second."""
+    from torch import distributed
+
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    where, workload = torch.device(what.device), WORKLOADS[what.workload]
+    store = distributed.FileStore(f"{folder}/meet", learners)
+    distributed.init_process_group(library, store=store, rank=rank, world_size=learners)
+    network = nn.parallel.DistributedDataParallel(workload.network().to(where), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
+    batch = Repeated(workload, where)
+    started = 0.0
+    for step in range(-WARM_UP, what.steps):
+        if step == 0:
+            finish(where)
+            started = time.monotonic()
+        _step(network, optimizer, batch, where.type)
+    finish(where)
+    print(json.dumps(what.steps / (time.monotonic() - started)), flush=True)
+    distributed.destroy_process_group()
+
+
+# All modes in turn ----------------------------------------------------------------------------------------------------
+
+
+def speed(mode: str, learners: int, what: Measured) -> tuple[float, str]:
+    """Steps a second in a mode, and by which library, where that is a question."""
+    if mode == "ddp":
+        return rival(what, learners)
+    if mode in (BARE, "attach"):
+        return looped(what, attached=mode == "attach"), ""
+    name = "sgd" if mode == "train" else mode
+    strategy = NeverTalk() if mode == SILENT else make_strategy(*parse_strategy(name))
+    return trained(strategy, learners, what), ""
+
+
+def measure(modes: list[str], learners: int, what: Measured, rounds: int) -> dict[str, Any]:
+    """Speeds by mode, round by round, and ratios to the baseline of the same round."""
+    baseline = BARE if learners == 1 else SILENT
+    speeds: dict[str, list[float]] = {mode: [] for mode in (baseline, *modes)}
+    libraries: dict[str, str] = {}
+    for _ in range(rounds):
+        for mode, found in speeds.items():
+            steps, libraries[mode] = speed(mode, learners, what)
+            found.append(steps)
+            print(f"{mode:20} {steps:9.2f} steps/s", file=sys.stderr, flush=True)
+    ratios = {mode: [a / b for a, b in zip(speeds[mode], speeds[baseline], strict=True)] for mode in modes}
+    return {"baseline": baseline, "steps a second": speeds, "ratios": ratios, "libraries": libraries}
+
+
+def table(found: dict[str, Any]) -> str:
+    """A line for each mode."""
+    lines = []
+    for mode, ratios in found["ratios"].items():
+        name = f"{mode} {found['libraries'][mode]}".strip()
+        spread = f"{statistics.median(ratios):.3f}  ({min(ratios):.3f} to {max(ratios):.3f})"
+        steps = statistics.median(found["steps a second"][mode])
+        asked = "" if mode == "ddp" else f"   asked: {ASKED}"
+        lines.append(f"{name + ' / ' + found['baseline']:<34}{spread}   {steps:8.2f} steps/s{asked}")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="blstm", choices=WORKLOADS)
+    parser.add_argument("--modes", nargs="+", help="train, attach, ddp, or strategies (default: train attach)")
+    parser.add_argument("--learners", type=int, default=1, help="that share the GPU (default: 1)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--learners", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true", help="a toy network: whether the program runs, nothing else")
+    parser.add_argument("--out", type=Path, help="a JSON file for all that was measured")
+    parser.add_argument("--rival", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    size, device = SMALL if options.small else LARGE, options.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("torch sees no GPU here, so there is nothing to measure.")
-    name = torch.cuda.get_device_name() if device == "cuda" else "processor"
-    print(f"{name}, torch {torch.__version__}, {options.rounds} rounds of {options.steps} steps")
-    alone, attached = list[float](), list[float]()
-    talking: dict[int, list[float]] = {learners: [] for learners in options.learners}
-    for _ in range(options.rounds):
-        plain = bare(size, device, options.steps)
-        alone.append(roundelay(make_strategy("sgd"), 1, size, device, options.steps) / plain)
-        attached.append(bare(size, device, options.steps, attached=True) / plain)
-        for learners, ratios in talking.items():
-            silent = roundelay(NeverTalk(), learners, size, device, options.steps)
-            ratios.append(roundelay(make_strategy("adpsgd"), learners, size, device, options.steps) / silent)
-    print(_told("sgd / bare loop", alone, 0.95))
-    print(_told("attach, 1 learner / bare loop", attached, 0.95))
-    for learners, ratios in talking.items():
-        print(_told(f"adpsgd / never talking, {learners} learners", ratios, 0.95))
-    print(f"{'pair average / copy bandwidth':<34}{pair_average(size, device, options.rounds):7.3f}   asked: 0.6")
+    device = checked_device(options.device)
+    what = Measured(options.workload, options.device, options.steps)
+    if options.rival:
+        library, folder, rank = options.rival
+        rival_rank(what, options.learners, library, folder, int(rank))
+        return
+    several = ["adpsgd", "ssgd", "delay-by-one", "ddp"]
+    modes = options.modes or (["train", "attach"] if options.learners == 1 else several)
+    title = f"{options.workload}, {options.learners} learners, {described(device)}, {options.rounds} x {options.steps}"
+    print(title, flush=True)
+    found = {"title": title, "learners": options.learners, **measure(modes, options.learners, what, options.rounds)}
+    print(table(found), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
+from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import Kind, read_events
+from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_events
 from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
 from support.coded import Pairs, Together
@@ -81,6 +82,7 @@ def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
     name = "bmuf period=2 quorum=2 grace=0 guard=3 nesterov=true"
     made = cluster(name, 3, Quadratic(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
     recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
+    assert recorded.vectors.pop(LEARNT).any(), "spans in seconds, which a replay has not"
     assert_same(again(made, tmp_path), recorded)
     kinds = [event.kind for rank in range(3) for event in read_events(tmp_path, rank)]
     assert kinds.count(Kind.MET) == kinds.count(Kind.COME) > 12
@@ -108,6 +110,15 @@ def test_an_effect_on_another_row_than_was_recorded_is_named(tmp_path: Path) -> 
     first[4] = 99.0  # an access that there is not
     path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
     with pytest.raises(UserError, match=r"rank-0\.bin: event \d+ is of unknown kind 11"):
+        again(made, tmp_path)
+
+
+def test_a_run_with_rows_on_another_device_is_not_repeated_here(tmp_path: Path) -> None:
+    """That device rounds in its own way."""
+    made = cluster("adpsgd", 2)
+    facts = {"learners": 2, "parameters": 37, "threads": 1, ROWS_ON: "cuda"}
+    Recorder(tmp_path, facts, ClusterState({"row": torch.zeros(2, 37)}, {"steps": [0, 0], "versions": [0, 0]}))
+    with pytest.raises(UserError, match="recorded with rows on cuda, and learners compute on cpu"):
         again(made, tmp_path)
 
 

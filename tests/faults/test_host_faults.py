@@ -224,6 +224,23 @@ def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared:
     assert results(prepared / "synchronous").epochs == EPOCHS
 
 
+def test_when_the_first_host_is_killed_the_next_leads_from_the_last_checkpoint(prepared: Path) -> None:
+    """And the third follows it; nothing but what came after the checkpoint is trained again."""
+    with Hosts(3) as hosts:
+        options = ["--strategy", "bsp", *SLOW, "schedule.max_epochs=2", "training.host_patience=2"]
+        training = HostTraining(hosts, prepared, "led", options=options, number=3)
+        training.start(environment={"ROUNDELAY_PEERS": ",".join(map(hosts.address, range(3)))})
+        until((prepared / "led" / "checkpoints" / "epoch-0001.json").exists, TOO_LONG)
+        hosts.crash(0)
+        assert [training.end(host) for host in (1, 2)] == [0, 0], training.words()
+        events = training.events()
+    assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(3, 2)]
+    segments = of_kind(events, Segment)
+    assert [(one.epoch, len(one.learner_frames)) for one in segments] == [(0, 3), (1, 2)]
+    assert len({sum(one.learner_frames) for one in segments}) == 1, "all frames, in each epoch"
+    assert results(prepared / "led").epochs == 2
+
+
 def test_by_torchrun(prepared: Path) -> None:
     with Hosts(2) as hosts:
         training = on(hosts, prepared, "torchrun", learners=2, options=["--strategy", "hadpsgd"])

@@ -276,3 +276,24 @@ def test_a_module_that_is_sharded_is_refused() -> None:
     session.abandon()
     with pytest.raises(UserError, match=r"the module is a FSDPModule: "):
         roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_parameters_laid_out_anew_have_not_changed(caplog: pytest.LogCaptureFixture) -> None:
+    """As recurrent layers on a GPU do it where a forward asks: other memory, the same values. The far watch sees it."""
+
+    class LaysOut(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            for p in self.parameters():
+                p.data = p.data.clone()
+            found: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            return found
+
+    plain, model = network(), LaysOut(*network())
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    session = roundelay.attach(model, theirs, "adpsgd")
+    for one, other in ((plain, optimizer), (model, theirs)):
+        train(one, other, CLOSE + 10, lambda _: None, range(0))
+    session.close()
+    assert [p.tolist() for p in model.parameters()] == [p.tolist() for p in plain.parameters()]
+    assert not caplog.records

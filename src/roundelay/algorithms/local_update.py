@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from roundelay.algorithms.one_pass import Kernel, StepNumbers, sgd_kernel
 from roundelay.core.errors import UserError
 
 
@@ -32,6 +33,14 @@ class RowUpdate(ABC):
 
     def end(self) -> None:  # noqa: B027
         """All chunks have had their update."""
+
+
+class CopyingUpdate(ABC):
+    """A local optimizer at work on a whole row, which leaves the row in a copy as well."""
+
+    @abstractmethod
+    def update_(self, gradient: Tensor, rate: float) -> None:
+        """Update the row (P,) in place, what is remembered of it, and the copy."""
 
 
 class LocalOptimizer(ABC):
@@ -78,6 +87,11 @@ class LocalOptimizer(ABC):
         with memory by name beside each, and scalars (len(self.scalars),). All are views that go on belonging to the
         caller."""
 
+    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> CopyingUpdate | None:
+        """The same for the whole row `x` (P,), in one pass that leaves it in `copy` (P,), too, if there is one; None:
+        where the row lies there is no such pass."""
+        return None
+
 
 @dataclass(frozen=True)
 class Sgd(LocalOptimizer):
@@ -122,6 +136,12 @@ class Sgd(LocalOptimizer):
     ) -> RowUpdate:
         return _SgdUpdate(self, x, memory)
 
+    def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> CopyingUpdate | None:
+        kernel = sgd_kernel(x.device)
+        return (
+            None if kernel is None else _OnePass(self, kernel, x, memory["momentum"] if self.momentum else None, copy)
+        )
+
     def update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
         """Update `x` (C,) in place, and `memory`; `gradient` (C,) is only read."""
         if x.device.type == "cuda":
@@ -161,6 +181,15 @@ class _SgdUpdate(RowUpdate):
 
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
         self._sgd.update_(self._x[number], gradient, self._memory[number], rate)
+
+
+class _OnePass(CopyingUpdate):
+    def __init__(self, sgd: Sgd, kernel: Kernel, x: Tensor, memory: Tensor | None, copy: Tensor | None) -> None:
+        self._sgd, self._kernel, self._vectors = sgd, kernel, (x, memory, copy)
+
+    def update_(self, gradient: Tensor, rate: float) -> None:
+        (x, memory, copy), sgd = self._vectors, self._sgd
+        self._kernel(x, gradient, memory, copy, StepNumbers(rate, sgd.momentum, sgd.nesterov, sgd.weight_decay))
 
 
 def after_reset(momentum: float, steps: int, ahead: bool = False) -> float:

@@ -178,8 +178,10 @@ class Watch:
         self._there = list(map(Tensor.data_ptr, self._parameters.all)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
-        """Parameters that look elsewhere, were written to by name, or differ where they are sampled."""
-        found = {number for number, at in enumerate(self._at) if values[number] is not at}
+        """Parameters that look elsewhere at other values, were written to by name, or differ where they are sampled.
+        (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it: `flatten_parameters`.)"""
+        elsewhere = [number for number, at in enumerate(self._at) if values[number] is not at]
+        found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
         if counters and (now := [p._version for p in self._parameters.all]) != self._versions:
             found |= {number for number, before in enumerate(self._versions) if now[number] != before}
         sample = self._vector.index_select(0, self._sample)
@@ -230,6 +232,11 @@ class Changes:
         for number, (now, _) in self._by_number.items():
             found = crc32(now.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), found + number)
         return found or 1
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Of one kind, and the same bits?"""
+    return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and _same_bits(a, b)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -20,7 +20,14 @@ from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred, DeferredExchange
-from roundelay.runtime.local_steps import ChunkedStep, LocalStep, SnapshotBuffer, StepByParameters, WholeStep
+from roundelay.runtime.local_steps import (
+    ChunkedStep,
+    LocalStep,
+    OnePassStep,
+    SnapshotBuffer,
+    StepByParameters,
+    WholeStep,
+)
 from roundelay.runtime.rows import Row, RowOperation
 from roundelay.runtime.trace import Kind
 
@@ -82,7 +89,10 @@ def everyone(learners: int) -> tuple[int, ...]:
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Steps of the optimizer over the row's chunks, or its parameters."""
+    """Steps of the optimizer over the row's chunks, its parameters, or all of it at once."""
+    copy = None if vectors.snapshot is None else snapshot.vector
+    if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
+        return OnePassStep(one_pass)
     shapes = vectors.shapes or ((len(vectors.row.vector),),)
     cut = partial(shaped, shapes=shapes) if optimizer.by_parameters else slices
     kept, x = {name: cut(vectors.memory[name]) for name in optimizer.memory}, cut(vectors.row.vector)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from roundelay.algorithms.local_update import RowUpdate
+from roundelay.algorithms.local_update import CopyingUpdate, RowUpdate
 from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient
 from roundelay.runtime.rows import Row, RowOperation
@@ -78,6 +78,21 @@ class ChunkedStep(LocalStep):
 
     def end(self) -> None:
         self._update.end()
+
+
+class OnePassStep(LocalStep):
+    """Exchange, then update and snapshot in one pass over the whole row, on a device that has a kernel for it."""
+
+    def __init__(self, update: CopyingUpdate) -> None:
+        self._update = update
+
+    def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
+        started, exchanging = time.perf_counter(), 0.0
+        if mixing is not None:
+            mixing.all_chunks()
+            exchanging = time.perf_counter() - started
+        self._update.update_(gradient.vector, rate)
+        return exchanging
 
 
 class StepByParameters(LocalStep):

@@ -39,11 +39,12 @@ from roundelay.runtime.procs.members import Member, start_member
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.vectors import leaves_arena
 from roundelay.runtime.procs.memory.views.view import View
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.processes import REPLACE, Deaths, LearnerProcesses
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
-from roundelay.runtime.trace import Recorder
+from roundelay.runtime.trace import ROWS_ON, Recorder
 
 PARENT = -1
 LOOK_SECONDS = 0.2
@@ -99,7 +100,7 @@ class ProcsRuntime(Runtime):
         self.here = tuple(range(cluster.learners) if share is None else share.ranks)
         learner = cluster.task.build()
         self.parameters, self._patience_seconds = learner.parameters, patience_seconds
-        self.shards, self.common = learner.shards, learner.common
+        self.shards, self.common, self._device = learner.shards, learner.common, learner.device
         self.layout = Layout(
             cluster.learners,
             self.parameters,
@@ -126,8 +127,7 @@ class ProcsRuntime(Runtime):
         self._orders: dict[str, Any] = {}  # of the running segment
         self._parts = 0
         if trace:
-            facts = {"learners": cluster.learners, "parameters": self.parameters, "threads": self._threads}
-            self._recorder = Recorder(trace, facts, self.state())
+            self._recorder = Recorder(trace, self._facts(device), self.state())
         try:
             self._outbox_wakes = {} if share is None else share.open_endpoint(self._path, self.layout)
             self.processes.start(self.here)
@@ -138,6 +138,13 @@ class ProcsRuntime(Runtime):
         except BaseException:
             self.close()
             raise
+
+    def _facts(self, device: torch.device | None) -> dict[str, Any]:
+        """Facts that a replay must know."""
+        known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
+        if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):
+            return known
+        return {**known, ROWS_ON: device.type}
 
     def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
         """The library that takes means outside of the arena. Its means end with the process of a member."""
@@ -162,6 +169,7 @@ class ProcsRuntime(Runtime):
                 self._trace,
                 here=None if self.alone else self.here,
                 outbox_wake=self._outbox_wakes.get(rank, ""),
+                device=self._device,
                 on_devices=self._on_devices,
                 collectives=self._collectives,
                 goes_on=self._goes_on,

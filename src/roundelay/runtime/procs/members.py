@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -79,7 +79,8 @@ def start_member(spec: WorkerSpec) -> Member:
     process = context.Process(
         target=main, args=(spec, theirs, lifeline), name=f"{PROCESS_NAME} {spec.rank}", daemon=True
     )
-    with importable_script(spec):
+    # Rows on devices are nobody's script, and pickled in the usual way they would all be copied to the host first.
+    with importable_script(replace(spec, on_devices=None)):
         process.start()
     theirs.close()
     lifeline.close()

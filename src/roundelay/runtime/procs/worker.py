@@ -60,6 +60,7 @@ class WorkerSpec:
     trace: Path | None = None  # the folder of the trace to be taken
     here: tuple[int, ...] | None = None  # the learners of this host; None: all
     outbox_wake: str = ""  # path of the pipe that wakes what carries requests to other hosts
+    device: torch.device | None = None  # learners compute on this one, or with "cuda" on one each
     on_devices: DeviceRows | None = None  # rows that are not in the arena
     collectives: Collectives | None = None  # by which means are taken that are not taken in the arena
     goes_on: bool = False  # means are taken without those who have died
@@ -88,9 +89,9 @@ def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()
-    if torch.cuda.is_available():
+    if spec.device is not None and spec.device.type == "cuda":  # others need no memory of a GPU
         place = (spec.here or range(spec.layout.learners)).index(spec.rank)
-        torch.cuda.set_device(device_of(place, torch.device("cuda")))
+        torch.cuda.set_device(device_of(place, spec.device))
     try:
         worker: Worker | None = Worker(spec)
         answer = SegmentAnswer()

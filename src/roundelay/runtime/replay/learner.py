@@ -3,6 +3,7 @@
 Legend: P parameters.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,12 +107,12 @@ class RecordedLearner(Backend):
         self._stage, self.rank, self._row = stage, rank, stage.rows[rank]
         self.recorded = Recorded(stage, rank)
         cluster, size = stage.cluster, stage.learner.parameters
-        memory = {name: stage.state.vectors[name][rank] for name in cluster.memory}
-        self._buffer = torch.empty(size)
+        memory = {name: stage.vectors[name][rank] for name in cluster.memory}
+        self._buffer, snapshot = (torch.empty(size, device=stage.place.device) for _ in range(2))
         self._me = _RecordedState(
             self,
             LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
-            LearnerVectors(self._row, self._buffer, torch.empty(size), memory, stage.learner.shapes),
+            LearnerVectors(self._row, self._buffer, snapshot, memory, stage.learner.shapes),
             cluster.optimizer,
             LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
         )
@@ -141,7 +142,8 @@ class RecordedLearner(Backend):
         stage = self._stage
         while self.recorded.next_is(Kind.JOIN):
             event = self.recorded.take(Kind.JOIN)
-            memory = [stage.state.vectors[name] for name in stage.cluster.memory] + [torch.from_numpy(stage.scalars)]
+            memory: list[Sequence[Tensor] | Tensor] = [stage.vectors[name] for name in stage.cluster.memory]
+            memory.append(torch.from_numpy(stage.scalars))
             from_centre = event.peer == self._me.centre
             pairs = [] if from_centre else [(vector[self.rank], vector[event.peer]) for vector in memory]
             adopt(self._row, stage.rows[event.peer], pairs)
@@ -160,7 +162,8 @@ class RecordedLearner(Backend):
 
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient:
         stage, batch = self._stage, effect.batch
-        statistics = stage.learner.gradient(effect.at.vector, batch, stage.segment.epoch, self._buffer)
+        at, out = effect.at.vector, self._buffer
+        statistics = stage.learner.gradient(at, batch, stage.segment.epoch, out, resident=stage.place.resident)
         stage.done.minibatches += 1
         stage.done.progress.advance(1)
         return Gradient(self._buffer, effect.at.version, statistics, float(batch.frames))
@@ -179,13 +182,17 @@ class RecordedLearner(Backend):
 
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
         if isinstance(effect, Mix):
-            return self._stage.means.mix(self.rank, effect.weights, published)
+            return self._here(self._stage.means.mix(self.rank, effect.weights, published))
         found: GroupMean = published
         what = f"the others of {effect.group} in a mean"
         self._stage.baton.until(self.rank, lambda: found.mean is not None or self._bereaved(), what)
         if found.mean is None:
             raise _Dead
-        return found.mean
+        return self._here(found.mean)
+
+    def _here(self, mean: Tensor) -> Tensor:
+        """The mean on the device of the learner's row."""
+        return mean.to(self._row.vector.device)
 
     def _bereaved(self) -> bool:
         """This learner did nothing more, somebody in its group having died. No command of a synchronous strategy

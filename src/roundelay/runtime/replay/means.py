@@ -1,4 +1,4 @@
-"""Means of learners in one process, in the order in which they take part.
+"""Means of learners in one process, in the order in which they take part; taken in the host's memory, as recorded.
 
 Legend: P parameters.
 """
@@ -41,7 +41,7 @@ class RecordedMeans:
         self._counts[rank][group] += 1
         key = group, self._counts[rank][group]
         found = self._open.setdefault(key, GroupMean())
-        found.vectors[rank] = (vector.clone(), weight)
+        found.vectors[rank] = (vector.to("cpu", copy=True), weight)
         if len(found.vectors) == len(group):
             del self._open[key]
             given = [found.vectors[member] for member in group]
@@ -53,7 +53,7 @@ class RecordedMeans:
         """Let neighbours read `vector` (P,) as it is now; its number."""
         self._numbers[rank] += 1
         number = self._numbers[rank]
-        self._published[rank, number] = vector.clone()
+        self._published[rank, number] = vector.to("cpu", copy=True)
         self._published.pop((rank, number - KEPT), None)
         self._baton.changed()
         return number

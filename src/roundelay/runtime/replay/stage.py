@@ -36,8 +36,17 @@ class Done:
     minibatches: int = 0
 
 
+@dataclass(frozen=True)
+class Place:
+    """Device on which rows are updated; `resident` if learners compute there, and so need no copies."""
+
+    device: torch.device
+    resident: bool
+
+
 class Stage:
-    """Of the command `entry`, which began with `state`, changes it, and has these events by rank."""
+    """Of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are updated at
+    `place`, where they were: every device rounds in its own way."""
 
     def __init__(
         self,
@@ -45,22 +54,28 @@ class Stage:
         learner: Learner,
         entry: Mapping[str, Any],
         state: ClusterState,
+        place: Place,
         events: Sequence[Sequence[TraceEvent]],
         done: Done,
     ) -> None:
         self.cluster, self.learner, self.state, self.done = cluster, learner, state, done
+        self.place = place
+        self.vectors = {
+            name: [one.to(place.device) for one in value] for name, value in state.vectors.items() if name != "scalars"
+        }
+        """(P,) each, by name and row; in the host's memory they are the state's own."""
         self.segment = SegmentPlan.from_json(entry)
         self.living = tuple(entry["living"])
         self.versions = np.array(state.integers["versions"], np.int64)
         self.steps = np.array(state.integers["steps"], np.int64)
         self.scalars = state.vectors.get("scalars", torch.zeros(cluster.learners, 0, dtype=torch.float64)).numpy()
         self.counts = Counts.zeros(cluster.learners, cluster.centre)
-        vectors = [*state.vectors["row"], *state.vectors.get("centre", ())]
+        vectors = [*self.vectors["row"], *self.vectors.get("centre", ())]
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
         for row in self.rows[: cluster.learners]:
-            row.memory = {name: state.vectors[name][row.rank] for name in cluster.memory}
+            row.memory = {name: self.vectors[name][row.rank] for name in cluster.memory}
         if cluster.centre:
-            self.rows[-1].memory = {own: state.vectors[name][0] for own, name in cluster.centre_vectors.items()}
+            self.rows[-1].memory = {own: self.vectors[name][0] for own, name in cluster.centre_vectors.items()}
         self.events = [deque(some) for some in events]
         self.baton = Baton()
         self.means = RecordedMeans(self.baton, cluster.learners)
@@ -71,6 +86,10 @@ class Stage:
                 self.readers.update(met_rows(event, rank, Use.READ))
 
     def end(self) -> None:
-        """Write the counters back into the state."""
+        """Write vectors that were moved, and the counters, back into the state."""
+        for name, moved in self.vectors.items():
+            for home, here in zip(self.state.vectors[name], moved, strict=True):
+                if here.device != home.device:
+                    home.copy_(here)
         self.state.integers["versions"][:] = self.versions.tolist()
         self.state.integers["steps"][:] = self.steps.tolist()

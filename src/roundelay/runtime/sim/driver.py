@@ -32,6 +32,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
 from roundelay.runtime.sim.cost import CostModel, Prices
@@ -87,15 +88,16 @@ class SimRuntime(Runtime):
         self._virtual = self.cost.virtual(learners, cluster.strategy.node_learners, sequence)
         self._prices = Prices(self._virtual, learners, model_bytes or 4 * size, cluster.seed, cluster.stragglers)
         self._check_lives()
-        self._vectors = {name: torch.zeros(learners, size) for name in ("row", *cluster.memory)}
+        place = self._learner.device  # rows, and whatever is done to them, are where gradients are computed
+        self._vectors = {name: torch.zeros(learners, size, device=place) for name in ("row", *cluster.memory)}
         self._vectors["row"][:] = self._learner.initial()
         self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
         if cluster.centre:
-            self._vectors["centre"] = self._learner.initial()[None].clone()
-            self._vectors |= {name: torch.zeros(1, size) for name in cluster.centre_vectors.values()}
+            self._vectors["centre"] = self._learner.initial()[None].to(place, copy=True)
+            self._vectors |= {name: torch.zeros(1, size, device=place) for name in cluster.centre_vectors.values()}
         self._versions, self._steps = np.zeros(learners + cluster.centre, np.int64), np.zeros(learners, np.int64)
         self._counts = Counts.zeros(learners, cluster.centre)
-        self._gradients = Gradients(self._learner, torch.zeros(learners, size), self.cost.together)
+        self._gradients = Gradients(self._learner, torch.zeros(learners, size, device=place), self.cost.together)
         self._timed: list[TimedLearner] = []
         self._rows: list[Row] = []
         if size:
@@ -117,11 +119,10 @@ class SimRuntime(Runtime):
 
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
+        row, gradient = self._rows[rank], self._gradients.out[rank]
         return LearnerState(
             LearnerPlace(rank, self.cluster.learners, self.cluster.seed, self.cluster.minibatches_a_round),
-            LearnerVectors(
-                self._rows[rank], self._gradients.out[rank], torch.zeros(self.parameters), memory, self._learner.shapes
-            ),
+            LearnerVectors(row, gradient, torch.zeros_like(row.vector), memory, self._learner.shapes),
             self.cluster.optimizer,
             LearnerTables(self._steps, self._counts, self._scalars[rank]),
         )
@@ -296,9 +297,13 @@ class SimRuntime(Runtime):
     def state(self) -> ClusterState:
         """A copy; a dead learner is given the state of a living one, as it would start with on return."""
         source = [rank if there else self._lives.neighbour(rank) for rank, there in enumerate(self._lives.alive)]
-        vectors = {name: value[source] if len(value) > 1 else value.clone() for name, value in self._vectors.items()}
+        vectors = {
+            name: (value[source] if len(value) > 1 else value.clone()).cpu() for name, value in self._vectors.items()
+        }
         if self._scalars.size:
             vectors["scalars"] = torch.from_numpy(self._scalars[source])
+        if (learnt := self._effects.gatherings.rules.learnt()) is not None:
+            vectors[LEARNT] = torch.from_numpy(learnt)
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
         return ClusterState(vectors, integers, self._effects.clock.now_ns)
 
@@ -308,17 +313,19 @@ class SimRuntime(Runtime):
         if self._scalars.size:
             self._scalars[:] = state.vectors["scalars"].numpy()
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
+        learnt = state.vectors.get(LEARNT)
+        self._effects.gatherings.rules.recall(None if learnt is None else learnt.numpy())
         for timed in self._timed:
             timed.steps = int(self._steps[timed.rank])
             timed.versions[:] = (self._versions // 2).tolist()
         self._effects.restart(state.virtual_ns)
 
     def rows(self) -> Tensor:
-        holders, rows = self.cluster.strategy.holders(self._lives.living), self._vectors["row"]
+        holders, rows = self.cluster.strategy.holders(self._lives.living), self._vectors["row"].cpu()
         return rows if len(holders) == len(rows) else rows[list(holders)]
 
     def centre(self) -> Tensor:
-        return self._vectors["centre"][0]
+        return self._vectors["centre"][0].cpu()
 
     def close(self) -> None:
         """Nothing is held that Python does not free."""

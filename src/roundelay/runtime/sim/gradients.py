@@ -39,13 +39,18 @@ class Gradients:
         if self.together and waits:
             self._asked[rank] = (at.vector, batch)
         else:
-            self._found[rank] = self._learner.gradient(at.vector, batch, self._plan, self.out[rank])
+            self._found[rank] = self._gradient(rank, at.vector, batch)
 
     def take(self, rank: int) -> Statistics:
         """The gradient of `rank` is due: from now on it is in its row of `out`."""
         if rank in self._asked:
             self._compute()
         return self._found.pop(rank)
+
+    def _gradient(self, rank: int, x: Tensor, batch: Minibatch) -> Statistics:
+        """Of one learner at `x` (P,), which is where the learner computes."""
+        resident = self._learner.device is not None
+        return self._learner.gradient(x, batch, self._plan, self.out[rank], resident=resident)
 
     def drop(self, rank: int) -> None:
         """Learner `rank` has died."""
@@ -58,7 +63,7 @@ class Gradients:
         self._asked.clear()
         if len(ranks) == 1:
             (x, batch), rank = asked[0], ranks[0]
-            self._found[rank] = self._learner.gradient(x, batch, self._plan, self.out[rank])
+            self._found[rank] = self._gradient(rank, x, batch)
             return
         points = torch.stack([x for x, _ in asked])
         everyone = len(ranks) == len(self.out)

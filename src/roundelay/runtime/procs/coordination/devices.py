@@ -46,7 +46,9 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
     if not reach_each_other(devices):
         return None
     try:
-        return DeviceRows.allocate(("row", *layout.memory), layout.parameters, layout.centre, devices)
+        return DeviceRows.allocate(
+            ("row", *layout.memory), layout.parameters, layout.centre, devices, layout.centre_memory
+        )
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"the GPUs have no room for {cluster.learners} learners of {layout.parameters:,} parameters ({error}). "

@@ -23,6 +23,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.pinned import unpin
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.views.activity import Activity
 from roundelay.runtime.procs.memory.views.counters import Counters
@@ -229,7 +230,8 @@ class Arena:
             vectors.append(self._at(at) if elsewhere is None else elsewhere)
         rows = [self.row(rank, vector) for rank, vector in enumerate(vectors)]
         if self.layout.centre:
-            rows[-1].memory = {name: self._at(at + 1 + k) for k, name in enumerate(self.layout.centre_memory)}
+            beside = {name: self._at(at + 1 + k) for k, name in enumerate(self.layout.centre_memory)}
+            rows[-1].memory = beside if self.on_devices is None else self.on_devices.beside
         return rows
 
     def row(self, rank: int, vector: Tensor) -> Row:
@@ -256,5 +258,6 @@ class Arena:
     def close(self) -> None:
         """Give up the descriptor; the memory goes when no tensor looks at it any more."""
         if self.descriptor >= 0:
+            unpin(torch.frombuffer(self._map, dtype=torch.uint8).data_ptr(), len(self._map))
             os.close(self.descriptor)
             self.descriptor = -1

@@ -12,8 +12,8 @@ when it has done what it was told under the lock.
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,17 +23,24 @@ from roundelay.runtime.rows import Lock
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Vectors (P,) of all learners by name and rank, and the centre. Sent to another process it arrives as a view of
-    the same memory (torch.multiprocessing)."""
+    """Vectors (P,) of all learners by name and rank, the centre, and by name what lies beside it. Sent to another
+    process it arrives as a view of the same memory (torch.multiprocessing)."""
 
     vectors: dict[str, list[Tensor]]
     centre: Tensor | None
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def allocate(
-        cls, names: Sequence[str], parameters: int, centre: bool, devices: Sequence[torch.device]
+        cls,
+        names: Sequence[str],
+        parameters: int,
+        centre: bool,
+        devices: Sequence[torch.device],
+        beside: Sequence[str] = (),
     ) -> "DeviceRows":
-        """Zeros: of these names on each learner's own of the `devices`, (L,), and a centre on the first.
+        """Zeros: of these names on each learner's own of the `devices`, (L,), and a centre on the first, with vectors
+        `beside` it.
 
         Raises:
             torch.OutOfMemoryError: a device has no room.
@@ -45,7 +52,7 @@ class DeviceRows:
             return zeros
 
         vectors = {name: [vector(device) for device in devices] for name in names}
-        return cls(vectors, vector(devices[0]) if centre else None)
+        return cls(vectors, vector(devices[0]) if centre else None, {name: vector(devices[0]) for name in beside})
 
     @property
     def devices(self) -> set[torch.device]:

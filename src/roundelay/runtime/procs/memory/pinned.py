@@ -3,21 +3,30 @@
 import torch
 from torch import Tensor
 
-_TRIED: set[int] = set()
+_TRIED: dict[int, bool] = {}
+"""By address: did the driver take it?"""
 
 
 def pinned(vector: Tensor) -> Tensor:
-    """The same `vector`, its pages registered with CUDA where this process uses it; for as long as the process lives.
+    """The same `vector`, its pages registered with CUDA where this process uses it; until `unpin`.
 
     Where the driver refuses, copies are slower, and nothing else happens.
     """
     at = vector.data_ptr()
     if vector.device.type == "cpu" and _in_use() and at not in _TRIED:
-        _TRIED.add(at)
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        if int(runtime.cudaHostRegister(at, vector.numel() * vector.element_size(), 0)):
+        _TRIED[at] = not int(runtime.cudaHostRegister(at, vector.numel() * vector.element_size(), 0))
+        if not _TRIED[at]:
             _forget_error()
     return vector
+
+
+def unpin(first: int, size: int) -> None:
+    """Memory of `size` bytes at address `first` is about to be unmapped: nothing of it stays registered. The driver
+    goes on copying to the pages it knows, whatever is mapped at that address afterwards."""
+    for at in [at for at in _TRIED if first <= at < first + size]:
+        if _TRIED.pop(at) and _in_use() and int(torch.cuda.cudart().cudaHostUnregister(at)):  # type: ignore[no-untyped-call]
+            _forget_error()
 
 
 def _in_use() -> bool:

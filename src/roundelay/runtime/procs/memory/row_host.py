@@ -31,8 +31,8 @@ from torch import Tensor
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 
 Handles = dict[str, Any]
-"""Vectors by name: of every rank, as `_say` describes them; and the centre, or None."""
-CENTRE = "centre"
+"""Vectors by name: of every rank, as `_say` describes them; the centre, or None; and by name what lies beside it."""
+CENTRE, BESIDE_CENTRE = "centre", "beside the centre"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class RowRequest:
     centre: bool
     devices: tuple[str, ...]  # (L,)
     processes: tuple[int, ...]  # (L,) of the learners
+    beside: tuple[str, ...] = ()  # the centre
 
 
 class RowsNotHosted(Exception):
@@ -91,8 +92,11 @@ class RowHost:
         """For each learner, by rank: for `mapped`."""
 
 
-def mapped(handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int) -> DeviceRows:
-    """The rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there is one.
+def mapped(
+    handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int, beside: Sequence[str] = ()
+) -> DeviceRows:
+    """The rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there is one,
+    with those `beside` it.
 
     Raises:
         ValueError: `handles` are not of such rows; nothing was mapped that is not.
@@ -105,12 +109,15 @@ def mapped(handles: Handles, names: Sequence[str], parameters: int, centre: bool
         row: Tensor = vector.set_(storage, 0, (parameters,))
         return row
 
-    if not isinstance(handles, dict) or set(handles) != {*names, CENTRE} or (handles[CENTRE] is not None) != centre:
+    if not isinstance(handles, dict) or set(handles) != {*names, CENTRE, BESIDE_CENTRE}:
         raise ValueError("handles of other rows")
+    around = handles[BESIDE_CENTRE]
+    if (handles[CENTRE] is not None) != centre or not isinstance(around, dict) or set(around) != set(beside):
+        raise ValueError("handles of another centre")
     if any(not isinstance(handles[name], list) or len(handles[name]) != learners for name in names):
         raise ValueError("handles of other learners")
     vectors = {name: [hear(said) for said in handles[name]] for name in names}
-    return DeviceRows(vectors, hear(handles[CENTRE]) if centre else None)
+    return DeviceRows(vectors, hear(handles[CENTRE]) if centre else None, {name: hear(around[name]) for name in beside})
 
 
 def _say(vector: Tensor) -> dict[str, Any]:
@@ -195,11 +202,12 @@ def main() -> None:
             living.append(os.pidfd_open(process))
     try:
         devices = [torch.device(device) for device in wanted.devices]
-        rows = DeviceRows.allocate(wanted.names, wanted.parameters, wanted.centre, devices)
+        rows = DeviceRows.allocate(wanted.names, wanted.parameters, wanted.centre, devices, wanted.beside)
         each = [
             {
                 **{name: [_say(vector) for vector in vectors] for name, vectors in rows.vectors.items()},
                 CENTRE: None if rows.centre is None else _say(rows.centre),
+                BESIDE_CENTRE: {name: _say(vector) for name, vector in rows.beside.items()},
             }
             for _ in wanted.devices
         ]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from roundelay.learner.base import OnReady
 from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Traits
@@ -111,16 +112,18 @@ class MeansBetweenDevices(OnDevice):
     """Means are taken between devices: nothing goes to the arena before the segment ends."""
 
 
-def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Traits, between_devices: bool) -> Vectors:
-    """The place for the vectors of a learner that computes on `device`, or where its vectors are (None).
+def leaves_arena(traits: Traits, on_devices: DeviceRows | None) -> bool:
+    """Are rows of learners that compute on devices there while a segment lasts, and updated there? Shared, or because
+    nobody else reads or writes them: no exchanges, no centre."""
+    return on_devices is not None or (traits.synchronous and traits.model == "mean")
 
-    A row may leave the arena for a segment where nobody else reads or writes it: no exchanges, no centre.
-    """
+
+def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Traits, between_devices: bool) -> Vectors:
+    """The place for the vectors of a learner that computes on `device`, or where its vectors are (None)."""
     arena, rank = access.arena, access.rank
     gradient = arena.vector("gradient", rank)
     memory = {name: arena.vector(name, rank) for name in arena.layout.memory}
-    stays = arena.on_devices is None and not (traits.synchronous and traits.model == "mean")
-    if device is None or stays:
+    if device is None or not leaves_arena(traits, arena.on_devices):
         return InArena(access.rows[rank], memory, gradient)
     return (MeansBetweenDevices if between_devices else MeansInArena)(access, memory, gradient, device)
 

@@ -1,0 +1,36 @@
+"""The device that tests in tests/gpu compute on: a GPU; or, as `make test-gpu DEVICE=cpu` says, a processor in its
+place, which shows that they run."""
+
+import os
+
+import pytest
+import torch
+
+DEVICE = os.environ.get("ROUNDELAY_TEST_DEVICE", "cuda")
+ON_GPU = DEVICE == "cuda"
+NEEDED = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() if ON_GPU else "ROUNDELAY_TEST_DEVICE" not in os.environ,
+        reason="torch sees no GPU here",
+    ),
+]
+"""Marks of a module of tests."""
+
+
+def device() -> torch.device:
+    """As learners are told of it: without a number."""
+    return torch.device(DEVICE)
+
+
+def exact() -> None:
+    """In this process no matrix is rounded to TF32 before it is multiplied, as cuDNN else does in LSTMs and
+    convolutions."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Length of the difference over the length of what was expected; NaN: something is no number."""
+    found, expected = found.detach().cpu().double(), expected.detach().cpu().double()
+    return float((found - expected).norm() / expected.norm())
