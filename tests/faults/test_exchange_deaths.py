@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Begin, Exchange, Wait
 from roundelay.core.flat import CHUNK
+from support.preloaded import Preloaded
 from support.two_hosts import Host, hosts, start
 from support.until import until
 
@@ -23,21 +23,17 @@ LONG = 20 * CHUNK
 
 
 @contextmanager
-def peer() -> Iterator[tuple["subprocess.Popen[str]", int]]:
+def peer() -> Iterator[tuple[Preloaded, int]]:
     """Host 1, and its port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "support.exchange_peer", str(LONG)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-    )
-    assert process.stdout is not None
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    reads, writes = os.pipe()
+    process = Preloaded(["-m", "support.exchange_peer", str(LONG)], variables, [writes, 2])
+    os.close(writes)
     try:
-        yield process, int(process.stdout.readline())
+        with open(reads) as said:
+            yield process, int(said.readline())
     finally:
-        process.kill()
-        process.communicate()
+        process.end_group()
 
 
 @pytest.mark.parametrize("seed", range(4))

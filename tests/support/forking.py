@@ -169,7 +169,7 @@ def _serve(control: socket.socket) -> None:
                 with status, suppress(OSError):
                     status.send(str(process.wait()).encode())
                 continue
-            facts, descriptors, _, _ = socket.recv_fds(control, LONGEST, 3)
+            facts, descriptors, _, _ = socket.recv_fds(control, LONGEST, 4)
             if not facts:
                 for process, _ in running.values():
                     os.killpg(process.pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ def _serve(control: socket.socket) -> None:
                 [sys.executable, *command],
                 env=environment,
                 cwd=where,
-                stdin=subprocess.DEVNULL,
+                stdin=descriptors[3] if descriptors[3:] else subprocess.DEVNULL,
                 stdout=descriptors[1],
                 stderr=descriptors[2],
                 start_new_session=True,

@@ -4,14 +4,14 @@ import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from support.preloaded import Preloaded
 
 TESTS = Path(__file__).parents[1]
 ENDED = "this host's run has ended with status"
@@ -24,31 +24,26 @@ class KeptHost:
 
     def __init__(self) -> None:
         paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.hosts"],
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        (reads, hears), (tells, writes) = os.pipe(), os.pipe()
+        self.process = Preloaded(["-m", "support.hosts"], variables, [hears, hears, tells])
+        for descriptor in (hears, tells):
+            os.close(descriptor)
+        self._said, self._told = open(reads), open(writes, "w")  # noqa: SIM115 closed with it
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         self.busy = False
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._said:
             self._lines.put(line)
         self._lines.put("")  # it has ended
 
     def lead(self, host: int, facts: Mapping[str, Any]) -> None:
         """Begin a run as host number `host`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([host, facts]) + "\n")
-        self.process.stdin.flush()
+        self._told.write(json.dumps([host, facts]) + "\n")
+        self._told.flush()
         self.busy = True
 
     def end(self, seconds: float) -> tuple[int, str]:
@@ -70,14 +65,10 @@ class KeptHost:
 
     def close(self) -> None:
         """Kill it, with all that it has started."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        self.process.end_group()
         self._reader.join()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self._told.close()
+        self._said.close()
 
 
 @contextmanager

@@ -26,7 +26,8 @@ class Preloaded:
 
     Args:
         command: a script and its arguments, or `-m`, a module and its arguments.
-        streams: descriptors of its standard output and error; else `communicate` has what it writes. It reads nothing.
+        streams: descriptors of its standard output and error, and of its input, if it has one; else `communicate` has
+            what it writes.
         where: its folder; else this process's.
         inside: a process whose network and mounts it has.
     """
